@@ -95,6 +95,7 @@ func TestAPI(t *testing.T) {
 	t.Run("partition policies", c.testPartitionPolicies)
 	t.Run("taints of nodes", c.testNodeTaints)
 	t.Run("taints of a deleted policy", left)
+	t.Run("what taints repel", c.testRepelled)
 	t.Run("priority classes", c.testPriorityClasses)
 	t.Run("devices for a higher priority", c.testReclaim)
 	t.Run("stacks", c.testStacks)

@@ -87,6 +87,7 @@ func (c cluster) testStacks(t *testing.T) {
 	c.testExternal(t, good, bad)
 	c.testDrivers(t, good, bad)
 	c.testKMM(t, good, bad)
+	c.testStates(t, good, bad)
 }
 
 // testDrivers: the engine DaemonSet with two kernels. The node whose kernel has no image waits alone, and the DaemonSets go with the

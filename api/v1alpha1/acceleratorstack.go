@@ -79,6 +79,12 @@ type AcceleratorStackSpec struct {
 	// Upgrade is how drivers are changed on nodes that run another than the engine is to bring. Engines that only look at drivers change none.
 	// +optional
 	Upgrade *StackUpgrade `json:"upgrade,omitempty"`
+	// States are states of an administrator's own, beside Fettle's.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	States []ExtraState `json:"states,omitempty"`
 }
 
 // StackCheck is how claims are checked on each node. A pod on the node has a claim with admin access, which takes a device from nobody. The
@@ -191,7 +197,7 @@ func (s *AcceleratorStackSpec) Validate(path *field.Path) field.ErrorList {
 	if s.Upgrade != nil {
 		faults = append(faults, s.Upgrade.validate(path.Child("upgrade"))...)
 	}
-	return faults
+	return append(faults, validateStates(s.States, path.Child("states"))...)
 }
 
 func (d *StackDriver) validate(path *field.Path) field.ErrorList {
@@ -226,7 +232,7 @@ func (d *StackDriver) validate(path *field.Path) field.ErrorList {
 // StackState is a state that a node passes on its way.
 type StackState string
 
-// The states, in their order.
+// The states, in their order. Those of an administrator stand behind or between them.
 const (
 	// StateFacts: the plugin on the node has reported since the node's last start.
 	StateFacts StackState = "Facts"
@@ -242,7 +248,7 @@ const (
 	StateMonitored StackState = "Monitored"
 )
 
-// StackStates are the states in their order.
+// StackStates are Fettle's states in their order.
 func StackStates() []StackState {
 	return []StackState{StateFacts, StateDriver, StateDriverChecked, StatePublished, StateClaimChecked, StateMonitored}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
@@ -123,6 +124,47 @@ func stackCases() []trustCase {
 			name: "an order of others", spec: moduleSpec("moduleName: a, modulesLoadingOrder: [b]"),
 			want: []string{"spec.driver.kmm.modprobe.modulesLoadingOrder[0]: Invalid value"}, lenient: "the schema does not compare them",
 		},
+		{name: "extra states", spec: statesSpec(`{name: A-1, manifests: {configMap: a}, check: {pods: {}}},
+  {name: b, after: Driver, manifests: {configMap: a, key: b.yaml}, check: {job: c}},
+  {name: C, manifests: {configMap: a}, check: {condition:
+    {apiVersion: apps/v1, kind: Deployment, name: a, type: Available, status: "True"}}}`)},
+		{
+			name: "names of states", spec: statesSpec(`{name: Facts, manifests: {configMap: a}, check: {pods: {}}},
+  {name: a.b, manifests: {configMap: A}, check: {pods: {}}}`),
+			want: []string{
+				"spec.states[0].name: Invalid value", "spec.states[1].name: Invalid value",
+				"spec.states[1].manifests.configMap: Invalid value",
+			},
+		},
+		{
+			name: "one state twice", spec: statesSpec(`{name: a, manifests: {configMap: a}, check: {pods: {}}},
+  {name: a, manifests: {configMap: a}, check: {pods: {}}}`),
+			want: []string{"spec.states[1].name: Duplicate value"},
+		},
+		{
+			name: "after no state", spec: statesSpec(`{name: a, after: b, manifests: {configMap: a, key: /}, check: {pods: {}}}`),
+			want: []string{"spec.states[0].after: Unsupported value", "spec.states[0].manifests.key: Invalid value"},
+		},
+		{
+			name: "two checks", spec: statesSpec(`{name: a, manifests: {configMap: a}, check: {pods: {}, job: a}}`),
+			want: []string{"spec.states[0].check: Required value: set exactly one"},
+		},
+		{
+			name: "no check", spec: statesSpec(`{name: a, manifests: {configMap: a}, check: {}}`),
+			want: []string{"spec.states[0].check: Required value: set exactly one"},
+		},
+		{
+			name: "no name of a Job", spec: statesSpec(`{name: a, manifests: {configMap: a}, check: {job: A}}`),
+			want: []string{"spec.states[0].check.job: Invalid value"},
+		},
+		{
+			name: "no condition", spec: statesSpec(`{name: a, manifests: {configMap: a}, check: {condition:
+  {apiVersion: v1, kind: "", name: A, type: "a b", status: Maybe}}}`),
+			want: []string{
+				"spec.states[0].check.condition.kind: Invalid value", "spec.states[0].check.condition.name: Invalid value",
+				"spec.states[0].check.condition.type: Invalid value", "spec.states[0].check.condition.status: Unsupported value",
+			},
+		},
 		{name: "no engine", spec: "driver: {}", want: []string{`spec.driver.engine: Unsupported value: ""`}},
 		{
 			name: "a selector that is not one", spec: "driver: {engine: Host}\nnodeSelector: {matchExpressions: [{key: a, operator: Near}]}",
@@ -130,6 +172,9 @@ func stackCases() []trustCase {
 		},
 	}
 }
+
+// statesSpec is a spec with extra states.
+func statesSpec(states string) string { return "driver: {engine: Host}\nstates: [" + states + "]" }
 
 // driverSpec is a spec with the engine DaemonSet, and with more in the driver's object.
 func driverSpec(more string) string {
@@ -165,6 +210,27 @@ func TestAcceleratorStackValidate(t *testing.T) {
 				t.Errorf("%d faults, want %q", len(faults), c.want)
 			}
 		})
+	}
+}
+
+// TestStateNames: extra states stand behind those that they follow, in the order of the list, and last if they do not say.
+func TestStateNames(t *testing.T) {
+	s := v1alpha1.AcceleratorStackSpec{States: []v1alpha1.ExtraState{
+		{Name: "last"},
+		{Name: "b", After: v1alpha1.StateDriver},
+		{Name: "c", After: v1alpha1.StateDriver},
+		{Name: "a", After: v1alpha1.StateFacts},
+	}}
+	want := []v1alpha1.StackState{"Facts", "a", "Driver", "b", "c", "DriverChecked", "Published", "ClaimChecked", "Monitored", "last"}
+	if diff := cmp.Diff(want, s.StateNames()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	var order []string
+	for _, e := range s.OrderedStates() {
+		order = append(order, string(e.Name))
+	}
+	if got := strings.Join(order, " "); got != "a b c last" || s.States[0].Name != "last" {
+		t.Errorf("extra states in the order %s", got)
 	}
 }
 

@@ -9,6 +9,10 @@ import (
 // ConditionTainted is true while every node that the policy taints has all of its taints. A policy without taints does not have it.
 const ConditionTainted = "Tainted"
 
+// ConditionRepelling is true while the taints of the policy keep DaemonSets away from its nodes, or have KMM unload drivers there. A policy
+// that taints no node does not have it.
+const ConditionRepelling = "Repelling"
+
 // ConditionPriorityClasses is true while all PriorityClasses of the policy are there as it wants them. A policy without any does not have
 // it.
 const ConditionPriorityClasses = "PriorityClasses"

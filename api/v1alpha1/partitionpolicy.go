@@ -376,8 +376,8 @@ type PartitionPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TaintedNodes int32 `json:"taintedNodes,omitempty"`
-	// Conditions are Valid, of a policy with devices Applied and Overruled, of a policy with taints Tainted,
-	// and of one with priority classes PriorityClasses.
+	// Conditions are Valid, of a policy with devices Applied and Overruled, of a policy with taints Tainted
+	// and Repelling, and of one with priority classes PriorityClasses.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8

@@ -13,12 +13,12 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
-	"github.com/fettle-dev/fettle/pkg/preset/explain"
 )
 
 // errNoClaims says that no file has a claim: whether there are any is not known.
@@ -26,10 +26,7 @@ var errNoClaims = errors.New("no file has a ResourceClaim, so that it is not kno
 
 // usageOfFiles reads the files. Any of them may have slices and claims. The second error says why there are no claims.
 func (f *devicesFlags) usageOfFiles(context.Context) (out usage.Objects, unread, err error) {
-	r := objectReader{
-		namespace: "default", configMaps: map[string]map[string]string{}, seen: map[string]string{},
-		Objects: explain.Objects{Namespaces: map[string]map[string]string{}},
-	}
+	r := newObjectReader(metav1.NamespaceDefault)
 	for _, name := range slices.Concat(f.slices, f.claims) {
 		err = errors.Join(err, r.files(name))
 	}

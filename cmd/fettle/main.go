@@ -104,6 +104,7 @@ func commands() commandTable {
 		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
 		{"quota", "show devices by namespace and class against ResourceQuotas", quotaHelp, quotaExamples, quotas},
 		{"snapshot", "save what decides about devices as one file", snapshotHelp, snapshotExamples, saveSnapshot},
+		{"stack plan", "say what AcceleratorStacks do next with drivers, and for which pods", stackPlanHelp, stackPlanExamples, stackPlan},
 		{"validate FILE...", "check claims, templates, classes and presets in YAML files", validateHelp, validateExamples, validate},
 		{"version", "show the version of this binary", versionHelp, versionExamples, showVersion},
 	}

@@ -21,6 +21,7 @@ func groupSummaries() map[string]string {
 		"explain":   "say why pods and claims have no devices",
 		"machine":   "record machines as files, and write such files as host trees",
 		"preset":    "explain what presets give to containers",
+		"stack":     "see what AcceleratorStacks do with the drivers of nodes",
 	}
 }
 

@@ -101,6 +101,41 @@ _fettle`,
 			t.Errorf("got\n%swant the claim twice", got)
 		}
 	})
+	t.Run("stack plan", func(t *testing.T) { w.plansStacks(t) })
+}
+
+// plansStacks reads a stack of a cluster without KMM, and tries a change of it.
+func (w *walk) plansStacks(t *testing.T) {
+	const objects = `
+cat > stack.yaml <<'END'
+apiVersion: fettle.dev/v1alpha1
+kind: AcceleratorStack
+metadata: {name: h100}
+spec:
+  driver:
+    engine: DaemonSet
+    daemonSet: {repository: registry.example/driver, tag: "${KERNEL}", version: "1", privileged: true}
+END
+kubectl apply -f stack.yaml -f - >&2 <<'END'
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+---
+apiVersion: fettle.dev/v1alpha1
+kind: AcceleratorNode
+metadata: {name: node-1}
+END
+`
+	for script, want := range map[string]string{
+		objects + "kubectl fettle stack plan": "-     node-1  Current  DriverPending  -     -   -\n",
+		objects + "sed 's/engine: DaemonSet/engine: Host/; /daemonSet:/d' stack.yaml | kubectl fettle stack plan --from-cluster -f -": "" +
+			"stack h100, engine Host: changes no driver\n",
+		objects + "kubectl __complete fettle stack plan --stack ''": "h100\n",
+	} {
+		if got := w.bash(t, script); !strings.Contains(got, want) {
+			t.Errorf("%s: got\n%swant %q", script[len(objects):], got, want)
+		}
+	}
 }
 
 // watches follows bitstreams and a claim that comes later.

@@ -3,6 +3,8 @@
 // Package names has the names that the controller, its uninstall and the chart agree on.
 package names
 
+import "github.com/fettle-dev/fettle/pkg/stack"
+
 const (
 	// Controller is the field owner, the leader's Lease, the Service of its metrics and the reporting controller of Events.
 	Controller = "fettle-controller"
@@ -17,8 +19,8 @@ const (
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
 	PluginAccount = "fettle-kubeletplugin"
 	// ComponentLabel with the value PluginComponent marks the pods of the kubelet plugin's DaemonSet, in the controller's namespace.
-	ComponentLabel  = "app.kubernetes.io/component"
-	PluginComponent = "kubeletplugin"
+	ComponentLabel  = stack.PluginLabel
+	PluginComponent = stack.PluginComponent
 	// UninstallLease is held, in the controller's namespace, while an uninstall runs.
 	UninstallLease = "fettle-uninstall"
 	// ManagedByLabel with the value [Controller] marks the DeviceClasses and ClusterDevicePresets that the controller may change, and the

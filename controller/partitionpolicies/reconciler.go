@@ -40,12 +40,16 @@ type judge struct {
 	resolver policy.Resolver
 	// tainting says that nodes are tainted.
 	tainting bool
+	// readings are those of DaemonSets and Modules, by the policy's name.
+	readings map[string]reading
 }
 
 // New returns the reconciler. It follows changes of policies, of what nodes report of them, of the labels by which nodes are selected, and
 // of the taints of nodes.
 func New(s reconciler.Services, tainting bool) reconciler.Row {
-	j := &judge{Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting}
+	j := &judge{
+		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting, readings: map[string]reading{},
+	}
 	return reconciler.Row{
 		Name: "PartitionPolicies",
 		Queues: []reconciler.Queue{{
@@ -68,13 +72,14 @@ func New(s reconciler.Services, tainting bool) reconciler.Row {
 func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var p v1alpha1.PartitionPolicy
 	if err := j.Client.Get(ctx, req.NamespacedName, &p); err != nil || p.DeletionTimestamp != nil {
+		delete(j.readings, req.Name)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	reports, err := j.reports(ctx, &p)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
-	standings, err := j.standings(ctx, &p)
+	nodes, err := j.taintable(ctx, &p)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
@@ -85,16 +90,21 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	before := p.DeepCopy()
 	faults := j.resolver.Check(&p.Spec, field.NewPath("spec"))
 	record(&p, faults, reports, j.Clock.Now())
-	recordTaints(&p, faults, standings, j.tainting, j.Clock.Now())
+	recordTaints(&p, faults, standings(&p, nodes), j.tainting, j.Clock.Now())
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
+	again, unread := j.checkRepelled(ctx, &p, nodes)
 	written, err := j.status.Patch(ctx, before, &p)
 	if err != nil {
+		delete(j.readings, req.Name) // what was found is not written
 		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
 	}
 	if written {
 		j.announce(ctx, before, &p)
 	}
-	return reconcile.Result{}, nil
+	if unread != nil {
+		return reconcile.Result{}, fmt.Errorf("what the taints of PartitionPolicy %s repel: %w", req.Name, unread)
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
 // announce makes an Event if the policy became valid or invalid, or is invalid for another reason, and if nodes got all of its taints or
@@ -110,6 +120,8 @@ func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPol
 	}, status.Rule{
 		Type: v1alpha1.ConditionTainted, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting},
 		Normal: []string{ReasonNoNodes},
+	}, status.Rule{
+		Type: v1alpha1.ConditionRepelling, Well: metav1.ConditionFalse, Silent: []string{ReasonNotRead},
 	}, status.Rule{
 		Type: v1alpha1.ConditionPriorityClasses, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting, ReasonSwitchedOff},
 	})
@@ -132,8 +144,8 @@ func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]rep
 	return reportsOf(p, accelerators.Items, nodes.Items), nil
 }
 
-// standings returns how the nodes that a policy taints stand to its taints, sorted by node.
-func (j *judge) standings(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]nodepolicy.Standing, error) {
+// taintable returns the nodes that a policy taints, sorted by name.
+func (j *judge) taintable(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]*corev1.Node, error) {
 	if !j.tainting || !nodepolicy.Taints(p) {
 		return nil, nil
 	}
@@ -141,7 +153,7 @@ func (j *judge) standings(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]n
 	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	var out []nodepolicy.Standing
+	var out []*corev1.Node
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if !selection(p.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
@@ -154,11 +166,19 @@ func (j *judge) standings(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]n
 			return nil, fmt.Errorf("read AcceleratorNode %s: %w", n.Name, err)
 		}
 		if nodepolicy.HasDevices(&a, n.Annotations[v1alpha1.TaintsAnnotation]) {
-			out = append(out, nodepolicy.StandingOf(n.Name, n.Spec.Taints, p.Spec.Nodes.Taints))
+			out = append(out, n)
 		}
 	}
-	slices.SortFunc(out, func(a, b nodepolicy.Standing) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// standings returns how nodes stand to the taints of a policy.
+func standings(p *v1alpha1.PartitionPolicy, nodes []*corev1.Node) (out []nodepolicy.Standing) {
+	for _, n := range nodes {
+		out = append(out, nodepolicy.StandingOf(n.Name, n.Spec.Taints, p.Spec.Nodes.Taints))
+	}
+	return out
 }
 
 // onReports queues the policies of which a node reports something else, some time later, since the nodes follow a policy together. If the

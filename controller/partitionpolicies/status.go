@@ -42,6 +42,14 @@ const (
 	ReasonTainted = "Tainted"
 	// ReasonTaintTaken: a node has a taint with the same key and effect and another value, of another policy or of somebody else.
 	ReasonTaintTaken = "TaintTaken"
+	// ReasonNoneRepelled: the policy's taints keep no DaemonSet and no Module of KMM away.
+	ReasonNoneRepelled = "NoneRepelled"
+	// ReasonDaemonSetsRepelled: they keep DaemonSets away.
+	ReasonDaemonSetsRepelled = "DaemonSetsRepelled"
+	// ReasonModulesRepelled: they have KMM unload drivers, whether DaemonSets are kept away, too, or not.
+	ReasonModulesRepelled = "ModulesRepelled"
+	// ReasonNotRead: DaemonSets and Modules could not be read.
+	ReasonNotRead = "NotRead"
 	// ReasonClassesMade: the policy's PriorityClasses are there.
 	ReasonClassesMade = "ClassesMade"
 	// ReasonClassTaken: somebody else, or another policy, has a PriorityClass with the same name.

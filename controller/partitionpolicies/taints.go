@@ -5,7 +5,6 @@ package partitionpolicies
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,7 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 )
 
-// maxNamed is how many nodes the condition Tainted names.
+// maxNamed is how many nodes the condition Tainted names, and how many DaemonSets and Modules the condition Repelling.
 const maxNamed = 8
 
 // recordTaints writes to the status which nodes have the policy's taints.
@@ -57,11 +56,7 @@ func recordTaints(
 		c.Message = fmt.Sprintf("node %s does not have the taint %s yet: look at the log of Fettle's controller if this lasts", s.Node, s.Missing)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonTainted
-		named := strings.Join(names[:min(len(names), maxNamed)], ", ")
-		c.Message = fmt.Sprintf("%s with all taints: %s", counted(int64(len(names)), "node"), named)
-		if more := len(names) - maxNamed; more > 0 {
-			c.Message += fmt.Sprintf(" and %d more", more)
-		}
+		c.Message = fmt.Sprintf("%s with all taints: %s", counted(int64(len(names)), "node"), firstOf(names))
 	}
 	set(p, now, c)
 }

@@ -48,7 +48,7 @@ func pending(s *v1alpha1.AcceleratorStack) []string {
 // announceNodes makes an Event on the AcceleratorNode of each node that has failed a state, that has come further with the change of its
 // driver, or that has passed all since.
 func (j *judge) announceNodes(
-	ctx context.Context, before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome, seen *observed,
+	ctx context.Context, before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome, seen *stack.Observed,
 ) {
 	was, now := j.told[s.Name], positions{}
 	if was == nil {
@@ -62,7 +62,7 @@ func (j *judge) announceNodes(
 		w, waits := o.Waits()
 		at := position(&w, waits)
 		now[o.Node] = at
-		node := seen.accelerators[o.Node]
+		node := seen.Accelerators[o.Node]
 		switch {
 		case was[o.Node] == at || node == nil:
 			continue

@@ -35,18 +35,9 @@ const (
 
 // checks says how the claims of a stack's nodes are checked.
 func (j *judge) checks(s *v1alpha1.AcceleratorStack) stack.Checks {
-	out := stack.Checks{Interval: stack.DefaultCheckInterval, Timeout: stack.DefaultCheckTimeout, Running: map[string]stack.Verdict{}}
+	out := stack.ChecksOf(s)
 	if j.options.Namespace == "" {
 		out.Off = checksOff
-	}
-	if c := s.Spec.Check; c != nil {
-		out.Classes = c.DeviceClassNames
-		if c.Interval != nil {
-			out.Interval = c.Interval.Duration
-		}
-		if c.Timeout != nil {
-			out.Timeout = c.Timeout.Duration
-		}
 	}
 	return out
 }

@@ -3,7 +3,6 @@
 package stacks
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +40,7 @@ type applied struct {
 
 // driversOf says what is known of the drivers that a stack runs, after writing its DaemonSets. A DaemonSet that cannot be written
 // holds back the nodes of its platform alone.
-func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
 	if j.drivers == "" {
 		return all(stack.DriversOff(driversOff)), nil
 	}
@@ -98,23 +97,18 @@ func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pod
 
 // plan returns the DaemonSets that a stack needs, by their platforms, and what is known of each node's driver. A node with the pod of
 // another kernel stays with that pod's DaemonSet until its upgrade has come as far.
-func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *observed, pods map[string][]stack.DriverPod) (
+func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *stack.Observed, pods map[string][]stack.DriverPod) (
 	sets map[string]*driverSet, verdicts map[string]stack.Verdict,
 ) {
 	sets, verdicts = map[string]*driverSet{}, map[string]stack.Verdict{}
 	stays := map[string]*stack.DriverPod{}
 	for _, name := range held {
-		n := seen.node(name)
-		if !stack.WantsDriver(&n, len(pods[name]) > 0) {
-			verdicts[name] = stack.NoDriverWanted(&n)
-			continue
-		}
-		image, platform, why := stack.ImageFor(d, &n)
+		n := seen.Node(name)
+		image, platform, v := stack.ForDaemonSet(d, &n, pods[name])
+		verdicts[name] = v
 		if image == "" {
-			verdicts[name] = why
 			continue
 		}
-		verdicts[name] = stack.ByDaemonSet(d, image, &n, pods[name])
 		if old := stack.Outdated(&n, pods[name]); old != nil && !stack.Changing(&n) {
 			stays[name] = old
 			continue
@@ -141,12 +135,12 @@ func at(sets map[string]*driverSet, p stack.Platform, image string) *driverSet {
 func (j *judge) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string]*metav1.PartialObjectMetadata, error) {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSetList"))
-	if err := j.Live.List(ctx, &list, client.InNamespace(j.drivers), client.HasLabels{driverLabel}); err != nil {
+	if err := j.Live.List(ctx, &list, client.InNamespace(j.drivers), client.HasLabels{stack.DriverLabel}); err != nil {
 		return nil, fmt.Errorf("list the DaemonSets of drivers: %w", err)
 	}
 	out := map[string]*metav1.PartialObjectMetadata{}
 	for i := range list.Items {
-		if o := &list.Items[i]; o.Annotations[driverStackAnnotation] == s.Name && o.DeletionTimestamp == nil {
+		if o := &list.Items[i]; o.Annotations[stack.DriverStackAnnotation] == s.Name && o.DeletionTimestamp == nil {
 			out[o.Name] = o
 		}
 	}
@@ -156,46 +150,15 @@ func (j *judge) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (m
 // driverPods returns the pods of a stack's drivers by their nodes.
 func (j *judge) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]stack.DriverPod, error) {
 	var pods corev1.PodList
-	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.drivers), client.HasLabels{driverLabel})
+	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.drivers), client.HasLabels{stack.DriverLabel})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of drivers: %w", err)
 	}
-	out := map[string][]stack.DriverPod{}
+	out := stack.DriverPods{}
 	for i := range pods.Items {
-		p := &pods.Items[i]
-		if p.Annotations[driverStackAnnotation] == s.Name && p.Spec.NodeName != "" {
-			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], driverPod(p))
-		}
-	}
-	for _, of := range out {
-		slices.SortFunc(of, func(a, b stack.DriverPod) int { return cmp.Compare(a.Name, b.Name) })
+		out.Add(s.Name, &pods.Items[i])
 	}
 	return out, nil
-}
-
-func driverPod(p *corev1.Pod) stack.DriverPod {
-	out := stack.DriverPod{
-		Name: p.Name, UID: string(p.UID), Set: p.Labels[driverLabel],
-		Image: p.Annotations[driverImageAnnotation], Kernel: p.Annotations[driverKernelAnnotation],
-		OS: p.Annotations[driverOSAnnotation], Architecture: p.Annotations[driverArchAnnotation],
-		Ready: podOf(p).Ready, Leaving: p.DeletionTimestamp != nil,
-	}
-	if len(p.Status.ContainerStatuses) == 0 {
-		return out
-	}
-	c := &p.Status.ContainerStatuses[0]
-	switch {
-	case c.State.Running != nil:
-		out.Started = c.State.Running.StartedAt.Time
-	case c.State.Waiting != nil:
-		out.Waits, out.Message = c.State.Waiting.Reason, c.State.Waiting.Message
-		if last := c.LastTerminationState.Terminated; last != nil && last.Message != "" {
-			out.Message = last.Message
-		}
-	case c.State.Terminated != nil:
-		out.Waits, out.Message = c.State.Terminated.Reason, c.State.Terminated.Message
-	}
-	return out
 }
 
 // apply writes a DaemonSet, unless it is there as it was last written.
@@ -208,7 +171,7 @@ func (j *judge) apply(
 	if err != nil {
 		return fmt.Errorf("encode DaemonSet %s: %w", wanted.Name, err)
 	}
-	now := applied{digest: digest(string(text))}
+	now := applied{digest: stack.Digest(string(text))}
 	if o := there[wanted.Name]; o != nil {
 		now.uid, now.generation = o.UID, o.Generation
 	}
@@ -257,8 +220,8 @@ func (j *judge) retire(
 		case keep[name]:
 		case waits || inUse[name]:
 			of := o.Annotations
-			errs = append(errs, j.apply(ctx, s, &driverSet{image: of[driverImageAnnotation], platform: stack.Platform{
-				OS: of[driverOSAnnotation], KernelVersion: of[driverKernelAnnotation], Architecture: of[driverArchAnnotation],
+			errs = append(errs, j.apply(ctx, s, &driverSet{image: of[stack.DriverImageAnnotation], platform: stack.Platform{
+				OS: of[stack.DriverOSAnnotation], KernelVersion: of[stack.DriverKernelAnnotation], Architecture: of[stack.DriverArchAnnotation],
 			}}, there))
 		default:
 			errs = append(errs, j.removeSet(ctx, o))
@@ -287,6 +250,7 @@ func (j *judge) removeSet(ctx context.Context, o *metav1.PartialObjectMetadata) 
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete DaemonSet %s/%s: %w", o.Namespace, o.Name, err)
 	}
-	klog.FromContext(ctx).V(1).Info("Deleted the DaemonSet of a driver", "daemonSet", o.Name, "kernel", o.Annotations[driverKernelAnnotation])
+	klog.FromContext(ctx).V(1).Info("Deleted the DaemonSet of a driver", "daemonSet", o.Name,
+		"kernel", o.Annotations[stack.DriverKernelAnnotation])
 	return nil
 }

@@ -68,7 +68,7 @@ func (f *fixture) sets(t *testing.T) map[string]string {
 				nodes += strings.Join(field.Values, "")
 			}
 		}
-		out[d.Annotations[driverKernelAnnotation]] = nodes
+		out[d.Annotations[stack.DriverKernelAnnotation]] = nodes
 	}
 	return out
 }
@@ -79,9 +79,9 @@ func (f *fixture) runs(t *testing.T, node, kernel string, state corev1.Container
 	s := &v1alpha1.AcceleratorStack{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
 	set := setName(s, stack.Platform{KernelVersion: kernel, Architecture: "amd64"})
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: drivers, Name: "driver-" + node, Labels: map[string]string{driverLabel: set}, Annotations: map[string]string{
-			driverStackAnnotation: "s", driverArchAnnotation: "amd64", driverKernelAnnotation: kernel,
-			driverImageAnnotation: "registry.example/d:1-" + kernel,
+		Namespace: drivers, Name: "driver-" + node, Labels: map[string]string{stack.DriverLabel: set}, Annotations: map[string]string{
+			stack.DriverStackAnnotation: "s", stack.DriverArchAnnotation: "amd64", stack.DriverKernelAnnotation: kernel,
+			stack.DriverImageAnnotation: "registry.example/d:1-" + kernel,
 		},
 	}}
 	_ = f.api.Delete(t.Context(), p.DeepCopy())

@@ -11,18 +11,8 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/placement"
 	"github.com/fettle-dev/fettle/pkg/stack"
-)
-
-// driverLabel marks the DaemonSets of drivers and their pods, with the DaemonSet's name. What they are for is in annotations: the
-// release of a kernel need not be the value of a label, nor the name of a stack.
-const (
-	driverLabel            = v1alpha1.GroupName + "/driver"
-	driverStackAnnotation  = v1alpha1.GroupName + "/driver-stack"
-	driverOSAnnotation     = v1alpha1.GroupName + "/driver-os"
-	driverKernelAnnotation = v1alpha1.GroupName + "/driver-kernel"
-	driverArchAnnotation   = v1alpha1.GroupName + "/driver-arch"
-	driverImageAnnotation  = v1alpha1.GroupName + "/driver-image"
 )
 
 const (
@@ -53,17 +43,17 @@ func (d *driverSet) add(node string) {
 // setName returns the name of a stack's DaemonSet for a platform. It is a hash of what is not sanitised: two kernels or two
 // architectures never have one name.
 func setName(s *v1alpha1.AcceleratorStack, p stack.Platform) string {
-	return "driver-" + digest(s.Name, p.OS, p.KernelVersion, p.Architecture)
+	return "driver-" + stack.Digest(s.Name, p.OS, p.KernelVersion, p.Architecture)
 }
 
 // daemonSet returns the DaemonSet that runs a driver on nodes of one platform. Its pods are replaced when somebody deletes them, and
 // not when the image changes: a driver is not unloaded under the pods that use it.
 func daemonSet(s *v1alpha1.AcceleratorStack, set *driverSet) *appsv1.DaemonSet {
 	name := setName(s, set.platform)
-	labels := map[string]string{names.ManagedByLabel: names.Controller, driverLabel: name}
+	labels := map[string]string{names.ManagedByLabel: names.Controller, stack.DriverLabel: name}
 	annotations := map[string]string{
-		driverStackAnnotation: s.Name, driverOSAnnotation: set.platform.OS, driverKernelAnnotation: set.platform.KernelVersion,
-		driverArchAnnotation: set.platform.Architecture, driverImageAnnotation: set.image,
+		stack.DriverStackAnnotation: s.Name, stack.DriverOSAnnotation: set.platform.OS, stack.DriverKernelAnnotation: set.platform.KernelVersion,
+		stack.DriverArchAnnotation: set.platform.Architecture, stack.DriverImageAnnotation: set.image,
 	}
 	return &appsv1.DaemonSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
@@ -74,7 +64,7 @@ func daemonSet(s *v1alpha1.AcceleratorStack, set *driverSet) *appsv1.DaemonSet {
 			}},
 		},
 		Spec: appsv1.DaemonSetSpec{
-			Selector:             &metav1.LabelSelector{MatchLabels: map[string]string{driverLabel: name}},
+			Selector:             &metav1.LabelSelector{MatchLabels: map[string]string{stack.DriverLabel: name}},
 			UpdateStrategy:       appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
 			RevisionHistoryLimit: new(int32(oldTemplates)),
 			Template: corev1.PodTemplateSpec{
@@ -90,7 +80,7 @@ func driverSpec(d *v1alpha1.DaemonSetDriver, set *driverSet) corev1.PodSpec {
 		TerminationGracePeriodSeconds: new(int64(unloadSeconds)),
 		// Whatever keeps other pods from a node is no reason to unload its driver: taints of policies, upgrades and vendors, and a cordon.
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-		Affinity:    &corev1.Affinity{NodeAffinity: onNodes(set.nodes), PodAntiAffinity: apart()},
+		Affinity:    &corev1.Affinity{NodeAffinity: placement.On(set.nodes...), PodAntiAffinity: apart()},
 	}
 	for _, name := range d.PullSecrets {
 		spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
@@ -124,28 +114,12 @@ func driverSpec(d *v1alpha1.DaemonSetDriver, set *driverSet) corev1.PodSpec {
 	return spec
 }
 
-// onNodes selects nodes by their names: a node's kernel is in no label that can be trusted, and the label kubernetes.io/hostname may
-// be missing or wrong. Without nodes it selects none: an empty list of terms is not valid.
-func onNodes(nodes []string) *corev1.NodeAffinity {
-	selector := &corev1.NodeSelector{}
-	for _, name := range nodes {
-		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms,
-			onNode(name).NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms...)
-	}
-	if len(nodes) == 0 {
-		selector.NodeSelectorTerms = []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: driverLabel, Operator: corev1.NodeSelectorOpExists}, {Key: driverLabel, Operator: corev1.NodeSelectorOpDoesNotExist},
-		}}}
-	}
-	return &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector}
-}
-
 // apart keeps a driver's pod waiting until the one before it has left the node: when a node has another kernel, its pod is one of
 // another DaemonSet.
 func apart() *corev1.PodAntiAffinity {
 	return &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: driverLabel, Operator: metav1.LabelSelectorOpExists},
+			{Key: stack.DriverLabel, Operator: metav1.LabelSelectorOpExists},
 		}},
 		TopologyKey: corev1.LabelHostname,
 	}}}

@@ -38,7 +38,7 @@ func all(v stack.Verdict) engine {
 
 // engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
 // knows.
-func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
+func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
 	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
 		if err := j.dropModule(ctx, s.Name, seen); err != nil {
 			return engine{}, err

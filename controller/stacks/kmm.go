@@ -4,7 +4,6 @@ package stacks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,12 +38,9 @@ func moduleKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Kind: "Module"}
 }
 
-// moduleName is that of a stack's Module. A stack of the same name has the same, so that labels which were left are known.
-func moduleName(stack string) string { return "driver-" + digest(stack)[:10] }
-
 // kmmOf has KMM load the driver of a stack's nodes, and says what it reports of each.
-func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *observed) (engine, error) {
-	name := moduleName(s.Name)
+func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
+	name := stack.ModuleName(s.Name)
 	switch {
 	case j.drivers == "":
 		return all(stack.DriversOff(driversOff)), nil
@@ -76,18 +72,10 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 		again: operatorPause,
 	}
 	for _, node := range held {
-		n, k := seen.node(node), reported[node]
+		n, k := seen.Node(node), reported[node]
 		k.Label = n.Labels[label]
-		if !stack.WantsDriver(&n, k.Label != "" || k.Loaded != nil) {
-			verdicts[node] = stack.NoDriverWanted(&n)
-			continue
-		}
-		labels[node] = stack.KMMVersion(d, k)
-		if k.Label == "" {
-			k.Label = labels[node]
-		}
-		verdicts[node] = stack.ByKMM(d, &n, k)
-		if verdicts[node].Status != stack.Passed {
+		verdicts[node], labels[node] = stack.ForModule(d, &n, k)
+		if n.Accelerator != nil && verdicts[node].Status != stack.Passed {
 			e.again = kmmPause
 		}
 	}
@@ -136,7 +124,7 @@ func (j *judge) writeModule(ctx context.Context, s *v1alpha1.AcceleratorStack) e
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetGroupVersionKind(moduleKind())
 	object.SetNamespace(j.drivers)
-	object.SetName(moduleName(s.Name))
+	object.SetName(stack.ModuleName(s.Name))
 	object.SetLabels(map[string]string{names.ManagedByLabel: names.Controller})
 	object.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindAcceleratorStack, Name: s.Name, UID: s.UID, Controller: new(true),
@@ -168,40 +156,16 @@ func (j *judge) nodeModules(ctx context.Context, module string) (map[string]stac
 	out := map[string]stack.KMM{}
 	for i := range list.Items {
 		o := &list.Items[i]
-		out[o.GetName()] = stack.KMM{Wanted: j.nodeModule(o, "spec", module), Loaded: j.nodeModule(o, "status", module)}
+		out[o.GetName()] = stack.KMMReport(o, j.drivers, module)
 	}
 	return out, nil
 }
 
-// nodeModule returns a module of a NodeModulesConfig. Nothing of another form is a report.
-func (j *judge) nodeModule(o *unstructured.Unstructured, part, module string) *stack.KMMModule {
-	items, _, err := unstructured.NestedSlice(o.Object, part, "modules")
-	if err != nil {
-		return nil
-	}
-	for _, item := range items {
-		of, ok := item.(map[string]any)
-		if !ok || of["name"] != module || of["namespace"] != j.drivers {
-			continue
-		}
-		config, _ := of["config"].(map[string]any)
-		text := func(from map[string]any, field string) string { value, _ := from[field].(string); return value }
-		encoded, err := json.Marshal(config) // sorts the fields
-		if err != nil {
-			return nil
-		}
-		return &stack.KMMModule{
-			Version: text(of, "version"), KernelVersion: text(config, "kernelVersion"), BootID: text(of, "bootId"), Config: string(encoded),
-		}
-	}
-	return nil
-}
-
 // labelNodes has nodes have these values of a label, and no others have it.
-func (j *judge) labelNodes(ctx context.Context, label string, values map[string]string, seen *observed) error {
+func (j *judge) labelNodes(ctx context.Context, label string, values map[string]string, seen *stack.Observed) error {
 	var errs []error
-	for _, node := range slices.Sorted(maps.Keys(seen.labels)) {
-		if seen.labels[node][label] != values[node] {
+	for _, node := range slices.Sorted(maps.Keys(seen.Labels)) {
+		if seen.Labels[node][label] != values[node] {
 			errs = append(errs, j.labelNode(ctx, node, label, values[node]))
 		}
 	}
@@ -223,10 +187,10 @@ func (j *judge) labelNode(ctx context.Context, node, label, want string) error {
 }
 
 // dropModule deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.
-func (j *judge) dropModule(ctx context.Context, stackName string, seen *observed) error {
-	name := moduleName(stackName)
+func (j *judge) dropModule(ctx context.Context, stackName string, seen *stack.Observed) error {
+	name := stack.ModuleName(stackName)
 	label := stack.KMMLabel(j.drivers, name)
-	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.labels)), func(l map[string]string) bool { return l[label] != "" })
+	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.Labels)), func(l map[string]string) bool { return l[label] != "" })
 	if j.drivers == "" || !labelled {
 		return nil
 	}

@@ -3,9 +3,6 @@
 package stacks
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,6 +10,8 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/placement"
+	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
 // checkLabel marks the pods of checks. Their annotations say what for.
@@ -26,9 +25,9 @@ const (
 
 const (
 	checkContainer, checkClaim, checkRequest = "look", "device", "look"
-	// namePrefix begins the names of pods and templates; nameDigits of a hash follow.
-	namePrefix, nameDigits = "check-", 24
-	root                   = 0
+	// namePrefix begins the names of pods and templates; a hash follows.
+	namePrefix = "check-"
+	root       = 0
 )
 
 // Checks says how the claims of nodes are checked.
@@ -47,23 +46,15 @@ type check struct {
 	node, class, evidence string
 }
 
-func digest(parts ...string) string {
-	hash := sha256.New()
-	for _, p := range parts {
-		hash.Write([]byte(p + "\n"))
-	}
-	return hex.EncodeToString(hash.Sum(nil))[:nameDigits]
-}
-
 // name is that of the pod. Two controllers that do not know of each other make one pod.
-func (c *check) name() string { return namePrefix + digest(c.stack.Name, c.node, c.class) }
+func (c *check) name() string { return namePrefix + stack.Digest(c.stack.Name, c.node, c.class) }
 
 // template returns the claim template of a class. Its claims look at a device that others hold, and at one with taints: admin access does
 // not get past taints.
 func (o *Checks) template(class string) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.Namespace, Name: namePrefix + digest(class),
+			Namespace: o.Namespace, Name: namePrefix + stack.Digest(class),
 			Labels: map[string]string{names.ManagedByLabel: names.Controller}, Annotations: map[string]string{classAnnotation: class},
 		},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
@@ -89,7 +80,7 @@ func (o *Checks) pod(c *check) *corev1.Pod {
 	}}
 	p.Spec = corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-		Affinity: onNode(c.node), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		Affinity: &corev1.Affinity{NodeAffinity: placement.On(c.node)}, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		ResourceClaims: []corev1.PodResourceClaim{{Name: checkClaim, ResourceClaimTemplateName: new(o.template(c.class).Name)}},
 		Containers: []corev1.Container{{
 			Name: checkContainer, Image: o.Image, ImagePullPolicy: o.PullPolicy,
@@ -113,13 +104,4 @@ func (o *Checks) pod(c *check) *corev1.Pod {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	return p
-}
-
-// onNode is what a DaemonSet's pods have: the name of the node, which no label can change.
-func onNode(name string) *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}},
-		}}},
-	}}
 }

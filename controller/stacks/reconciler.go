@@ -5,7 +5,6 @@
 package stacks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/stackstates"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
@@ -36,9 +36,11 @@ type judge struct {
 	drivers string
 	// applied are the DaemonSets of drivers as this process last wrote them, by name.
 	applied map[string]applied
-	status  status.Writer
-	nodes   *prometheus.GaugeVec
-	due     *prometheus.GaugeVec
+	// states makes the objects of extra states.
+	states *stackstates.Keeper
+	status status.Writer
+	nodes  *prometheus.GaugeVec
+	due    *prometheus.GaugeVec
 	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
 	told map[string]positions
 	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
@@ -49,7 +51,7 @@ type judge struct {
 // namespace where it runs drivers; empty: it runs none.
 func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
-		Services: s, options: checks, drivers: drivers, applied: map[string]applied{},
+		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, states: stackstates.New(s, drivers),
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
 		evicted: map[string]map[types.UID]bool{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
@@ -79,12 +81,16 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
-	selection := stack.Select(s.Name, stacks.Items, seen.candidates())
+	selection := stack.Select(s.Name, stacks.Items, seen.Candidates())
 	driver, err := j.engineOf(ctx, s, selection.Nodes, seen)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
-	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver)
+	extras, err := j.statesOf(ctx, s, selection.Nodes, seen, driver)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("extra states of AcceleratorStack %s: %w", req.Name, err)
+	}
+	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver, extras)
 	failed = errors.Join(failed, j.release(ctx, seen, func(node, by string) bool {
 		return by == s.Name && !slices.Contains(selection.Nodes, node)
 	}))
@@ -97,8 +103,8 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		j.announce(ctx, before, s)
 	}
 	j.announceNodes(ctx, before, s, outcomes, seen)
-	j.count(s, outcomes)
-	failed = errors.Join(failed, driver.fault)
+	j.count(before, s, outcomes)
+	failed = errors.Join(failed, driver.fault, extras.Fault)
 	if failed != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
 	}
@@ -106,9 +112,10 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 }
 
 // forget ends what is left of a stack that is gone. What it owns goes with it.
-func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
+func (j *judge) forget(ctx context.Context, name string, seen *stack.Observed) error {
 	delete(j.told, name)
 	delete(j.evicted, name)
+	j.states.Forget(name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
 	return errors.Join(j.dropModule(ctx, name, seen), j.release(ctx, seen, func(_, by string) bool { return by == name }))
@@ -117,19 +124,19 @@ func (j *judge) forget(ctx context.Context, name string, seen *observed) error {
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
 // with one node keeps it from no other.
 func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *observed, driver engine,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine, extras stackstates.Result,
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
-	next = driver.again
+	next = sooner(driver.again, extras.Again)
 	room := maxChecks
 	for _, of := range pods {
 		room -= len(of)
 	}
 	var nodes []stack.UpgradeNode
 	for _, name := range names {
-		n := seen.node(name)
-		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
+		n := seen.Node(name)
+		n.Delivered, n.Checks, n.Extras = driver.deliver(&n), j.checks(s), extras.Extras[name]
 		over, err := j.settle(ctx, &n, pods[name])
 		if err == nil {
 			err = j.remove(ctx, over)
@@ -140,9 +147,7 @@ func (j *judge) round(
 		if len(n.Checks.Running) > 0 {
 			wait = min(n.Checks.Timeout, checkPause)
 		}
-		if wait > 0 && (next == 0 || wait < next) {
-			next = wait
-		}
+		next = sooner(next, wait)
 		outcomes = append(outcomes, stack.Judge(&n))
 		nodes = append(nodes, stack.UpgradeNode{Node: &n, Outcome: outcomes[len(outcomes)-1]})
 	}
@@ -157,8 +162,13 @@ func (j *judge) round(
 	return outcomes, next, errors.Join(errs...)
 }
 
-// count sets the metrics of a stack.
-func (j *judge) count(s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+// count sets the metrics of a stack. Those of extra states that it had before are dropped.
+func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+	for _, old := range before.Status.States {
+		if !slices.ContainsFunc(s.Status.States, func(c v1alpha1.StackStateCount) bool { return c.Name == old.Name }) {
+			j.nodes.DeletePartialMatch(prometheus.Labels{"stack": s.Name, "state": string(old.Name)})
+		}
+	}
 	for _, c := range s.Status.States {
 		for status, count := range map[string]int32{"passed": c.Passed, "failed": c.Failed, "unknown": c.Unknown} {
 			j.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))
@@ -177,16 +187,8 @@ func (j *judge) count(s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
 	j.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
 }
 
-// observed is what the cache has of all nodes, by their names.
-type observed struct {
-	labels       map[string]map[string]string
-	nodes        map[string]*corev1.Node
-	accelerators map[string]*v1alpha1.AcceleratorNode
-	plugins      map[string][]stack.Pod
-}
-
 // observe reads what the states of nodes are judged by.
-func (j *judge) observe(ctx context.Context) (*observed, error) {
+func (j *judge) observe(ctx context.Context) (*stack.Observed, error) {
 	var metadata metav1.PartialObjectMetadataList
 	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	var nodes corev1.NodeList
@@ -200,55 +202,20 @@ func (j *judge) observe(ctx context.Context) (*observed, error) {
 	if err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.Namespace), pluginLabels()); err != nil {
 		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}
-	out := &observed{
-		labels: map[string]map[string]string{}, nodes: map[string]*corev1.Node{}, plugins: map[string][]stack.Pod{},
-		accelerators: map[string]*v1alpha1.AcceleratorNode{},
-	}
+	out := stack.NewObserved()
 	for i := range metadata.Items {
-		out.labels[metadata.Items[i].Name] = metadata.Items[i].Labels
+		out.Labels[metadata.Items[i].Name] = metadata.Items[i].Labels
 	}
 	for i := range nodes.Items {
-		out.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+		out.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	for i := range accelerators.Items {
-		out.accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
+		out.Accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
 	}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.Spec.NodeName != "" {
-			out.plugins[p.Spec.NodeName] = append(out.plugins[p.Spec.NodeName], podOf(p))
-		}
+		out.AddPlugin(&pods.Items[i])
 	}
 	return out, nil
-}
-
-// candidates are the nodes that stacks may select, sorted.
-func (o *observed) candidates() []stack.Candidate {
-	out := make([]stack.Candidate, 0, len(o.nodes))
-	for name := range o.nodes {
-		out = append(out, stack.Candidate{Name: name, Labels: o.labels[name], Reported: o.accelerators[name] != nil})
-	}
-	slices.SortFunc(out, func(a, b stack.Candidate) int { return cmp.Compare(a.Name, b.Name) })
-	return out
-}
-
-// node returns what was observed of a node.
-func (o *observed) node(name string) stack.Node {
-	n := stack.Node{Name: name, Labels: o.labels[name], Plugins: o.plugins[name]}
-	if info := o.nodes[name]; info != nil {
-		i := &info.Status.NodeInfo
-		n.BootID, n.KernelVersion, n.OSImage, n.Architecture = i.BootID, i.KernelVersion, i.OSImage, i.Architecture
-	}
-	if a := o.accelerators[name]; a != nil {
-		n.Accelerator, n.Annotations = &a.Status, a.Annotations
-	}
-	return n
-}
-
-func podOf(p *corev1.Pod) stack.Pod {
-	ready := p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-	return stack.Pod{UID: string(p.UID), Name: p.Name, Ready: ready}
 }
 
 // queueAll queues every stack some time later: nodes change together, and a stack without an own change concerns others only as it holds

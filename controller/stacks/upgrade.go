@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +39,8 @@ const (
 // upgrade takes the nodes whose driver is to be changed one step on, and puts into their outcomes how far they are. It says whether any
 // is under way. A fault with one node keeps it from no other.
 func (j *judge) upgrade(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine, seen *observed,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine,
+	seen *stack.Observed,
 ) (runs bool, err error) {
 	if driver.change == nil {
 		return false, j.release(ctx, seen, func(node, _ string) bool {
@@ -79,10 +79,10 @@ func stillThere(evicted map[types.UID]bool, nodes []stack.UpgradeNode) map[types
 
 // act does what a step says.
 func (j *judge) act(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *observed,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *stack.Observed,
 ) error {
 	if step.Annotations != nil {
-		err := j.annotate(ctx, seen.accelerators[n.Name], step.Annotations)
+		err := j.annotate(ctx, seen.Accelerators[n.Name], step.Annotations)
 		if apierrors.IsConflict(err) {
 			return nil // somebody wrote meanwhile, as the plugin does: the next round decides by what is there then
 		}
@@ -123,9 +123,9 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 }
 
 // release takes the notes of upgrades from nodes.
-func (j *judge) release(ctx context.Context, seen *observed, of func(node, by string) bool) error {
+func (j *judge) release(ctx context.Context, seen *stack.Observed, of func(node, by string) bool) error {
 	var errs []error
-	for name, node := range seen.accelerators {
+	for name, node := range seen.Accelerators {
 		if by := stack.UpgradedBy(node.Annotations); by != "" && of(name, by) {
 			errs = append(errs, j.annotate(ctx, node, stack.Released(node.Annotations)))
 		}
@@ -140,14 +140,14 @@ func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.Upgra
 		return nil
 	}
 	options := &client.ListOptions{Limit: 500}
-	holders := map[string][]stack.Holder{}
+	holders := stack.Holders{}
 	for {
 		var claims resourceapi.ResourceClaimList
 		if err := j.Live.List(ctx, &claims, options); err != nil {
 			return fmt.Errorf("list the claims of nodes whose driver is changed: %w", err)
 		}
 		for i := range claims.Items {
-			addHolder(holders, &claims.Items[i])
+			holders.Add(&claims.Items[i])
 		}
 		if options.Continue = claims.Continue; options.Continue == "" {
 			break
@@ -157,30 +157,6 @@ func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.Upgra
 		nodes[i].Holders = holders[nodes[i].Name]
 	}
 	return nil
-}
-
-// addHolder adds the pods for which a claim is reserved to each node of which it has devices of ours.
-func addHolder(holders map[string][]stack.Holder, claim *resourceapi.ResourceClaim) {
-	if claim.Status.Allocation == nil {
-		return
-	}
-	admin := map[string]bool{}
-	for _, r := range claim.Status.Allocation.Devices.Results {
-		node, _, ofNode := strings.Cut(r.Pool, "/")
-		if r.Driver != v1alpha1.DriverName || !ofNode {
-			continue
-		}
-		before, known := admin[node]
-		admin[node] = r.AdminAccess != nil && *r.AdminAccess && (before || !known)
-	}
-	for node, only := range admin {
-		for _, pod := range claim.Status.ReservedFor {
-			h := stack.Holder{Namespace: claim.Namespace, Name: pod.Name, UID: string(pod.UID), Admin: only}
-			if pod.APIGroup == "" && pod.Resource == "pods" {
-				holders[node] = append(holders[node], h)
-			}
-		}
-	}
 }
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.

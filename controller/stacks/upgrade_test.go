@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
 // mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
@@ -165,7 +166,7 @@ func (f *fixture) state(t *testing.T) string {
 		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 		var p corev1.Pod
 		_ = f.api.Get(t.Context(), client.ObjectKey{Namespace: drivers, Name: "driver-" + name}, &p)
-		_, tag, _ := strings.Cut(p.Annotations[driverImageAnnotation], ":")
+		_, tag, _ := strings.Cut(p.Annotations[stack.DriverImageAnnotation], ":")
 		user := f.api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "user-" + name}, &corev1.Pod{}) == nil
 		var notes []string
 		for key := range a.Annotations {

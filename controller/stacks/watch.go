@@ -95,7 +95,7 @@ func infoOf(o client.Object) any {
 // podStatus returns what is looked at of a pod of the plugin, of a driver or of a check.
 func podStatus(o client.Object) any {
 	if p, ok := o.(*corev1.Pod); ok {
-		return []any{podOf(p), p.Status.Phase, p.Status.Conditions, p.Status.ContainerStatuses, p.DeletionTimestamp}
+		return []any{stack.PodOf(p), p.Status.Phase, p.Status.Conditions, p.Status.ContainerStatuses, p.DeletionTimestamp}
 	}
 	return nil
 }
@@ -104,30 +104,21 @@ func pluginLabels() client.MatchingLabels {
 	return client.MatchingLabels{names.ComponentLabel: names.PluginComponent}
 }
 
-// Cached has the cache keep of pods only those of the plugin in the controller's namespace and those of checks and drivers in theirs,
-// and of these what states look at. Other pods are read from the API server.
+// Cached has the cache keep of pods only those of the plugin in the controller's namespace, those of checks in theirs, and all in that of
+// drivers, which has those of extra states too; and of these what states look at. Other pods are read from the API server.
 func Cached(byObject map[client.Object]cache.ByObject, namespace string, checks Checks, drivers string) error {
 	kept := map[string]cache.Config{namespace: {LabelSelector: labels.SelectorFromSet(labels.Set(pluginLabels()))}}
 	if checks.Namespace != "" {
-		if err := keep(kept, checks.Namespace, checkLabel); err != nil {
-			return err
+		exists, err := labels.NewRequirement(checkLabel, selection.Exists, nil)
+		if err != nil {
+			return fmt.Errorf("select pods with the label %s: %w", checkLabel, err)
 		}
+		kept[checks.Namespace] = cache.Config{LabelSelector: labels.NewSelector().Add(*exists)}
 	}
 	if drivers != "" {
-		if err := keep(kept, drivers, driverLabel); err != nil {
-			return err
-		}
+		kept[drivers] = cache.Config{}
 	}
 	byObject[&corev1.Pod{}] = cache.ByObject{Namespaces: kept, Transform: trim}
-	return nil
-}
-
-func keep(kept map[string]cache.Config, namespace, label string) error {
-	exists, err := labels.NewRequirement(label, selection.Exists, nil)
-	if err != nil {
-		return fmt.Errorf("select pods with the label %s: %w", label, err)
-	}
-	kept[namespace] = cache.Config{LabelSelector: labels.NewSelector().Add(*exists)}
 	return nil
 }
 

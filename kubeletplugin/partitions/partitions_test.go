@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -78,6 +79,8 @@ type node struct {
 	kube        *fake.Clientset
 	policies    *dynamicfake.FakeDynamicClient
 	records     *record.Store
+	// quiesced says that the vendor's driver is being changed; nil: never.
+	quiesced *atomic.Bool
 }
 
 const gpu = "nvidia-0000-18-00-0"
@@ -189,7 +192,7 @@ func (n *node) process() *process {
 		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, n.kube, nodefixture.Node) },
 		Registry:    p.registry,
 		Dynamic:     n.policies, Records: n.records, Library: prober, Recheck: p.review, Requery: p.requery, Errors: failures,
-		Event: p.event,
+		Event: p.event, Quiesced: func(string) bool { return n.quiesced != nil && n.quiesced.Load() },
 	})
 	must(n.t, err)
 	var query func(context.Context) (nvml.Report, error)
@@ -548,6 +551,42 @@ func TestRestart(t *testing.T) {
 	second.release(r)
 	if got := n.occupied(); len(got) != 0 {
 		t.Errorf("left behind: %v", got)
+	}
+}
+
+// TestDriverGone: claims of a whole GPU and of an instance are given back while their driver is changed, and after it was unloaded under
+// them: sysfs has no driver for the cards and the library fails. Otherwise pods end when the driver is back, and the driver comes back when
+// the pods have ended (NVIDIA/k8s-driver-manager#213).
+func TestDriverGone(t *testing.T) {
+	const other = "nvidia-0000-3a-00-0"
+	for _, gone := range []bool{false, true} {
+		n := start(t, true)
+		n.policy("mig", dynamic)
+		n.quiesced = new(atomic.Bool)
+		p := n.process()
+		small := gpu + "-mig-1g-10gb-s0"
+		p.until("instances", func(s *inventory.Snapshot) bool { return has(small)(s) && has(other)(s) })
+		part, whole := p.hold("uid-1", small), p.hold("uid-2", other)
+		n.quiesced.Store(true)
+		p.review.Send()
+		if gone {
+			for _, address := range []string{"0000:18:00.0", "0000:3a:00.0"} {
+				must(t, os.Remove(filepath.Join(n.root, "sys/bus/pci/devices", address, "driver")))
+			}
+			must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
+			p.rescan.Send()
+		}
+		p.release(part)
+		p.release(whole)
+		if left, err := n.records.UIDs(); err != nil || len(left) > 0 {
+			t.Errorf("driver gone: %t: records %v are left, error %v", gone, left, err)
+		}
+		if gone {
+			continue
+		}
+		if got := n.occupied(); len(got) != 0 {
+			t.Errorf("quiesced: left behind: %v", got)
+		}
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"sync"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // Kind is the kind of the step. Its target is the name of the device.
@@ -222,10 +225,26 @@ func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
 	case errors.Is(err, nvml.ErrInUse):
 		return fmt.Errorf("%s: destroy its instance: a process, or a monitor such as DCGM, still has it open. "+
 			"The device stays with its claim, and the plugin tries again: %w", w, err)
-	case err != nil && !noInstances(err):
+	case err != nil && !noInstances(err) && !i.driverless(w):
 		return fmt.Errorf("%s: destroy its instance: %w", w, err)
 	}
 	return i.remove(w.Device)
+}
+
+// driverless reports whether NVIDIA's driver has let go of the GPU. Instances last no longer than that, and the library answers nothing
+// until the driver is back. A claim must not wait for it: what brings the driver back may itself wait until all claims are given back.
+func (i *Instances) driverless(w *Partition) bool {
+	tree, err := sysfs.Open(i.config.HostRoot)
+	if err != nil {
+		return false
+	}
+	defer tree.Close()
+	gpu := sysfs.PCIDevice(w.PCIAddress.String())
+	driver, err := tree.LinkBase(path.Join(gpu, "driver"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return tree.Exists(gpu)
+	}
+	return err == nil && driver != "nvidia"
 }
 
 // verify fails unless the instance is still there with the same ids. Programs in a container hold on to these.

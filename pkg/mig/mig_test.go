@@ -263,6 +263,56 @@ func TestNoInstances(t *testing.T) {
 	}
 }
 
+// TestDriverGone: where the driver has let go of the GPU, a claim is given back without the library. Where it has not, a library that fails
+// proves nothing, and the file stays. An administrator who unloads the driver waits for claims, so that they must not wait for the driver
+// (NVIDIA/k8s-driver-manager#213).
+func TestDriverGone(t *testing.T) {
+	const address = "0000:41:00.0"
+	for name, test := range map[string]struct {
+		driver  string // "": no link
+		absent  bool   // there is no such PCI function in sysfs
+		undoes  bool
+		missing bool // the library itself is gone
+	}{
+		"no driver":                  {undoes: true},
+		"no driver, and no library":  {missing: true, undoes: true},
+		"the driver for machines":    {driver: "vfio-pci", undoes: true},
+		"the driver is there":        {driver: "nvidia"},
+		"sysfs does not have it yet": {absent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t, nvmlsim.H100)
+			w := small()
+			must(t, n.apply(w))
+			dir := filepath.Join(n.root, "sys/bus/pci/devices", address)
+			must(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+			if !test.absent {
+				must(t, os.MkdirAll(dir, 0o755))
+			}
+			if test.driver != "" {
+				must(t, os.Symlink("../../drivers/"+test.driver, filepath.Join(dir, "driver")))
+			}
+			must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
+			machine := n.Machine
+			if test.missing {
+				n.File += ".gone"
+			}
+			err := n.undo(w)
+			n.Machine = machine
+			must(t, n.Script())
+			if test.undoes {
+				must(t, err)
+				n.has([]string{"19@4"}) // the simulated card keeps it, as a stranger's
+				return
+			}
+			wants(t, err, "destroy its instance")
+			n.has([]string{"19@4"}, w.Device)
+			must(t, n.undo(w))
+			n.has([]string{})
+		})
+	}
+}
+
 // TestSlowLibrary: a library that does not answer costs the time that the caller has, and leaves nothing that the next call does not find
 // (NVIDIA/gpu-operator#2155).
 func TestSlowLibrary(t *testing.T) {

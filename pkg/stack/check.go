@@ -187,7 +187,7 @@ func checkDue(n *Node) (oldest time.Time) {
 }
 
 func readyForChecks(n *Node) bool {
-	return !slices.ContainsFunc(rules(), func(r rule) bool {
+	return !slices.ContainsFunc(n.rules(), func(r rule) bool {
 		return r.beforeChecks && r.judge(n).Status != Passed
 	})
 }

@@ -51,12 +51,22 @@ type Platform struct {
 	Architecture string
 }
 
+// PlatformOf returns what of a node's platform is known.
+func PlatformOf(n *Node) Platform {
+	return Platform{OS: osName(n.OSImage), KernelVersion: n.KernelVersion, Architecture: n.Architecture}
+}
+
+// noImage says that kubelet cannot pull a container's image.
+func noImage(waits string) bool {
+	return slices.Contains([]string{"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}, waits)
+}
+
 // ImageFor returns the image of a driver for a node and the platform that it is for. A verdict with a reason: there is none.
 func ImageFor(d *v1alpha1.DaemonSetDriver, n *Node) (image string, p Platform, why Verdict) {
-	if n.KernelVersion == "" || n.Architecture == "" {
+	p = PlatformOf(n)
+	if p.KernelVersion == "" || p.Architecture == "" {
 		return "", p, unknown(ReasonDriverPending, "kubelet has not reported the node's kernel yet")
 	}
-	p = Platform{OS: osName(n.OSImage), KernelVersion: n.KernelVersion, Architecture: n.Architecture}
 	if p.OS == "" && strings.Contains(d.Tag, "${OS}") {
 		return "", p, failed(ReasonOSUnknown, "the name of the operating system %q for ${OS} is not known: write it into the tag of a "+
 			"stack of its own", n.OSImage)
@@ -144,6 +154,18 @@ type DriverPod struct {
 	Waits, Message string
 }
 
+// ForDaemonSet returns the image of the driver that a node is to have, what it is built for, and what is known of the one that it has.
+// Without an image the node gets none, and the verdict says why.
+func ForDaemonSet(d *v1alpha1.DaemonSetDriver, n *Node, pods []DriverPod) (image string, p Platform, v Verdict) {
+	if !WantsDriver(n, len(pods) > 0) {
+		return "", p, NoDriverWanted(n)
+	}
+	if image, p, v = ImageFor(d, n); image == "" {
+		return "", p, v
+	}
+	return image, p, ByDaemonSet(d, image, n, pods)
+}
+
 // ByDaemonSet says what is known of a node's driver by its pods there. image is the one that is wanted. A pod that is ready proves
 // nothing by itself: after a restart of the node its status is that of the boot before until kubelet writes the next.
 func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []DriverPod) Verdict {
@@ -158,7 +180,7 @@ func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []Driv
 	switch {
 	case p.Image != image:
 		return unknown(ReasonDriverOutdated, "pod %s has image %s, and %s is wanted", p.Name, p.Image, image)
-	case slices.Contains([]string{"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}, p.Waits):
+	case noImage(p.Waits):
 		return failed(ReasonDriverImageMissing, "the node cannot pull %s for kernel %s: build it, or start the node with another kernel: %s",
 			image, n.KernelVersion, p.Message)
 	case p.Waits == "CrashLoopBackOff":

@@ -3,8 +3,11 @@
 package stack
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
@@ -27,7 +30,7 @@ type KMM struct {
 
 // KMMModule is a module in a NodeModulesConfig.
 type KMMModule struct {
-	Version, KernelVersion string
+	Version, KernelVersion, Image string
 	// Config is all that says how it is loaded, as JSON. Two that are loaded in the same way have the same.
 	Config string
 	// BootID is of the boot in which it was loaded. The spec has none.
@@ -70,6 +73,48 @@ func KMMVersion(d *v1alpha1.KMMDriver, k KMM) string {
 		return d.Version
 	}
 	return k.Label
+}
+
+// ForModule says what is known of a node's driver, and which version the node's label is to have; empty: none.
+func ForModule(d *v1alpha1.KMMDriver, n *Node, k KMM) (v Verdict, label string) {
+	if !WantsDriver(n, k.Label != "" || k.Loaded != nil) {
+		return NoDriverWanted(n), ""
+	}
+	label = KMMVersion(d, k)
+	if k.Label == "" {
+		k.Label = label
+	}
+	return ByKMM(d, n, k), label
+}
+
+// KMMReport returns what a node's NodeModulesConfig has of a Module.
+func KMMReport(o *unstructured.Unstructured, namespace, module string) KMM {
+	return KMM{Wanted: nodeModule(o, "spec", namespace, module), Loaded: nodeModule(o, "status", namespace, module)}
+}
+
+// nodeModule returns a module of a NodeModulesConfig. Nothing of another form is a report.
+func nodeModule(o *unstructured.Unstructured, part, namespace, module string) *KMMModule {
+	items, _, err := unstructured.NestedSlice(o.Object, part, "modules")
+	if err != nil {
+		return nil
+	}
+	for _, item := range items {
+		of, ok := item.(map[string]any)
+		if !ok || of["name"] != module || of["namespace"] != namespace {
+			continue
+		}
+		config, _ := of["config"].(map[string]any)
+		text := func(from map[string]any, field string) string { value, _ := from[field].(string); return value }
+		encoded, err := json.Marshal(config) // sorts the fields
+		if err != nil {
+			return nil
+		}
+		return &KMMModule{
+			Version: text(of, "version"), KernelVersion: text(config, "kernelVersion"), Image: text(config, "containerImage"),
+			BootID: text(of, "bootId"), Config: string(encoded),
+		}
+	}
+	return nil
 }
 
 // ByKMM says what is known of a node's driver by what KMM reports. KMM's label that a module is ready is not asked: it outlives a

@@ -35,6 +35,8 @@ type Node struct {
 	Delivered Verdict
 	// Checks are what is known of the checks of its claims. Results are in the report.
 	Checks Checks
+	// Extras are what is known of the stack's extra states, in their order.
+	Extras []Extra
 }
 
 // Pod is a pod as far as states look at it.
@@ -117,7 +119,7 @@ type rule struct {
 	beforeChecks bool
 }
 
-// rules are the states in their order.
+// rules are Fettle's states in their order.
 func rules() []rule {
 	return []rule{
 		{v1alpha1.StateFacts, facts, true},
@@ -132,7 +134,8 @@ func rules() []rule {
 // Outcome is how far a node is.
 type Outcome struct {
 	Node string
-	// Verdicts are those of all states, in their order.
+	// States are the states in their order, those of an administrator's own included. Verdicts are theirs.
+	States   []v1alpha1.StackState
 	Verdicts []Verdict
 	// Empty says that a current report has neither a device nor a problem: the node is none for a stack.
 	Empty bool
@@ -145,8 +148,8 @@ type Outcome struct {
 // Judge says how far a node is.
 func Judge(n *Node) Outcome {
 	out := Outcome{Node: n.Name, Empty: isEmpty(n), CheckDue: checkDue(n)}
-	for _, r := range rules() {
-		out.Verdicts = append(out.Verdicts, r.judge(n))
+	for _, r := range n.rules() {
+		out.States, out.Verdicts = append(out.States, r.state), append(out.Verdicts, r.judge(n))
 	}
 	return out
 }
@@ -162,7 +165,7 @@ func (o *Outcome) Waits() (v1alpha1.WaitingStackNode, bool) {
 	}
 	v := o.Verdicts[at]
 	return v1alpha1.WaitingStackNode{
-		Node: o.Node, State: v1alpha1.StackStates()[at], Failed: v.Status == Failed, Reason: v.Reason, Message: v.Message,
+		Node: o.Node, State: o.States[at], Failed: v.Status == Failed, Reason: v.Reason, Message: v.Message,
 	}, true
 }
 

@@ -44,8 +44,9 @@ func Record(s *v1alpha1.AcceleratorStack, selection Selection, outcomes []Outcom
 	status.ObservedGeneration = s.Generation
 	status.Nodes, status.ReadyNodes, status.FailedNodes, status.EmptyNodes, status.UpgradingNodes = 0, 0, 0, 0, 0
 	status.OverruledNodes = number(selection.Overruled)
-	counts := make([]v1alpha1.StackStateCount, 0, len(v1alpha1.StackStates()))
-	for _, name := range v1alpha1.StackStates() {
+	states := s.Spec.StateNames()
+	counts := make([]v1alpha1.StackStateCount, 0, len(states))
+	for _, name := range states {
 		counts = append(counts, v1alpha1.StackStateCount{Name: name})
 	}
 	var waiting []v1alpha1.WaitingStackNode
@@ -59,7 +60,7 @@ func Record(s *v1alpha1.AcceleratorStack, selection Selection, outcomes []Outcom
 		if o.UpgradeRuns {
 			status.UpgradingNodes++
 		}
-		count(counts, o.Verdicts)
+		count(counts, o)
 		w, waits := o.Waits()
 		switch {
 		case !waits:
@@ -83,14 +84,15 @@ func Record(s *v1alpha1.AcceleratorStack, selection Selection, outcomes []Outcom
 	return waiting
 }
 
-func count(counts []v1alpha1.StackStateCount, verdicts []Verdict) {
-	for i, v := range verdicts {
-		switch v.Status {
-		case Passed:
+func count(counts []v1alpha1.StackStateCount, o *Outcome) {
+	for i := range counts {
+		at := slices.Index(o.States, counts[i].Name)
+		switch {
+		case at >= 0 && o.Verdicts[at].Status == Passed:
 			counts[i].Passed++
-		case Failed:
+		case at >= 0 && o.Verdicts[at].Status == Failed:
 			counts[i].Failed++
-		case Unknown:
+		default:
 			counts[i].Unknown++
 		}
 	}

@@ -67,6 +67,8 @@ const (
 // Holder is a pod that holds a claim with devices of a node.
 type Holder struct {
 	Namespace, Name, UID string
+	// Claim is the claim's name.
+	Claim string
 	// Admin says that it has admin access only, as a program that watches devices.
 	Admin bool
 }

@@ -94,6 +94,8 @@ func plainRights() map[string]map[string]string {
 			"fettle.dev/partitionpolicies":             "get list watch",
 			"fettle.dev/partitionpolicies/status":      "patch",
 			"scheduling.k8s.io/priorityclasses":        "get list watch create patch delete",
+			"apps/daemonsets":                          "list",
+			"kmm.sigs.x-k8s.io/modules":                "list",
 			"nvidia.com/clusterpolicies":               "list",
 			"nvidia.com/nvidiadrivers":                 "list",
 			"amd.com/deviceconfigs":                    "list",
@@ -293,6 +295,8 @@ func TestRights(t *testing.T) {
 	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
 	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(untainted["ClusterRole fettle-controller"], "/pods/eviction")
+	delete(untainted["ClusterRole fettle-controller"], "apps/daemonsets")
+	delete(untainted["ClusterRole fettle-controller"], "kmm.sigs.x-k8s.io/modules")
 	silent := map[string]map[string]string{}
 	for role, table := range untainted {
 		silent[role] = maps.Clone(table)
@@ -307,8 +311,9 @@ func TestRights(t *testing.T) {
 	delete(unchecked, "Role fettle-checks")
 	delete(unchecked["ClusterRole fettle-controller"], "fettle.dev/acceleratornodes/status")
 	driving := plainRights()
-	driving["Role fettle-drivers"] = map[string]string{
-		"apps/daemonsets": "list create patch delete", "/pods": "list watch delete", "kmm.sigs.x-k8s.io/modules": "get create patch delete",
+	driving["Role fettle-drivers"] = map[string]string{"/pods": "list watch delete", "kmm.sigs.x-k8s.io/modules": "get create patch delete"}
+	for _, resource := range []string{"apps/daemonsets", "apps/deployments", "batch/jobs", "/configmaps", "/services", "/serviceaccounts"} {
+		driving["Role fettle-drivers"][resource] = "get list create patch delete"
 	}
 	driving["ClusterRole fettle-controller"]["kmm.sigs.x-k8s.io/nodemodulesconfigs"] = "list"
 	watching := plainRights()

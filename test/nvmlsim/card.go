@@ -21,6 +21,7 @@ const (
 	NotSupported          Return = 3
 	NoPermission          Return = 4
 	NotFound              Return = 6
+	DriverNotLoaded       Return = 9
 	GPUIsLost             Return = 15
 	ResetRequired         Return = 16
 	InUse                 Return = 19
@@ -32,7 +33,8 @@ const (
 func (r Return) String() string {
 	text, ok := map[Return]string{
 		Success: "Success", InvalidArgument: "Invalid Argument", NotSupported: "Not Supported", NoPermission: "Insufficient Permissions",
-		NotFound: "Not Found", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
+		NotFound: "Not Found", DriverNotLoaded: "Driver Not Loaded",
+		GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
 		InsufficientResources: "Insufficient Resources",
 	}[r]
 	if !ok {

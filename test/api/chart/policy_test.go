@@ -59,6 +59,7 @@ func TestAPI(t *testing.T) {
 			t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })
 			t.Run("claims of nodes", func(t *testing.T) { testNodeClaims(t, server, flags == nil) })
 			t.Run("fences of Jobs", func(t *testing.T) { testJobFences(t, server) })
+			t.Run("rights for extra states", func(t *testing.T) { testStateRights(t, server) })
 		})
 	}
 }

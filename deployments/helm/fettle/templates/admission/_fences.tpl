@@ -5,6 +5,10 @@ The kinds of which the controller may write only some objects: own says which, o
 {{- $managed := "OBJECT.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'fettle-controller'" -}}
 {{- $granted := printf "%s && OBJECT.metadata.name.startsWith('fettle.dev:')" $managed -}}
 {{- $cached := "OBJECT.metadata.?labels[?'fettle.dev/kernel-cache-uid'].orValue('') != ''" -}}
+{{- $stated := "" -}}
+{{- if .Values.drivers.enabled -}}
+{{- $stated = printf "request.namespace == '%s' && OBJECT.metadata.?labels[?'fettle.dev/state'].orValue('') != ''" .Values.drivers.namespace -}}
+{{- end -}}
 - group: resource.k8s.io
   resource: deviceclasses
   own: {{ printf "%s && OBJECT.metadata.name in ['fpga.fettle.dev', 'gpu.fettle.dev', 'host.fettle.dev', 'amd.gpu.fettle.dev', 'intel.gpu.fettle.dev', 'nvidia.gpu.fettle.dev', 'mig.gpu.fettle.dev', 'partition.gpu.fettle.dev', 'vf.gpu.fettle.dev', 'vfio.gpu.fettle.dev']" $managed | quote }}
@@ -46,11 +50,12 @@ The kinds of which the controller may write only some objects: own says which, o
 - group: batch
   resource: jobs
   namespaced: true
-  own: {{ $cached | quote }}
-  says: Jobs of kernel caches
+  own: {{ printf "%s%s" $cached (ternary (printf " || (%s)" $stated) "" (ne $stated "")) | quote }}
+  says: Jobs of kernel caches{{ if $stated }}, and of extra states of AcceleratorStacks in the namespace of drivers{{ end }}
   more:
     - expression: >-
-        object.spec.template.spec.?automountServiceAccountToken.orValue(true) == false
+        {{ if $stated }}({{ $stated | replace "OBJECT" "object" }}) ||
+        {{ end }}object.spec.template.spec.?automountServiceAccountToken.orValue(true) == false
         && object.spec.template.spec.?serviceAccountName.orValue('default') in ['', 'default']
         && !object.spec.template.spec.?hostNetwork.orValue(false) && !object.spec.template.spec.?hostPID.orValue(false)
         && !object.spec.template.spec.?hostIPC.orValue(false)

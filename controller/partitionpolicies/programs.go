@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitionpolicies
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
+	"github.com/fettle-dev/fettle/pkg/stack"
+)
+
+// programsPage is how many objects are read at a time. Of each only what selects nodes is kept.
+const programsPage = 100
+
+// programsOf reads the DaemonSets and the Modules of KMM of the whole cluster, from the API server: these are many bytes for a cache, and
+// are looked at seldom.
+func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, error) {
+	var out []nodepolicy.Program
+	err := each(ctx, live, &appsv1.DaemonSetList{}, func(o runtime.Object) {
+		if d, ok := o.(*appsv1.DaemonSet); ok && d.DeletionTimestamp == nil {
+			out = append(out, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list DaemonSets: %w", err)
+	}
+	modules := &unstructured.UnstructuredList{}
+	modules.SetGroupVersionKind(schema.GroupVersionKind{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Kind: "ModuleList"})
+	err = each(ctx, live, modules, func(o runtime.Object) {
+		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
+			if p, loads := programOf(m); loads {
+				out = append(out, p)
+			}
+		}
+	})
+	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // KMM may not be installed
+		return nil, fmt.Errorf("list Modules of KMM: %w", err)
+	}
+	return out, nil
+}
+
+// each calls add with all objects of a kind.
+func each(ctx context.Context, live client.Reader, list client.ObjectList, add func(runtime.Object)) error {
+	for next := ""; ; {
+		page, ok := list.DeepCopyObject().(client.ObjectList)
+		if !ok {
+			return fmt.Errorf("%T is no list", list)
+		}
+		if err := live.List(ctx, page, client.Limit(programsPage), client.Continue(next)); err != nil {
+			return err
+		}
+		err := meta.EachListItem(page, func(o runtime.Object) error {
+			add(o)
+			return nil
+		})
+		if next = page.GetContinue(); next == "" || err != nil {
+			return err
+		}
+	}
+}
+
+// programOf returns a Module of KMM as a program. One that loads no driver is none, and neither is one whose fields have another form. KMM
+// loads a driver that has a version only on nodes with a label for it.
+func programOf(m *unstructured.Unstructured) (p nodepolicy.Program, loads bool) {
+	var module struct {
+		Spec struct {
+			ModuleLoader *struct {
+				Container struct {
+					Version string `json:"version"`
+				} `json:"container"`
+			} `json:"moduleLoader"`
+			Selector    map[string]string   `json:"selector"`
+			Tolerations []corev1.Toleration `json:"tolerations"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(m.Object, &module); err != nil || module.Spec.ModuleLoader == nil {
+		return nodepolicy.Program{}, false
+	}
+	spec := corev1.PodSpec{NodeSelector: module.Spec.Selector, Tolerations: module.Spec.Tolerations}
+	if module.Spec.ModuleLoader.Container.Version != "" {
+		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key: stack.KMMLabel(m.GetNamespace(), m.GetName()), Operator: corev1.NodeSelectorOpExists,
+			}}}},
+		}}}
+	}
+	return nodepolicy.NewProgram(m.GetNamespace()+"/"+m.GetName(), true, &spec), true
+}
