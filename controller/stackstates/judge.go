@@ -114,17 +114,14 @@ func (r *round) podOf(p *corev1.Pod) stack.StatePod {
 	}
 	runs := len(p.Status.ContainerStatuses) > 0
 	for i := range p.Status.ContainerStatuses {
-		state := &p.Status.ContainerStatuses[i].State
-		switch {
-		case state.Running != nil && (out.Started.IsZero() || state.Running.StartedAt.Time.Before(out.Started)):
-			out.Started = state.Running.StartedAt.Time
-		case state.Running != nil:
-		case state.Waiting != nil:
-			runs, out.Waits, out.Message = false, state.Waiting.Reason, state.Waiting.Message
-		case state.Terminated != nil:
-			runs, out.Waits, out.Message = false, state.Terminated.Reason, state.Terminated.Message
-		default:
+		c := &p.Status.ContainerStatuses[i]
+		if c.State.Running == nil {
 			runs = false
+			out.Waits, out.Message = stack.WhyNotRunning(c)
+			continue
+		}
+		if at := c.State.Running.StartedAt.Time; out.Started.IsZero() || at.Before(out.Started) {
+			out.Started = at
 		}
 	}
 	out.Ready = out.Ready && runs

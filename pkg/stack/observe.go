@@ -93,18 +93,26 @@ func driverPod(p *corev1.Pod) DriverPod {
 		return out
 	}
 	c := &p.Status.ContainerStatuses[0]
-	switch {
-	case c.State.Running != nil:
+	if c.State.Running != nil {
 		out.Started = c.State.Running.StartedAt.Time
+	}
+	out.Waits, out.Message = WhyNotRunning(c)
+	return out
+}
+
+// WhyNotRunning returns the kubelet's reason why a container does not run, and what the container itself said when it last ended, or else
+// the kubelet's message. Both are empty for one that runs.
+func WhyNotRunning(c *corev1.ContainerStatus) (reason, message string) {
+	switch {
 	case c.State.Waiting != nil:
-		out.Waits, out.Message = c.State.Waiting.Reason, c.State.Waiting.Message
+		reason, message = c.State.Waiting.Reason, c.State.Waiting.Message
 		if last := c.LastTerminationState.Terminated; last != nil && last.Message != "" {
-			out.Message = last.Message
+			message = last.Message
 		}
 	case c.State.Terminated != nil:
-		out.Waits, out.Message = c.State.Terminated.Reason, c.State.Terminated.Message
+		reason, message = c.State.Terminated.Reason, c.State.Terminated.Message
 	}
-	return out
+	return reason, message
 }
 
 // Holders are the pods that hold claims, by the nodes of which they have devices.

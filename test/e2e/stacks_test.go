@@ -27,6 +27,8 @@ func showsStacks() {
 		SpecTimeout(h.Patient(8*time.Minute)))
 	It("changes the driver of nodes while the controller is killed, and honours disruption budgets", ofNode, changesDriver,
 		SpecTimeout(h.Patient(10*time.Minute)))
+	It("runs states of an administrator's own, and holds back the node alone on which one fails", ofNode, ownStates,
+		SpecTimeout(h.Patient(8*time.Minute)))
 }
 
 // stackOfNode: a stack of one node becomes available once its claim was checked by a pod that the scheduler placed. Another pod of the
@@ -137,7 +139,7 @@ spec:
 }
 
 const (
-	driverStack = "e2e-drivers"
+	driverStack, driversNamespace = "e2e-drivers", "fettle-drivers"
 	// driverNode is the node that gets another kernel.
 	driverNode = mixedNode
 )
@@ -187,6 +189,9 @@ spec:
 	})
 	first := availableStack(ctx, driverStack, driverNode, "")
 	Expect(first.Passed).To(BeTrue(), first.Message)
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+	startWorker(ctx, ns, driverNode)
 	kept := driverPod(ctx, gpuNode)
 
 	say("one node starts with another kernel, for which there is no image")
@@ -214,12 +219,18 @@ spec:
 	Expect(second.Passed).To(BeTrue(), second.Message)
 	Expect(driverPod(ctx, driverNode).Spec.Containers[0].Image).To(HaveSuffix(":e2e-" + other))
 	Expect(driverPod(ctx, gpuNode).UID).To(Equal(kept.UID), "the other node has kept its driver's pod")
+	Eventually(ctx, func(g Gomega) { // the pod with a GPU runs there again, on the other kernel
+		pods := workers(ctx, g, ns)
+		g.Expect(pods).To(HaveLen(1))
+		g.Expect(pods[0].Spec.NodeName).To(Equal(driverNode))
+		g.Expect(h.PodDone(ctx, ns, pods[0].Name, corev1.PodRunning)).To(Succeed())
+	}).WithTimeout(h.Patient(2 * soon)).Should(Succeed())
 }
 
 // driverPod returns the driver's pod of a node.
 func driverPod(ctx context.Context, node string) *corev1.Pod {
 	GinkgoHelper()
-	pods, err := h.Kube.CoreV1().Pods("fettle-drivers").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	pods, err := h.Kube.CoreV1().Pods(driversNamespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(pods.Items).To(HaveLen(1))
 	return &pods.Items[0]

@@ -4,7 +4,11 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -17,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -38,7 +43,7 @@ func changesDriver(ctx SpecContext) {
 	pushDriver(registry, "1-"+kernel)
 	pushDriver(registry, "2-"+kernel)
 	const name = "e2e-change"
-	_, err = h.Apply(ctx, fmt.Sprintf(`
+	manifest := fmt.Sprintf(`
 apiVersion: fettle.dev/v1alpha1
 kind: AcceleratorStack
 metadata: {name: %s}
@@ -54,7 +59,8 @@ spec:
       readyCommand: [ls, /ready]
   check: {deviceClassNames: [gpu.fettle.dev]}
   upgrade: {drainTimeout: 1m}
-`, name, registry))
+`, name, registry)
+	_, err = h.Apply(ctx, manifest)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {
 		_, err := h.Kubectl(ctx, "delete", "acceleratorstack", name, "--wait")
@@ -67,9 +73,18 @@ spec:
 	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
 	first := keptWorker(ctx, ns)
 
+	say("what another version would do")
+	manifest = strings.Replace(manifest, `version: "1"`, `version: "2"`, 1)
+	plan := stackPlan(ctx, manifest)
+	Expect(plan.Nodes).To(HaveLen(2))
+	Expect(plan.Nodes[0]).To(And(HaveField("Node", gpuNode), HaveField("Turn", 1), HaveField("Phase", stack.PhaseDraining)))
+	Expect(plan.Nodes[0].Pods).To(HaveLen(1))
+	Expect(plan.Nodes[0].Pods[0]).To(And(HaveField("Name", first.Name), HaveField("Budgets", []string{"keeps"})))
+	Expect(plan.Nodes[1]).To(And(HaveField("Node", mixedNode), HaveField("Turn", 2), HaveField("Pods", BeEmpty())))
+
 	say("another version is wanted, and the controller is killed")
 	begun := time.Now().Truncate(time.Second)
-	_, err = h.Kubectl(ctx, "patch", "acceleratorstack", name, "--type=merge", "-p", `{"spec":{"driver":{"daemonSet":{"version":"2"}}}}`)
+	_, err = h.Apply(ctx, manifest)
 	Expect(err).NotTo(HaveOccurred())
 	Eventually(ctx, func(g Gomega) {
 		node, err := h.AcceleratorNode(ctx, gpuNode)
@@ -118,12 +133,24 @@ spec:
 	}).WithTimeout(h.Patient(2 * soon)).Should(Succeed())
 }
 
-// keptWorker runs a Deployment of one pod with a GPU, which a disruption budget keeps, and returns the pod.
-func keptWorker(ctx context.Context, ns string) *corev1.Pod {
+// stackPlan returns what fettle stack plan says of the cluster with another stack.
+func stackPlan(ctx context.Context, manifest string) stack.Preview {
 	GinkgoHelper()
-	labels := map[string]string{"e2e": "worker"}
+	file := filepath.Join(GinkgoT().TempDir(), "stack.yaml")
+	Expect(os.WriteFile(file, []byte(manifest), 0o600)).To(Succeed())
+	out, err := h.Fettle(ctx, "stack", "plan", "--from-cluster", "-f", file, "-o", "json")
+	Expect(err).NotTo(HaveOccurred())
+	var plans struct{ Stacks []stack.Preview }
+	Expect(json.Unmarshal([]byte(out), &plans)).To(Succeed())
+	Expect(plans.Stacks).To(HaveLen(1))
+	return plans.Stacks[0]
+}
+
+// startWorker runs a Deployment of one pod with a GPU of a node, and returns the pod.
+func startWorker(ctx context.Context, ns, node string) *corev1.Pod {
+	GinkgoHelper()
 	pod := corev1.PodSpec{
-		NodeSelector: map[string]string{corev1.LabelHostname: gpuNode}, TerminationGracePeriodSeconds: new(int64(1)),
+		NodeSelector: map[string]string{corev1.LabelHostname: node}, TerminationGracePeriodSeconds: new(int64(1)),
 		AutomountServiceAccountToken: new(false),
 		ResourceClaims:               []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpu")}},
 		Containers: []corev1.Container{{
@@ -134,15 +161,8 @@ func keptWorker(ctx context.Context, ns string) *corev1.Pod {
 	_, err := h.Kube.AppsV1().Deployments(ns).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "worker"},
 		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
-		},
-	}, metav1.CreateOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	_, err = h.Kube.PolicyV1().PodDisruptionBudgets(ns).Create(ctx, &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "keeps"},
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels}, MaxUnavailable: new(intstr.FromInt32(0)),
+			Selector: &metav1.LabelSelector{MatchLabels: workerLabels()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: workerLabels()}, Spec: pod},
 		},
 	}, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
@@ -154,6 +174,21 @@ func keptWorker(ctx context.Context, ns string) *corev1.Pod {
 	}).Should(Succeed())
 	running(ctx, first)
 	return first
+}
+
+func workerLabels() map[string]string { return map[string]string{"e2e": "worker"} }
+
+// keptWorker starts a worker that a disruption budget keeps.
+func keptWorker(ctx context.Context, ns string) *corev1.Pod {
+	GinkgoHelper()
+	_, err := h.Kube.PolicyV1().PodDisruptionBudgets(ns).Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "keeps"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: workerLabels()}, MaxUnavailable: new(intstr.FromInt32(0)),
+		},
+	}, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return startWorker(ctx, ns, gpuNode)
 }
 
 func workers(ctx context.Context, g Gomega, ns string) []corev1.Pod {
