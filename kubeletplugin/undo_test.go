@@ -75,7 +75,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 		p.health.Refresh()
 		v, _ := p.holder.Get()
 		out := map[string][]resourceapi.DeviceTaint{}
-		for _, d := range publish.Resources(nodefixture.Node, v).Pools[inventory.PoolName(nodefixture.Node, device.KindHost)].Slices[0].Devices {
+		for _, d := range publish.Resources(nodefixture.Node, v).Pools[device.PoolName(nodefixture.Node, device.KindHost)].Slices[0].Devices {
 			if len(d.Taints) > 0 {
 				out[d.Name] = d.Taints
 			}

@@ -7,7 +7,6 @@ package claims
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // messenger writes an annotation to the AcceleratorNode of a node on which an allocated claim was deleted. The node itself looks which of
@@ -64,7 +64,7 @@ func nodesOf(c *resourceapi.ResourceClaim) (nodes []string) {
 	seen := map[string]bool{}
 	for i := range c.Status.Allocation.Devices.Results {
 		r := &c.Status.Allocation.Devices.Results[i]
-		node, _, ok := strings.Cut(r.Pool, "/")
+		node, _, ok := device.SplitPool(r.Pool)
 		if r.Driver == v1alpha1.DriverName && ok && !seen[node] {
 			seen[node] = true
 			nodes = append(nodes, node)

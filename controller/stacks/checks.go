@@ -124,8 +124,9 @@ func (j *judge) writeChecks(ctx context.Context, n *stack.Node) error {
 	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AcceleratorNode"))
 	object.SetName(n.Name)
 	results := client.ApplyConfigurationFromUnstructured(object)
-	if err := j.Client.Status().Apply(ctx, results, client.FieldOwner(checkOwner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("write the checks of AcceleratorNode %s: %w", n.Name, client.IgnoreNotFound(err))
+	err := j.Client.Status().Apply(ctx, results, client.FieldOwner(checkOwner), client.ForceOwnership)
+	if client.IgnoreNotFound(err) != nil { // a node that is gone has nothing to be noted
+		return fmt.Errorf("write the checks of AcceleratorNode %s: %w", n.Name, err)
 	}
 	return nil
 }

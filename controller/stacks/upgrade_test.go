@@ -87,6 +87,25 @@ func (m *mortal) client(c client.WithWatch) client.WithWatch {
 // upgrading is a stack whose nodes run the driver 1 and are to run 2, each with a pod that holds a device.
 func upgrading(t *testing.T) *fixture {
 	t.Helper()
+	f := inUse(t)
+	var s v1alpha1.AcceleratorStack
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver.DaemonSet.Version = "2"
+	must(t, f.api.Update(t.Context(), &s))
+	return f
+}
+
+// otherKernel is a stack of whose nodes one has come back with another kernel: the pod of the driver for the old one is still there.
+func otherKernel(t *testing.T) *fixture {
+	t.Helper()
+	f := inUse(t)
+	f.kernel(t, "b", "6.1.0-2")
+	return f
+}
+
+// inUse is a stack whose nodes run the driver 1, each with a pod that holds a device.
+func inUse(t *testing.T) *fixture {
+	t.Helper()
 	f := driving(t)
 	f.checks = Checks{Namespace: "fettle-selftest", Image: "image"}
 	for _, node := range []string{"a", "b"} {
@@ -103,10 +122,6 @@ func upgrading(t *testing.T) *fixture {
 		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
 		must(t, f.api.Create(t.Context(), claim))
 	}
-	var s v1alpha1.AcceleratorStack
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
-	s.Spec.Driver.DaemonSet.Version = "2"
-	must(t, f.api.Update(t.Context(), &s))
 	return f
 }
 
@@ -206,17 +221,27 @@ func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
 	t.Fatalf("got %s\nwant %s", f.state(t), want)
 }
 
-// TestUpgradeKilled: wherever the controller is killed, the next one ends the upgrade as if nothing had been.
+// TestUpgradeKilled: wherever the controller is killed, the next one ends the change as if nothing had been.
 func TestUpgradeKilled(t *testing.T) {
-	const end = "a [] 2-6.1.0-1 user false; b [] 2-6.1.0-1 user false"
-	whole := &mortal{}
-	upgrading(t).goOn(t, whole, end)
-	if whole.writes < 16 {
-		t.Fatalf("an upgrade of two nodes took %d writes: not all were seen", whole.writes)
-	}
-	t.Logf("an upgrade of two nodes takes %d writes", whole.writes)
-	for n := 1; n <= whole.writes; n++ {
-		upgrading(t).goOn(t, &mortal{left: n}, end)
+	for _, tc := range []struct {
+		name, end string
+		begin     func(*testing.T) *fixture
+		least     int
+	}{
+		{"another version", "a [] 2-6.1.0-1 user false; b [] 2-6.1.0-1 user false", upgrading, 16},
+		{"another kernel", "a [] 1-6.1.0-1 user true; b [] 1-6.1.0-2 user false", otherKernel, 8},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			whole := &mortal{}
+			tc.begin(t).goOn(t, whole, tc.end)
+			if whole.writes < tc.least {
+				t.Fatalf("the change took %d writes: not all were seen", whole.writes)
+			}
+			t.Logf("the change takes %d writes", whole.writes)
+			for n := 1; n <= whole.writes; n++ {
+				tc.begin(t).goOn(t, &mortal{left: n}, tc.end)
+			}
+		})
 	}
 }
 

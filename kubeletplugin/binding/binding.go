@@ -164,7 +164,7 @@ func (b *Binder) waitsFor(c *resourceapi.ResourceClaim, k *Kind) bool {
 // waitsOn reports whether the pod of a device waits for this kind.
 func (b *Binder) waitsOn(r *resourceapi.DeviceRequestAllocationResult, k *Kind) bool {
 	ready, _ := k.conditions()
-	return r.Driver == v1alpha1.DriverName && r.Pool == inventory.PoolName(b.Node, k.Kind) && slices.Contains(r.BindingConditions, ready)
+	return r.Driver == v1alpha1.DriverName && r.Pool == device.PoolName(b.Node, k.Kind) && slices.Contains(r.BindingConditions, ready)
 }
 
 func (b *Binder) next(ctx context.Context) bool {

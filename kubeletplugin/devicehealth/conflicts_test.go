@@ -23,7 +23,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
@@ -206,7 +205,7 @@ func (w *ward) rivals(node *corev1.Node, others ...resourceapi.ResourceSlice) ma
 	w.Refresh()
 	v, _ = w.Holder.Get()
 	out := map[string]string{}
-	for _, d := range publish.Resources(nodefixture.Node, v).Pools[inventory.PoolName(nodefixture.Node, device.KindGPU)].Slices[0].Devices {
+	for _, d := range publish.Resources(nodefixture.Node, v).Pools[device.PoolName(nodefixture.Node, device.KindGPU)].Slices[0].Devices {
 		for _, taint := range d.Taints {
 			out[d.Name] = taint.Value + " " + string(taint.Effect)
 		}

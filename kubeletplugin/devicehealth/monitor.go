@@ -105,7 +105,7 @@ func (m *Monitor) Destroy() error { return m.ledger.Destroy() }
 
 // isHeld reports whether a claim holds a device.
 func (m *Monitor) isHeld(kind device.Kind, name string) bool {
-	return m.Held(inventory.PoolName(m.Node, kind), name)
+	return m.Held(device.PoolName(m.Node, kind), name)
 }
 
 // Run watches the devices until ctx ends. It does not watch those of a retired node, whose files are gone and whose GPUs are released.

@@ -30,7 +30,7 @@ func quarantined(statuses map[string]health.Status) map[string]string {
 }
 
 func recorded(kind device.Kind, name string, admin bool) record.Device {
-	return record.Device{Pool: inventory.PoolName(nodefixture.Node, kind), Name: name, AdminAccess: admin}
+	return record.Device{Pool: device.PoolName(nodefixture.Node, kind), Name: name, AdminAccess: admin}
 }
 
 // TestQuarantine: what a claim holds, and nothing that it only looks at, is nobody's until the claim is given back, in whichever process.

@@ -99,5 +99,5 @@ func healthOf(s health.Status, overdue string) (kubeletplugin.HealthStatus, stri
 }
 
 func healthID(node string, kind device.Kind, name string) kubeletplugin.DeviceHealth {
-	return kubeletplugin.DeviceHealth{PoolName: inventory.PoolName(node, kind), DeviceName: name}
+	return kubeletplugin.DeviceHealth{PoolName: device.PoolName(node, kind), DeviceName: name}
 }

@@ -96,7 +96,7 @@ func create(
 	ctx context.Context, client kubernetes.Interface, node string, spec resourceapi.ResourceSliceSpec,
 ) (*resourceapi.ResourceSlice, error) {
 	spec.Driver, spec.NodeName = v1alpha1.DriverName, &node
-	spec.Pool = resourceapi.ResourcePool{Name: inventory.PoolName(node, device.KindHost), ResourceSliceCount: 1}
+	spec.Pool = resourceapi.ResourcePool{Name: device.PoolName(node, device.KindHost), ResourceSliceCount: 1}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: "fettle-probe-"}, Spec: spec}
 	return client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }

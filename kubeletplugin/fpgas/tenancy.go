@@ -73,7 +73,7 @@ func (f *Feature) tenancyAt(d *device.Device) (t tenancy, held bool) {
 
 // holder returns the record and the UID of the claim that holds a device. The record is nil if it cannot be read. A free device gives "".
 func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
-	uids, err := f.Records.Holders(inventory.PoolName(f.Node, d.Kind), d.Name)
+	uids, err := f.Records.Holders(device.PoolName(f.Node, d.Kind), d.Name)
 	if err != nil || len(uids) == 0 {
 		return nil, ""
 	}

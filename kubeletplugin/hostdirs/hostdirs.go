@@ -116,7 +116,7 @@ const reasonEmptying = "is being emptied after its last claim"
 func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 || f.Held(inventory.PoolName(f.Node, d.Kind), d.Name) {
+		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 || f.Held(device.PoolName(f.Node, d.Kind), d.Name) {
 			continue
 		}
 		path := d.Edits.Mounts[0].HostPath

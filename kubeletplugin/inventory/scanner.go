@@ -194,7 +194,7 @@ func (s *Scanner) withholdRecovering(v *Snapshot) {
 	held := s.Recovering()
 	for i := range v.Devices {
 		d := &v.Devices[i]
-		if uid, ok := held[[2]string{PoolName(s.Node, d.Kind), d.Name}]; ok {
+		if uid, ok := held[[2]string{device.PoolName(s.Node, d.Kind), d.Name}]; ok {
 			v.Withheld[d.Name] = "is being recovered: a Prepare or Unprepare of claim " + uid + " was interrupted"
 			for _, other := range v.excluded(d) {
 				v.Withheld[other] = "is the same part of its card as device " + d.Name + ", which is being recovered"
@@ -224,7 +224,7 @@ func (s *Scanner) markDeleted(v *Snapshot) {
 	held := s.HeldByDeleted()
 	for i := range v.Devices {
 		d := &v.Devices[i]
-		r := held[[2]string{PoolName(s.Node, d.Kind), d.Name}]
+		r := held[[2]string{device.PoolName(s.Node, d.Kind), d.Name}]
 		if r == nil {
 			continue
 		}

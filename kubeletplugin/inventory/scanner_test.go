@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -122,7 +123,7 @@ func TestRecoveringIsWithheld(t *testing.T) {
 	all := s.mustSee(t)
 	first := all.Devices[0]
 	s.Recovering = func() map[[2]string]string {
-		return map[[2]string]string{{PoolName(testNode, first.Kind), first.Name}: "u1"}
+		return map[[2]string]string{{device.PoolName(testNode, first.Kind), first.Name}: "u1"}
 	}
 	if got, want := len(s.mustSee(t).Published(first.Kind)), len(all.Published(first.Kind))-1; got != want {
 		t.Errorf("%d devices are published, want %d", got, want)

@@ -24,9 +24,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
-// PoolName returns the pool of one kind of device on a node.
-func PoolName(node string, kind device.Kind) string { return node + "/" + string(kind) }
-
 // Snapshot is the result of one scan of the machine. It never changes after it was put into a Holder.
 type Snapshot struct {
 	// Devices has all whole devices and the parts of divided ones. Those that no other is a part of are by name within their kind.

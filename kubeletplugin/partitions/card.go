@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/vfio"
@@ -112,7 +113,7 @@ func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
 	names := partition.Names(partition.Physical{
 		Device: p.Device, MIG: p.MIG, AMD: p.AMD, Functions: &partition.Functions{Total: p.VirtualFunctions},
 	})
-	held, err := f.Records.HeldOf(inventory.PoolName(f.Node, p.Device.Kind), names)
+	held, err := f.Records.HeldOf(device.PoolName(f.Node, p.Device.Kind), names)
 	if err != nil {
 		f.Errors.WithLabelValues("partitions").Inc()
 		held = map[string]bool{}
@@ -129,7 +130,7 @@ func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
 
 // sharesOf returns the devices of a GPU of which claims have shares. If that cannot be read, these are the devices that are shared now.
 func (f *Feature) sharesOf(c *card) map[string]bool {
-	shares, err := f.Records.SharedOf(inventory.PoolName(f.Node, c.Device.Kind), slices.Collect(maps.Keys(c.held)))
+	shares, err := f.Records.SharedOf(device.PoolName(f.Node, c.Device.Kind), slices.Collect(maps.Keys(c.held)))
 	if err == nil {
 		return shares
 	}

@@ -5,7 +5,6 @@ package partitions
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
@@ -62,7 +61,7 @@ func (m *shareMetrics) collect(d *device.Device, out chan<- prometheus.Metric) {
 
 // granted counts the shares of a device that claims have, and their memory.
 func (f *Feature) granted(d *device.Device) (shares, memory int64, err error) {
-	pool := inventory.PoolName(f.Node, d.Kind)
+	pool := device.PoolName(f.Node, d.Kind)
 	holders, err := f.Records.Holders(pool, d.Name)
 	if err != nil {
 		return 0, 0, err

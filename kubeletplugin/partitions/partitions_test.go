@@ -279,7 +279,7 @@ func (p *process) hold(uid, name string) *record.Record {
 	steps := p.steps(uid, name)
 	r := &record.Record{
 		UID: uid, Namespace: "team-a", Name: uid, BootID: p.node.boot, Phase: record.Intended,
-		Devices: []record.Device{{Request: "r", Pool: inventory.PoolName(nodefixture.Node, device.KindGPU), Name: name}},
+		Devices: []record.Device{{Request: "r", Pool: device.PoolName(nodefixture.Node, device.KindGPU), Name: name}},
 	}
 	if len(steps) == 0 {
 		r.Phase = record.Prepared

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -102,7 +101,7 @@ func (f *Feature) exclusively(ctx context.Context, c *card, jobs []job) (done bo
 		return false, err
 	}
 	defer hold.Release()
-	pool := inventory.PoolName(f.Node, c.Device.Kind)
+	pool := device.PoolName(f.Node, c.Device.Kind)
 	var names []string
 	for _, d := range c.division.Devices {
 		names = append(names, pool+"/"+d.Name)

@@ -45,7 +45,7 @@ func (p *process) take(uid, name, share string, memory int64) *record.Record {
 	r := &record.Record{
 		UID: uid, Namespace: "team-a", Name: uid, BootID: p.node.boot, Phase: record.Prepared,
 		Devices: []record.Device{{
-			Request: "r", Pool: inventory.PoolName(nodefixture.Node, device.KindGPU), Name: name, ShareID: share, Effect: "same", Memory: memory,
+			Request: "r", Pool: device.PoolName(nodefixture.Node, device.KindGPU), Name: name, ShareID: share, Effect: "same", Memory: memory,
 		}},
 	}
 	if share == "" {

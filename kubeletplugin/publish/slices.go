@@ -34,7 +34,7 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 				addBindingConditions(slices[i].Devices, kind)
 			}
 		}
-		pools[inventory.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
+		pools[device.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
 	}
 	return resourceslice.DriverResources{Pools: pools}
 }
@@ -149,7 +149,7 @@ func UpToDate(node string, v *inventory.Snapshot, published []resourceapi.Resour
 	want := 0
 	wanted := Resources(node, v).Pools
 	for _, kind := range device.Kinds() {
-		pool := inventory.PoolName(node, kind)
+		pool := device.PoolName(node, kind)
 		if !pools[pool] {
 			return false
 		}

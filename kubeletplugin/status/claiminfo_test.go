@@ -23,7 +23,7 @@ import (
 func TestClaimInfo(t *testing.T) {
 	s := nodefixture.Snapshot(t, "8xh100-sxm")
 	gpus := s.GPUs()
-	pool := inventory.PoolName(nodefixture.Node, device.KindGPU)
+	pool := device.PoolName(nodefixture.Node, device.KindGPU)
 	of := func(d device.Device) record.Device { return record.Device{Request: "r", Pool: pool, Name: d.Name} }
 	look, share := of(gpus[2]), of(gpus[3])
 	look.AdminAccess, share.ShareID = true, "s1"

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/preset"
@@ -24,7 +23,7 @@ func TestDevices(t *testing.T) {
 	foreign.Driver = "other.example"
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"),
 		nodefixture.Result("region", device.KindFPGA, "r0"), foreign)
-	loaded := map[string]deviceStatus{inventory.PoolName(nodefixture.Node, device.KindFPGA) + "/r0": {Digest: "sha256:1", AFUID: "2"}}
+	loaded := map[string]deviceStatus{device.PoolName(nodefixture.Node, device.KindFPGA) + "/r0": {Digest: "sha256:1", AFUID: "2"}}
 	got, changed := withDevices(c, loaded, now)
 	if !changed || len(got.Status.Devices) != 1 {
 		t.Fatalf("changed %v, entries %+v", changed, got.Status.Devices)
@@ -42,7 +41,7 @@ func TestDevices(t *testing.T) {
 	if _, changed := withDevices(got, loaded, now.Add(time.Hour)); changed {
 		t.Error("written again")
 	}
-	loaded[inventory.PoolName(nodefixture.Node, device.KindFPGA)+"/r0"] = deviceStatus{Digest: "sha256:3"}
+	loaded[device.PoolName(nodefixture.Node, device.KindFPGA)+"/r0"] = deviceStatus{Digest: "sha256:3"}
 	if again, changed := withDevices(got, loaded, now); !changed || string(again.Status.Devices[0].Data.Raw) != `{"digest":"sha256:3"}` {
 		t.Errorf("changed %v: %s", changed, again.Status.Devices[0].Data.Raw)
 	}

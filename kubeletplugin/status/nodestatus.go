@@ -99,7 +99,7 @@ func withoutDriver(problems []v1alpha1.NodeProblem) (n int32) {
 }
 
 func poolStatus(in statusInput, kind device.Kind) v1alpha1.PoolStatus {
-	pool := v1alpha1.PoolStatus{Name: inventory.PoolName(in.node, kind), Kind: string(kind)}
+	pool := v1alpha1.PoolStatus{Name: device.PoolName(in.node, kind), Kind: string(kind)}
 	for i := range in.slices {
 		spec := &in.slices[i].Spec
 		if spec.Pool.Name != pool.Name {

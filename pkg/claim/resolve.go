@@ -117,11 +117,11 @@ func ownResults(in Input, all []resourceapi.DeviceRequestAllocationResult) ([]ow
 
 // poolKind takes the kind of device from a pool's name, node/kind.
 func poolKind(pool, node string) (device.Kind, bool) {
-	owner, kind, ok := strings.Cut(pool, "/")
+	owner, kind, ok := device.SplitPool(pool)
 	if !ok || owner == "" || (node != "" && owner != node) {
 		return "", false
 	}
-	return device.Kind(kind), slices.Contains(device.Kinds(), device.Kind(kind))
+	return kind, slices.Contains(device.Kinds(), kind)
 }
 
 func poolDetail(node string) string {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -249,8 +248,8 @@ func (r *Record) allSteps(state step.State) bool {
 
 // Kind returns the kind of the device, from the name of its pool.
 func (d *Device) Kind() device.Kind {
-	_, kind, _ := strings.Cut(d.Pool, "/")
-	return device.Kind(kind)
+	_, kind, _ := device.SplitPool(d.Pool)
+	return kind
 }
 
 // Holds reports whether the claim holds a device. Admin access does not.

@@ -5,12 +5,12 @@ package stack
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // Observed is what is there of all nodes, by their names.
@@ -125,7 +125,7 @@ func (h Holders) Add(claim *resourceapi.ResourceClaim) {
 	}
 	admin := map[string]bool{}
 	for _, r := range claim.Status.Allocation.Devices.Results {
-		node, _, ofNode := strings.Cut(r.Pool, "/")
+		node, _, ofNode := device.SplitPool(r.Pool)
 		if r.Driver != v1alpha1.DriverName || !ofNode {
 			continue
 		}

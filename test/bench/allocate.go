@@ -104,7 +104,7 @@ func newDividedNodes(count int, divided bool) (*dividedNodes, error) {
 		}
 		n.nodes = append(n.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		v := &inventory.Snapshot{Devices: one.devices, Cards: one.cards, Counters: partition.FormSeparate}
-		pool := inventory.PoolName(name, device.KindGPU)
+		pool := device.PoolName(name, device.KindGPU)
 		published := publish.Resources(name, v).Pools[pool].Slices
 		for j := range published {
 			n.slices = append(n.slices, &resourceapi.ResourceSlice{

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/claimspec"
 )
@@ -19,7 +18,7 @@ type APIResult = resourceapi.DeviceRequestAllocationResult
 
 // Result is a device of Node that is allocated for a request.
 func Result(request string, kind device.Kind, name string) APIResult {
-	return APIResult{Request: request, Driver: v1alpha1.DriverName, Pool: inventory.PoolName(Node, kind), Device: name}
+	return APIResult{Request: request, Driver: v1alpha1.DriverName, Pool: device.PoolName(Node, kind), Device: name}
 }
 
 // Look is a result with admin access.
