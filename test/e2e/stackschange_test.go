@@ -76,7 +76,7 @@ spec:
 	say("what another version would do")
 	manifest = strings.Replace(manifest, `version: "1"`, `version: "2"`, 1)
 	plan := stackPlan(ctx, manifest)
-	Expect(plan.Nodes).To(HaveLen(2))
+	Expect(plan.Nodes).To(HaveLen(h.Nodes))
 	Expect(plan.Nodes[0]).To(And(HaveField("Node", gpuNode), HaveField("Turn", 1), HaveField("Phase", stack.PhaseDraining)))
 	Expect(plan.Nodes[0].Pods).To(HaveLen(1))
 	Expect(plan.Nodes[0].Pods[0]).To(And(HaveField("Name", first.Name), HaveField("Budgets", []string{"keeps"})))

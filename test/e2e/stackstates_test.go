@@ -108,7 +108,7 @@ spec:
 		g.Expect(c.Status).To(Equal(metav1.ConditionTrue), c.Message)
 		at := slices.IndexFunc(s.Status.States, func(c v1alpha1.StackStateCount) bool { return c.Name == state })
 		g.Expect(at).To(BeNumerically(">", 0))
-		g.Expect(s.Status.States[at].Passed).To(Equal(int32(2)))
+		g.Expect(s.Status.States[at].Passed).To(Equal(int32(h.Nodes)))
 	}).WithTimeout(h.Patient(3 * soon)).Should(Succeed())
 
 	say("the stack goes, and its objects")

@@ -2,7 +2,8 @@
 
 // Package e2e proves what Fettle promises, from inside the containers of a real Kubernetes with simulated machines.
 //
-// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API.
+// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs, and E2E_NODES=3 has it of three nodes, which the specs of stacks count.
+// EMULATE=1.34 has the cluster serve an older API.
 //
 // Run by Ginkgo's own command, the specs are shared among processes, each with a cluster of its own: a spec waits most of its time, and
 // it has the nodes of its cluster for itself. "go test" runs all of them one after the other.
@@ -60,6 +61,9 @@ func TestE2E(t *testing.T) {
 	config := harness.ConfigFrom(root, os.Environ())
 	suite, reporter := GinkgoConfiguration()
 	config.Name, config.State, config.Nodes = "e2e", filepath.Join(config.Cache, "e2e", "cluster"), 2
+	if os.Getenv("E2E_NODES") == "3" {
+		config.Nodes = 3
+	}
 	if suite.ParallelTotal > 1 {
 		process := fmt.Sprintf("-%d", suite.ParallelProcess)
 		config.Name, config.State = config.Name+process, config.State+process
@@ -188,7 +192,9 @@ var _ = Describe("Fettle", func() {
 
 // usual are the machines of most specs, by node.
 func usual() map[string][]string {
-	return map[string][]string{gpuNode: {"8xh100-sxm", "4xlocalssd"}, mixedNode: {"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"}}
+	return map[string][]string{
+		gpuNode: {"8xh100-sxm", "4xlocalssd"}, mixedNode: {"8xmi300x", "2xintel-gpu", "2xa100-2xn6000"}, "node3": {"8xh100-sxm"},
+	}
 }
 
 // placed are the machines that each node is made of now.
