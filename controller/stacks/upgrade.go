@@ -55,8 +55,12 @@ func (j *judge) upgrade(
 	var errs []error
 	for i := range steps {
 		step := &steps[i]
-		if err := j.act(ctx, s, nodes[i].Node, step, driver, seen); err != nil {
+		if err := j.act(ctx, s, nodes[i].Node, step, driver, seen); apierrors.IsConflict(err) {
+			// Somebody wrote meanwhile, as the plugin does: the next round decides by what is there then.
+			step.Unwritten()
+		} else if err != nil {
 			errs = append(errs, fmt.Errorf("change the driver of node %s: %w", step.Node, err))
+			step.Unwritten()
 		}
 		outcomes[i].Upgrading(step)
 		runs = runs || step.Phase != stack.PhaseCurrent
@@ -82,11 +86,7 @@ func (j *judge) act(
 	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *stack.Observed,
 ) error {
 	if step.Annotations != nil {
-		err := j.annotate(ctx, seen.Accelerators[n.Name], step.Annotations)
-		if apierrors.IsConflict(err) {
-			return nil // somebody wrote meanwhile, as the plugin does: the next round decides by what is there then
-		}
-		if err != nil {
+		if err := j.annotate(ctx, seen.Accelerators[n.Name], step.Annotations); err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Changing the driver of a node", "stack", s.Name, "node", n.Name, "phase", step.Phase, "reason", step.Message)

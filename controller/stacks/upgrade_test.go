@@ -27,9 +27,11 @@ import (
 )
 
 // mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
+// conflicts has each patch of an AcceleratorNode meet another's.
 type mortal struct {
 	left, writes int
 	refuse       string
+	conflicts    bool
 }
 
 var errKilled = errors.New("the process was killed")
@@ -58,6 +60,9 @@ func (m *mortal) client(c client.WithWatch) client.WithWatch {
 			return m.after(func() error { return c.Delete(ctx, o, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if _, node := o.(*v1alpha1.AcceleratorNode); node && m.conflicts {
+				return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("acceleratornodes").GroupResource(), o.GetName(), errors.New("changed"))
+			}
 			return m.after(func() error { return c.Patch(ctx, o, p, opts...) })
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
@@ -270,6 +275,29 @@ func TestUpgradeStuck(t *testing.T) {
 	}
 	if got := f.state(t); !strings.Contains(got, "a [] 1-6.1.0-1") {
 		t.Errorf("after the stack is gone: %s", got)
+	}
+}
+
+// TestUpgradeConflict: a stack is not available while a node has the note of a change, which somebody's write kept from going.
+func TestUpgradeConflict(t *testing.T) {
+	f := driving(t)
+	for _, node := range []string{"a", "b"} {
+		f.runs(t, node, "6.1.0-1", running())
+	}
+	if got := f.reconcile(t, "s"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionAvailable) {
+		t.Fatalf("before: %+v", got.Status.Waiting)
+	}
+	var a v1alpha1.AcceleratorNode
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	a.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: "s " + time.Unix(1700000000, 0).UTC().Format(time.RFC3339)}
+	must(t, f.api.Update(t.Context(), &a))
+	got := f.reconcileAs(t, &mortal{conflicts: true})
+	if meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionAvailable) || len(got.Status.Waiting) != 1 ||
+		got.Status.Waiting[0].Reason != stack.ReasonUpgradeChecking {
+		t.Errorf("with the note: %+v %+v", got.Status.Conditions, got.Status.Waiting)
+	}
+	if got = f.reconcileAs(t, &mortal{}); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionAvailable) {
+		t.Errorf("after: %+v", got.Status.Waiting)
 	}
 }
 

@@ -384,13 +384,20 @@ func named(holders []Holder) string {
 	return strings.Join(names, ", ")
 }
 
+// Unwritten is for a step that could not be taken: a node that was to be released still has the taint, and is not available yet.
+func (s *Step) Unwritten() {
+	if s.Phase == PhaseCurrent {
+		s.Phase, s.Reason, s.Message = PhaseChecking, ReasonUpgradeChecking, "the change is over, and the taint of it is about to go"
+	}
+}
+
 // Upgrading puts a step into the outcome of its node: the state Driver is in doubt while the driver is changed. What failed stays.
 func (o *Outcome) Upgrading(s *Step) {
 	if s.Phase == PhaseCurrent {
 		return
 	}
 	o.UpgradeRuns = s.Phase != PhaseWaiting
-	at := slices.Index(v1alpha1.StackStates(), v1alpha1.StateDriver)
+	at := slices.Index(o.States, v1alpha1.StateDriver)
 	if o.Verdicts[at].Status == Failed {
 		return
 	}

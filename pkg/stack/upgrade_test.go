@@ -261,4 +261,16 @@ func TestUpgrading(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
+
+	// With a state of an administrator's own before it, the state Driver is the third.
+	n := healthy("a")
+	n.Delivered = stack.Verdict{}
+	n.Extras = []stack.Extra{{Name: "Firmware", After: v1alpha1.StateFacts, Verdict: stack.Host()}}
+	o := stack.Judge(n)
+	step := stack.Step{Phase: stack.PhaseCurrent}
+	step.Unwritten()
+	o.Upgrading(&step)
+	if w, waits := o.Waits(); !waits || w.State != v1alpha1.StateDriver || w.Reason != stack.ReasonUpgradeChecking || !o.UpgradeRuns {
+		t.Errorf("a node that could not be released: %+v %t", w, waits)
+	}
 }
