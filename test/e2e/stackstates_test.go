@@ -36,7 +36,13 @@ spec:
         image: %s
         imagePullPolicy: Never
         env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: KERNEL, value: '${KERNEL}'}]
-        command: [sh, -c, "[ $NODE != '%s' ] || { echo no counters > /dev/termination-log; exit 3; }; [ \"$KERNEL\" = \"$(uname -r)\" ] || exit 4; %s"]
+        command:
+        - sh
+        - -c
+        - |
+          [ $NODE != '%s' ] || { echo no counters > /dev/termination-log; exit 3; }
+          [ "$KERNEL" = "$(uname -r)" ] || exit 4
+          %s
 ---
 apiVersion: v1
 kind: Service
@@ -126,7 +132,7 @@ func writeStateFiles(ctx context.Context, name, failsOn string) {
 	GinkgoHelper()
 	files := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: driversNamespace},
-		Data:       map[string]string{"exporter.yaml": fmt.Sprintf(stateManifests, image, failsOn, strings.ReplaceAll(stay, `"`, `\"`))},
+		Data:       map[string]string{"exporter.yaml": fmt.Sprintf(stateManifests, image, failsOn, stay)},
 	}
 	_, err := h.Kube.CoreV1().ConfigMaps(driversNamespace).Update(ctx, files, metav1.UpdateOptions{})
 	if err != nil {
