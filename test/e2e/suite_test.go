@@ -2,8 +2,8 @@
 
 // Package e2e proves what Fettle promises, from inside the containers of a real Kubernetes with simulated machines.
 //
-// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API. E2E_NODES=3 has it
-// of three nodes, for the specs of stacks.
+// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API. E2E_NODES=3 has
+// it of three nodes, for the specs of stacks.
 //
 // Run by Ginkgo's own command, the specs are shared among processes, each with a cluster of its own: a spec waits most of its time, and
 // it has the nodes of its cluster for itself. "go test" runs all of them one after the other.
