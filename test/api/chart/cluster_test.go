@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -114,6 +115,25 @@ func (s *apiServer) runHelm(t *testing.T, args ...string) {
 	output, err := exec.CommandContext(t.Context(), s.helm, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm %q: %v\n%s", args, err, output)
+	}
+}
+
+// endNamespace ends a namespace that Helm has deleted, which a controller does where one runs.
+func (s *apiServer) endNamespace(t *testing.T, name string) {
+	t.Helper()
+	ns, err := s.clients.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ns.DeletionTimestamp == nil {
+		return
+	}
+	ns.Spec.Finalizers = nil
+	if _, err := s.clients.CoreV1().Namespaces().Finalize(t.Context(), ns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 func testStateRights(t *testing.T, server *apiServer) {
 	const drivers, elsewhere = "fettle-drivers", "no-drivers"
 	server.createNamespace(t, elsewhere)
+	server.endNamespace(t, drivers)
 	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=kernelCaches.volumes.enabled=true,drivers.enabled=true")
 	_, untyped := server.as(t, controllerAccount, "")
 	object := func(kind schema.GroupVersionKind, labels map[string]any) *unstructured.Unstructured {
