@@ -86,7 +86,11 @@ func TestReached(t *testing.T) {
 			t.Errorf("behind %s with %+v: %t", tc.after, tc.extras, got)
 		}
 	}
-	n.Extras, n.Accelerator.Pools = nil, nil
+	n.Extras, n.Checks.Off = nil, "the chart has no checks"
+	if !stack.Reached(n, v1alpha1.StateMonitored) {
+		t.Error("where claims are not checked, the states after that never begin")
+	}
+	n.Accelerator.Pools = nil
 	if stack.Reached(n, v1alpha1.StateFacts) {
 		t.Error("a node without a device has come to a state")
 	}
