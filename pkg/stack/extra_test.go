@@ -106,6 +106,7 @@ func TestByPods(t *testing.T) {
 		return p
 	}
 	crashes := with(func(p *stack.StatePod) { p.Ready, p.Waits, p.Message = false, "CrashLoopBackOff", "boom" })
+	ended := with(func(p *stack.StatePod) { p.Ready, p.Waits = false, "Error" })
 	unready := with(func(p *stack.StatePod) { p.Ready = false })
 	for _, tc := range []struct {
 		name string
@@ -114,6 +115,7 @@ func TestByPods(t *testing.T) {
 	}{
 		{"none", nil, "StatePending"},
 		{"one", []stack.StatePod{good}, "Passed"},
+		{"one that ended, before it is started again", []stack.StatePod{ended}, "StateFailed"},
 		{"one that leaves", []stack.StatePod{with(func(p *stack.StatePod) { p.Leaving = true })}, "StatePending"},
 		{"one beside one that leaves", []stack.StatePod{with(func(p *stack.StatePod) { p.Leaving, p.Ready = true, false }), good}, "Passed"},
 		{"not ready", []stack.StatePod{unready}, "StatePending"},

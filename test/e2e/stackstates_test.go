@@ -36,12 +36,14 @@ spec:
         image: %s
         imagePullPolicy: Never
         env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: KERNEL, value: '${KERNEL}'}]
+        readinessProbe: {exec: {command: [ls, /up]}, periodSeconds: 1}
         command:
         - sh
         - -c
         - |
           [ $NODE != '%s' ] || { echo no counters > /dev/termination-log; exit 3; }
           [ "$KERNEL" = "$(uname -r)" ] || exit 4
+          : > /up
           %s
 ---
 apiVersion: v1
