@@ -86,11 +86,12 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
-	extras, err := j.statesOf(ctx, s, selection.Nodes, seen, driver)
+	nodes := j.nodesOf(s, selection.Nodes, seen, driver)
+	extras, err := j.states.Keep(ctx, s, nodes)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("extra states of AcceleratorStack %s: %w", req.Name, err)
 	}
-	outcomes, next, failed := j.round(ctx, s, selection.Nodes, seen, driver, extras)
+	outcomes, next, failed := j.round(ctx, s, nodes, seen, driver, extras)
 	failed = errors.Join(failed, j.release(ctx, seen, func(node, by string) bool {
 		return by == s.Name && !slices.Contains(selection.Nodes, node)
 	}))
@@ -124,7 +125,7 @@ func (j *judge) forget(ctx context.Context, name string, seen *stack.Observed) e
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
 // with one node keeps it from no other.
 func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine, extras stackstates.Result,
+	ctx context.Context, s *v1alpha1.AcceleratorStack, known []stack.Node, seen *stack.Observed, driver engine, extras stackstates.Result,
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
@@ -134,14 +135,13 @@ func (j *judge) round(
 		room -= len(of)
 	}
 	var nodes []stack.UpgradeNode
-	for _, name := range names {
-		n := seen.Node(name)
-		n.Delivered, n.Checks, n.Extras = driver.deliver(&n), j.checks(s), extras.Extras[name]
-		over, err := j.settle(ctx, &n, pods[name])
+	for _, n := range known {
+		n.Extras = extras.Extras[n.Name]
+		over, err := j.settle(ctx, &n, pods[n.Name])
 		if err == nil {
 			err = j.remove(ctx, over)
 		}
-		delete(pods, name)
+		delete(pods, n.Name)
 		due, wait := stack.Due(&n, j.Clock.Now())
 		errs = append(errs, err, j.begin(ctx, s, &n, due, &room))
 		if len(n.Checks.Running) > 0 {

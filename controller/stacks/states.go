@@ -3,25 +3,21 @@
 package stacks
 
 import (
-	"context"
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/stackstates"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
-// statesOf makes the objects of a stack's extra states, as far as its nodes have come, and says how far they are with them.
-func (j *judge) statesOf(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine,
-) (stackstates.Result, error) {
+// nodesOf returns a stack's nodes with all that is known of them but extra states.
+func (j *judge) nodesOf(s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine) []stack.Node {
 	nodes := make([]stack.Node, 0, len(names))
 	for _, name := range names {
 		n := seen.Node(name)
 		n.Delivered, n.Checks = driver.deliver(&n), j.checks(s)
 		nodes = append(nodes, n)
 	}
-	return j.states.Keep(ctx, s, nodes)
+	return nodes
 }
 
 // sooner returns the shorter of two times, of which 0 is never.

@@ -3,8 +3,6 @@
 package stackstates
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
 	"strings"
 
@@ -59,7 +57,7 @@ func (r *round) groups(e *v1alpha1.ExtraState, manifests []extra.Manifest) *grou
 		}
 		of := []*group{everyone}
 		if perPlatform {
-			suffix := digest(p.OS, p.KernelVersion, p.Architecture)[:suffixDigits]
+			suffix := stack.Digest(p.OS, p.KernelVersion, p.Architecture)[:suffixDigits]
 			if platforms[suffix] == nil {
 				platforms[suffix] = &group{suffix: suffix, platform: p}
 			}
@@ -105,12 +103,4 @@ func (r *round) reopen(e *v1alpha1.ExtraState, everyone *group, platforms map[st
 			g.open = true
 		}
 	}
-}
-
-func digest(parts ...string) string {
-	hash := sha256.New()
-	for _, p := range parts {
-		hash.Write([]byte(p + "\n"))
-	}
-	return hex.EncodeToString(hash.Sum(nil))[:32]
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/placement"
+	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/pkg/stack/extra"
 )
 
@@ -27,7 +28,7 @@ const (
 )
 
 // objectID is the value of objectLabel.
-func objectID(of key) string { return digest(of.kind.Group, of.kind.Kind, of.name) }
+func objectID(of key) string { return stack.Digest(of.kind.Group, of.kind.Kind, of.name) }
 
 // build returns the object of a manifest for a group, on nodes if the stack says where its pods run, and a digest of all but the nodes.
 func build(
@@ -39,7 +40,7 @@ func build(
 	if err != nil {
 		return nil, "", fmt.Errorf("encode %s %s: %w", m.Kind.Kind, m.Name, err)
 	}
-	sum := digest(s.Name, string(e.Name), string(text))
+	sum := stack.Digest(s.Name, string(e.Name), string(text))
 	id := objectID(key{kind: m.Kind, name: m.NameFor(g.suffix)})
 	labels := map[string]any{names.ManagedByLabel: names.Controller, stateLabel: string(e.Name), objectLabel: id}
 	annotations := map[string]any{stackAnnotation: s.Name, platformAnnotation: g.suffix}

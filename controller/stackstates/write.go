@@ -23,6 +23,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/placement"
+	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/pkg/stack/extra"
 )
 
@@ -163,7 +164,7 @@ func (r *round) apply(
 	if err != nil {
 		return fmt.Errorf("encode %s %s: %w", of.kind.Kind, of.name, err)
 	}
-	full := digest(string(text))
+	full := stack.Digest(string(text))
 	if last, known := r.written[of]; known && last.is(there) && last.digest == full {
 		return nil
 	}
