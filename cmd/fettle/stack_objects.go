@@ -24,11 +24,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
-// kmmVersion is the group and version of KMM's objects.
-func kmmVersion() schema.GroupVersion {
-	return schema.GroupVersion{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1"}
-}
-
 // read reads the cluster, the files, or both, where the objects of the files take the place of those of the cluster. unread says what
 // could not be read.
 func (f *stackPlanFlags) read(ctx context.Context) (out stack.Objects, unread []string, err error) {
@@ -100,7 +95,7 @@ func (f *stackPlanFlags) stackObjects(ctx context.Context) (out stack.Objects, u
 			return out, nil, err
 		}
 	}
-	modules, err := client.list(ctx, kmmVersion().WithResource("nodemodulesconfigs"), "")
+	modules, err := client.list(ctx, stack.KMMGroupVersion().WithResource("nodemodulesconfigs"), "")
 	switch {
 	case apierrors.IsForbidden(err):
 		r.problem("Snapshot nodemodulesconfigs", "none were read, and the plan is made as if there were none: %v", err)
@@ -136,7 +131,7 @@ func stackFiles(names []string) (out stack.Objects, err error) {
 		"v1 Pod":                takeInNamespace(&r, &out.Pods),
 		resourceapi.SchemeGroupVersion.String() + " ResourceClaim":    takeInNamespace(&r, &out.Claims),
 		policyv1.SchemeGroupVersion.String() + " PodDisruptionBudget": takeInNamespace(&r, &out.Budgets),
-		kmmVersion().String() + " NodeModulesConfig": func(raw []byte) error {
+		stack.KMMGroupVersion().String() + " NodeModulesConfig": func(raw []byte) error {
 			m := &unstructured.Unstructured{}
 			out.NodeModules = append(out.NodeModules, m)
 			return m.UnmarshalJSON(raw)

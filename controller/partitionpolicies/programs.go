@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
@@ -35,7 +34,7 @@ func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, 
 		return nil, fmt.Errorf("list DaemonSets: %w", err)
 	}
 	modules := &unstructured.UnstructuredList{}
-	modules.SetGroupVersionKind(schema.GroupVersionKind{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Kind: "ModuleList"})
+	modules.SetGroupVersionKind(stack.KMMGroupVersion().WithKind("ModuleList"))
 	err = each(ctx, live, modules, func(o runtime.Object) {
 		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
 			if p, loads := programOf(m); loads {

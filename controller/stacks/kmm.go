@@ -35,7 +35,7 @@ const (
 )
 
 func moduleKind() schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Kind: "Module"}
+	return stack.KMMGroupVersion().WithKind("Module")
 }
 
 // kmmOf has KMM load the driver of a stack's nodes, and says what it reports of each.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
@@ -73,6 +74,11 @@ func KMMVersion(d *v1alpha1.KMMDriver, k KMM) string {
 		return d.Version
 	}
 	return k.Label
+}
+
+// KMMGroupVersion is that of KMM's objects.
+func KMMGroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1"}
 }
 
 // ForModule says what is known of a node's driver, and which version the node's label is to have; empty: none.
