@@ -28,8 +28,10 @@ import (
 const gpu1, gpu2, instance = "GPU-00000001-0000-4000-8000-000000000000", "GPU-00000002-0000-4000-8000-000000000000",
 	"MIG-00000003-0000-4000-8000-000000000000"
 
-// programs has the stand-in and its client, built for all tests.
+// programs has the stand-in and its client, built for all tests. A child that a test kills is given its parent's by programsVariable.
 var programs string //nolint:gochecknoglobals // TestMain gives it to the tests
+
+const programsVariable = "FETTLE_TEST_MPS_PROGRAMS"
 
 func TestMain(m *testing.M) { os.Exit(main(m)) }
 
@@ -37,6 +39,9 @@ func main(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		fmt.Println("the supervisor's tests need root: chroot and setuid")
 		return 0
+	}
+	if programs = os.Getenv(programsVariable); programs != "" {
+		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "mps-programs-")
 	if err != nil {
@@ -52,6 +57,9 @@ func main(m *testing.M) int {
 		panic(err)
 	}
 	programs = dir
+	if err := os.Setenv(programsVariable, dir); err != nil {
+		panic(err)
+	}
 	return m.Run()
 }
 
