@@ -108,9 +108,7 @@ func (r *round) podsOn(e *v1alpha1.ExtraState, node string) []stack.StatePod {
 func (r *round) podOf(p *corev1.Pod) stack.StatePod {
 	out := stack.StatePod{
 		Name: p.Name, Leaving: p.DeletionTimestamp != nil, Current: p.Annotations[digestAnnotation] == r.digests[p.Labels[objectLabel]],
-		Ready: slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}),
+		Ready: stack.PodOf(p).Ready,
 	}
 	runs := len(p.Status.ContainerStatuses) > 0
 	for i := range p.Status.ContainerStatuses {

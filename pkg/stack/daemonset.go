@@ -61,6 +61,11 @@ func noImage(waits string) bool {
 	return slices.Contains([]string{"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"}, waits)
 }
 
+// crashed says that a container failed, and that kubelet starts it again now or in a while.
+func crashed(waits string) bool {
+	return slices.Contains([]string{"CrashLoopBackOff", "Error", "OOMKilled", "StartError"}, waits)
+}
+
 // ImageFor returns the image of a driver for a node and the platform that it is for. A verdict with a reason: there is none.
 func ImageFor(d *v1alpha1.DaemonSetDriver, n *Node) (image string, p Platform, why Verdict) {
 	p = PlatformOf(n)
@@ -183,7 +188,7 @@ func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []Driv
 	case noImage(p.Waits):
 		return failed(ReasonDriverImageMissing, "the node cannot pull %s for kernel %s: build it, or start the node with another kernel: %s",
 			image, n.KernelVersion, p.Message)
-	case p.Waits == "CrashLoopBackOff":
+	case crashed(p.Waits):
 		return failed(ReasonDriverFailed, "the driver's pod %s ends again and again, see its log: %s", p.Name, p.Message)
 	case !p.Ready:
 		return unknown(ReasonDriverPending, "the driver's pod %s is not ready: %s", p.Name, p.Waits)

@@ -87,6 +87,10 @@ func TestByDaemonSet(t *testing.T) {
 			"crashes", pod(func(p *stack.DriverPod) { p.Ready, p.Waits = false, "CrashLoopBackOff" }), nil, stack.Failed, stack.ReasonDriverFailed,
 		},
 		{
+			"ended, and is not started again yet", pod(func(p *stack.DriverPod) { p.Ready, p.Waits = false, "Error" }), nil,
+			stack.Failed, stack.ReasonDriverFailed,
+		},
+		{
 			"the status is of the boot before", pod(func(p *stack.DriverPod) { p.Started = boot.Add(-time.Minute) }), nil,
 			stack.Unknown, stack.ReasonDriverOtherBoot,
 		},

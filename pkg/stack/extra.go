@@ -143,7 +143,7 @@ func byPod(n *Node, p *StatePod) Verdict {
 	switch {
 	case noImage(p.Waits):
 		return failed(ReasonStateFailed, "the node cannot pull an image of pod %s: %s", p.Name, p.Message)
-	case slices.Contains([]string{"CrashLoopBackOff", "Error", "OOMKilled", "StartError"}, p.Waits): // or about to be started again
+	case crashed(p.Waits):
 		return failed(ReasonStateFailed, "pod %s ends again and again, see its log: %s", p.Name, p.Message)
 	case !p.Current:
 		return unknown(ReasonStateOutdated, "pod %s is of other manifests than are wanted: delete it once it may be replaced", p.Name)
