@@ -180,9 +180,9 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
 .PHONY: test-crash
-test-crash: ## Kill the plugin, lose power and fail the disk at every operation of its life
+test-crash: ## Kill the plugin and the controller, lose power and fail the disk at every operation of their lives
 	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' \
-		$$(grep -rlE '^func Test($(CRASH_NAMES))\(' --include='*_test.go' kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
+		$$(grep -rlE '^func Test($(CRASH_NAMES))\(' --include='*_test.go' controller kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
 		| grep -vE '^(=== |    ---)'
 
 # One package after the other: the chaos test needs the machine to itself.

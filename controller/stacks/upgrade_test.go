@@ -226,8 +226,8 @@ func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
 	t.Fatalf("got %s\nwant %s", f.state(t), want)
 }
 
-// TestUpgradeKilled: wherever the controller is killed, the next one ends the change as if nothing had been.
-func TestUpgradeKilled(t *testing.T) {
+// TestCrashPoints: wherever the controller is killed, the next one ends the change as if nothing had been.
+func TestCrashPoints(t *testing.T) {
 	for _, tc := range []struct {
 		name, end string
 		begin     func(*testing.T) *fixture
