@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -202,6 +203,7 @@ func (f *fixture) state(t *testing.T) string {
 func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
 	t.Helper()
 	const rounds = 40
+	ctx := klog.NewContext(t.Context(), klog.Logger{}) // which says nothing
 	plain := f.api
 	defer func() { f.api = plain }()
 	start := func() {
@@ -211,7 +213,7 @@ func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
 	}
 	start()
 	for range rounds {
-		_, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s"))
+		_, err := f.row.Queues[0].Reconciler.Reconcile(ctx, request("s"))
 		switch {
 		case err == nil && f.state(t) == want:
 			return
