@@ -110,6 +110,7 @@ func TestFor(t *testing.T) {
 		}
 	}
 	await("synced", r.Synced)
+	await("a watch is open", r.informer.Current) // some time after all were listed
 	client.ClearActions()
 	check("followed")
 	if asked := client.Actions(); len(asked) > 0 {
