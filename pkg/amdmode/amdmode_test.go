@@ -90,7 +90,7 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine) *node {
 	must(t, err)
 	t.Cleanup(func() { must(t, tree.Close()) })
 	n.tree = tree
-	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Wait: 100 * time.Millisecond})
+	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Wait: 2 * time.Second})
 	n.kinds = n.switcher.Kinds()
 	return n
 }

@@ -105,7 +105,7 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *n
 	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
 	must(t, n.points.Make())
-	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Wait: 100 * time.Millisecond})
+	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Wait: 2 * time.Second})
 	n.kinds = n.maker.Kinds()
 	return n
 }

@@ -109,7 +109,7 @@ func process(t testing.TB, s *pcisim.Sim, dir, boot string) *node {
 	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
 	must(t, n.points.Make())
-	n.binder = vfio.New(vfio.Config{Tree: tree, Write: writer, Points: n.points, Wait: 100 * time.Millisecond})
+	n.binder = vfio.New(vfio.Config{Tree: tree, Write: writer, Points: n.points, Wait: 2 * time.Second})
 	n.kinds = n.binder.Kinds()
 	return n
 }
