@@ -32,8 +32,9 @@ func (h *Harness) BaseValues() Values { return h.ValuesOf(h.Version) }
 func (h *Harness) ValuesOf(version string) Values {
 	image := map[string]any{"tag": version, "pullPolicy": "Never"}
 	return Values{
-		"hostRoot":          MachineRoot,
-		"discoveryInterval": "1s",
+		"hostRoot": MachineRoot,
+		// On a small machine the walks of all nodes take most of its processors: simulated sysfs is a file system of a process.
+		"discoveryInterval": "2s",
 		"kubeletPlugin":     map[string]any{"image": image, "terminationGracePeriodSeconds": 10},
 		"controller":        map[string]any{"image": image},
 		// Metrics are read through the API server's proxy, which sends nobody's token on.
