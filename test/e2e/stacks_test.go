@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -144,20 +145,37 @@ const (
 	driverNode = mixedNode
 )
 
+// allowsDrivers installs the chart with the right to run drivers, and takes that back in the end. The namespace of drivers goes with its
+// last pod, and nothing can be made in it while it goes.
+func allowsDrivers(ctx SpecContext) {
+	GinkgoHelper()
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Install(ctx, values())).To(Succeed())
+		Expect(h.Poll(ctx, "the namespace of drivers to go", 3*time.Minute, func(ctx context.Context) error {
+			ns, err := h.Kube.CoreV1().Namespaces().Get(ctx, driversNamespace, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+				return nil
+			case err != nil:
+				return err
+			}
+			return fmt.Errorf("it is there: %+v", ns.Status)
+		})).To(Succeed())
+		for _, node := range h.NodeNames() {
+			pluginReady(ctx, node)
+		}
+	}, NodeTimeout(h.Patient(8*time.Minute)))
+	Expect(h.Install(ctx, values().Merge(harness.Values{"drivers": harness.Values{"enabled": true}}))).To(Succeed())
+}
+
 // driversByKernel: the driver's image is pulled by a tag that has the node's kernel. A node that comes back with a kernel for which there
 // is no image is named in the stack, in its conditions and by an Event, and the other node stays as it is. With the image it passes, and
 // its claims are checked again.
 func driversByKernel(ctx SpecContext) {
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(h.Install(ctx, values())).To(Succeed())
-		for _, node := range h.NodeNames() {
-			pluginReady(ctx, node)
-		}
-	}, NodeTimeout(h.Patient(4*time.Minute)))
+	allowsDrivers(ctx)
 	registry, err := h.StartRegistry(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
-	Expect(h.Install(ctx, values().Merge(harness.Values{"drivers": harness.Values{"enabled": true}}))).To(Succeed())
 
 	say("both nodes get the driver for their kernel, from the registry")
 	usual := kernelOf(ctx, driverNode)

@@ -22,23 +22,16 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
-	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // changesDriver: another version is wanted. The node with a pod that a disruption budget keeps is stuck, with the reason, and the other
 // node gets the new driver meanwhile. Without the budget the pod is evicted, the driver changed, claims checked, and the pod's successor
 // runs there again. The controller is killed twice on the way, and nothing is left of it all.
 func changesDriver(ctx SpecContext) {
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(h.Install(ctx, values())).To(Succeed())
-		for _, node := range h.NodeNames() {
-			pluginReady(ctx, node)
-		}
-	}, NodeTimeout(h.Patient(4*time.Minute)))
+	allowsDrivers(ctx)
 	registry, err := h.StartRegistry(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) { Expect(h.StopRegistry(ctx)).To(Succeed()) })
-	Expect(h.Install(ctx, values().Merge(harness.Values{"drivers": harness.Values{"enabled": true}}))).To(Succeed())
 	kernel := kernelOf(ctx, gpuNode)
 	pushDriver(registry, "1-"+kernel)
 	pushDriver(registry, "2-"+kernel)

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // stateManifests are those of an exporter that does not start on one node, or on none. The Service is the same on all nodes.
@@ -56,8 +55,7 @@ spec: {selector: {app: exporter}, ports: [{port: 9400}]}
 // fails is held alone, with the reason in the stack, at its AcceleratorNode and in an Event, and no claim is checked there. Other manifests
 // mend it, once the pods are replaced, and with the stack the objects go.
 func ownStates(ctx SpecContext) {
-	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
-	Expect(h.Install(ctx, values().Merge(harness.Values{"drivers": harness.Values{"enabled": true}}))).To(Succeed())
+	allowsDrivers(ctx)
 	const name, files, state = "e2e-states", "exporter-files", "Exporter"
 	writeStateFiles(ctx, files, mixedNode)
 	DeferCleanup(func(ctx SpecContext) {
