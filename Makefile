@@ -163,32 +163,39 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 test: ## Run all tests: unit, crashes, then real API server, real kernel, then real nodes: the demo, the newest and the oldest API
 	@$(STAGES) $(TEST)
 
+# packages-with,PATTERN,FILES,DIRECTORIES: the packages of this module that have a file with a line of the pattern.
+packages-with = $$(grep -rlE '$(1)' --include='$(2)' --exclude-dir=cluster $(3) | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
 API_TESTS := ^Test(Older)?API$$
+API_FUNCTIONS := ^func Test(Older)?API\(
 
 # Tests that kill processes, cut the power and break the disk at every operation. They print how many.
 CRASH_NAMES := CrashPoints|PowerLoss|EverySyncMatters|DiskFaults|DamageHurtsOneClaim|Killed[A-Za-z]*
 CRASH_TESTS := ^Test($(CRASH_NAMES))$$
+CRASH_FUNCTIONS := ^func Test($(CRASH_NAMES))\(
 
-# The packages in which goroutines are started, by tests too. The race detector, which makes tests three to ten times slower, finds nothing
-# in others. It has every program wait a second at its end for races that come late, and the scripts run hundreds of programs.
-CONCURRENT = $$(grep -rlE '(^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(' --include='*.go' cmd controller kubeletplugin pkg \
-	| xargs -n1 dirname | sort -u | sed 's|^|./|')
+# The race detector, which makes tests three to ten times slower, runs on the programs, and elsewhere on packages that start goroutines,
+# by themselves, by tests or by a library. It has every program wait a second at its end for races that come late, and the scripts run
+# hundreds of programs.
+GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|\.Parallel\(|httptest\.|http\.Serve|[iI]nformer|errgroup
+CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
+	$(call packages-with,$(GOROUTINES),*.go,api demo deployments pkg test tools) | grep -v '/test/e2e$$' | sort -u)
 
 # The repository's own tests are run by verify.
 .PHONY: test-unit
-test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, where goroutines are started with the race detector
+test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector where goroutines run
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v prometheus promtool >/dev/null || tools/debian prometheus || [ "$${CI:-}" != true ]
 	go test $(GOTEST_JSON) -skip '$(API_TESTS)|$(CRASH_TESTS)' \
-		$$(go list ./... | grep -vxF "$$(go list $(CONCURRENT))" | grep -vE '/test/e2e$$|/internal/hygiene$$')
+		$$(go list ./... | grep -vxF "$(CONCURRENT)" | grep -vE '/test/e2e$$|/internal/hygiene$$')
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $(CONCURRENT)
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin and the controller, lose power and fail the disk at every operation of their lives
 	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' \
-		$$(grep -rlE '^func Test($(CRASH_NAMES))\(' --include='*_test.go' controller kubeletplugin pkg | xargs -n1 dirname | sort -u | sed 's|^|./|') \
+		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
 		| grep -vE '^(=== |    ---)'
 
 # One package after the other: the chaos test needs the machine to itself.
@@ -197,7 +204,7 @@ test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run 
 	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
 		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
 	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
-		$$(grep -rlE '^func Test(Older)?API\(' --include='*_test.go' cmd controller kubeletplugin pkg test | xargs -n1 dirname | sort -u | sed 's|^|./|')
+		$(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test)
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims; test-api has a short one
