@@ -71,9 +71,10 @@ type churn struct {
 
 const liveClaims = 64
 
-// playRandomShares has 64 claims with random amounts on 8 GPUs. Whatever the API server says meanwhile, no GPU is overcommitted.
+// playRandomShares has 64 claims with random amounts on 8 GPUs. Whatever the API server says meanwhile, no GPU is overcommitted. How many of
+// a round's pods find a share before the next one depends on the scheduler's speed, so rounds go on until the test has seen enough.
 func (c *cluster) playRandomShares(t *testing.T) {
-	const seed, rounds = 2105075, 8
+	const seed, leastRounds, mostRounds = 2105075, 8, 40
 	t.Logf("seed %d", seed)
 	s := scenario{name: "random shares", objects: cat(node("a"), sharedGPUs(t, "a", 8), class("gpu"))}.placed()
 	defer c.clear(t, s)
@@ -84,17 +85,24 @@ func (c *cluster) playRandomShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch.slices = list.Items
-	for range rounds {
+	round := 0
+	for ; round < leastRounds || round < mostRounds && !ch.enough(); round++ {
 		for len(ch.live) < liveClaims {
 			ch.come(t)
 		}
 		ch.settled(t)
 		ch.someGo(t)
 	}
-	t.Logf("%d claims, %d with a share, %d pods waited, at most %d shares of a GPU", ch.made, len(ch.given), len(ch.waited), ch.most)
-	if len(ch.given) < 2*liveClaims || len(ch.waited) < liveClaims/4 || ch.most != 5 {
+	t.Logf("%d rounds, %d claims, %d with a share, %d pods waited, at most %d shares of a GPU",
+		round, ch.made, len(ch.given), len(ch.waited), ch.most)
+	if !ch.enough() {
 		t.Error("want many more claims with shares than there are at once, many that wait, and a GPU with all of its shares given")
 	}
+}
+
+// enough says whether the GPUs were full, and given to others since.
+func (ch *churn) enough() bool {
+	return len(ch.given) >= 2*liveClaims && len(ch.waited) >= liveClaims/4 && ch.most == 5
 }
 
 // come adds a claim and its pod. Amounts are no steps of the policy; some claims name none.
