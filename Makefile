@@ -198,13 +198,16 @@ test-crash: ## Kill the plugin and the controller, lose power and fail the disk 
 		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
 		| grep -vE '^(=== |    ---)'
 
-# One package after the other: the chaos test needs the machine to itself.
+# They wait for other programs most of their time, so two packages run at a time. The bench and the chaos test need the machine to themselves.
+API_ALONE := ./test/bench ./test/chaos
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
 	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
 		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
-	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' \
-		$(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test)
+	go test $(GOTEST_JSON) -count=1 -p 2 -timeout 20m -run '$(API_TESTS)' \
+		$$(printf '%s\n' $(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test) \
+			| grep -vxF "$$(printf '%s\n' $(API_ALONE))")
+	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims; test-api has a short one
