@@ -169,7 +169,7 @@ func (c cluster) awaitStateSets(t *testing.T, want ...string) {
 	})
 }
 
-// statePod makes the pod of a state's DaemonSet as the DaemonSet's controller would. It runs, or ends again and again.
+// statePod makes the pod of a state's DaemonSet as the DaemonSet's controller would. It runs, or has failed.
 func (c cluster) statePod(t *testing.T, node string, runs bool) {
 	t.Helper()
 	var list appsv1.DaemonSetList

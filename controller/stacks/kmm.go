@@ -30,8 +30,6 @@ const (
 	kmmNames = 41
 	// kmmPause is how often what KMM reports is read while it has not done all.
 	kmmPause = 10 * time.Second
-	// kmmMissing is for a cluster without KMM.
-	kmmMissing = "KMM is not installed, or does not serve kmm.sigs.x-k8s.io/v1beta1: install the operator Kernel Module Management"
 )
 
 func moduleKind() schema.GroupVersionKind {
@@ -49,7 +47,11 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 			"at most %d characters", j.drivers, kmmNames-len(name)))), nil
 	}
 	if err := j.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		e := all(stack.Verdict{Reason: stack.ReasonKMMMissing, Message: kmmMissing})
+		e := all(stack.Verdict{
+			Reason: stack.ReasonKMMMissing,
+			Message: fmt.Sprintf("KMM is not installed, or does not serve %s: install the operator Kernel Module Management",
+				stack.KMMGroupVersion()),
+		})
 		e.again = operatorPause
 		return e, nil
 	} else if err != nil {

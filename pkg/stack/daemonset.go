@@ -189,7 +189,7 @@ func ByDaemonSet(d *v1alpha1.DaemonSetDriver, image string, n *Node, pods []Driv
 		return failed(ReasonDriverImageMissing, "the node cannot pull %s for kernel %s: build it, or start the node with another kernel: %s",
 			image, n.KernelVersion, p.Message)
 	case crashed(p.Waits):
-		return failed(ReasonDriverFailed, "the driver's pod %s ends again and again, see its log: %s", p.Name, p.Message)
+		return failed(ReasonDriverFailed, "the driver's pod %s failed and is started again, see its log: %s", p.Name, p.Message)
 	case !p.Ready:
 		return unknown(ReasonDriverPending, "the driver's pod %s is not ready: %s", p.Name, p.Waits)
 	}

@@ -144,7 +144,7 @@ func byPod(n *Node, p *StatePod) Verdict {
 	case noImage(p.Waits):
 		return failed(ReasonStateFailed, "the node cannot pull an image of pod %s: %s", p.Name, p.Message)
 	case crashed(p.Waits):
-		return failed(ReasonStateFailed, "pod %s ends again and again, see its log: %s", p.Name, p.Message)
+		return failed(ReasonStateFailed, "pod %s failed and is started again, see its log: %s", p.Name, p.Message)
 	case !p.Current:
 		return unknown(ReasonStateOutdated, "pod %s is of other manifests than are wanted: delete it once it may be replaced", p.Name)
 	case !p.Ready || p.Started.IsZero():
