@@ -320,7 +320,8 @@ func underLoad(ctx SpecContext) {
 	eventuallyVersion(ctx, previousVersion)
 	close(stop)
 	<-done
-	tell("load", time.Since(begin), fmt.Sprintf("%d pods were created, and for at most %s neither one was nor %d waited", created, idle, mostLoad))
+	tell("load", time.Since(begin), fmt.Sprintf("%d pods were created; at most %s without one, while less than %d waited",
+		created, idle, mostLoad))
 	Expect(idle).To(BeNumerically("<", h.Patient(10*time.Second)), "there was no load for a while")
 	Expect(created).To(BeNumerically(">=", 25))
 

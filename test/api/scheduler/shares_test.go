@@ -71,8 +71,8 @@ type churn struct {
 
 const liveClaims = 64
 
-// playRandomShares has 64 claims with random amounts on 8 GPUs. Whatever the API server says meanwhile, no GPU is overcommitted. How many of
-// a round's pods find a share before the next one depends on the scheduler's speed, so rounds go on until the test has seen enough.
+// playRandomShares has 64 claims with random amounts on 8 GPUs. Whatever the API server says meanwhile, no GPU is overcommitted. How many
+// of a round's pods find a share before the next one depends on the scheduler's speed, so rounds go on until the test has seen enough.
 func (c *cluster) playRandomShares(t *testing.T) {
 	const seed, leastRounds, mostRounds = 2105075, 8, 40
 	t.Logf("seed %d", seed)
