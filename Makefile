@@ -178,7 +178,7 @@ CRASH_FUNCTIONS := ^func Test($(CRASH_NAMES))\(
 # The race detector, which makes tests three to ten times slower, runs on the programs, and elsewhere on packages that start goroutines,
 # by themselves, by tests or by a library. It has every program wait a second at its end for races that come late, and the scripts run
 # hundreds of programs.
-GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|\.Parallel\(|httptest\.|http\.Serve|[iI]nformer|errgroup
+GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|httptest\.|http\.Serve|[iI]nformer|errgroup
 CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
 	$(call packages-with,$(GOROUTINES),*.go,api demo deployments pkg test tools) | grep -v '/test/e2e$$' | sort -u)
 

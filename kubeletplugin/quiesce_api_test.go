@@ -5,7 +5,6 @@ package kubeletplugin
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,12 +26,7 @@ func (n *node) simulateNVML() nvmlsim.Machine {
 	n.t.Helper()
 	dir := n.t.TempDir()
 	n.config.NVMLCommand = filepath.Join(dir, "fettle-nvml")
-	build := exec.CommandContext(n.t.Context(), "go", "build", "-o", n.config.NVMLCommand, "./test/nvmlsim/fettle-nvml")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-Wno-deprecated-declarations")
-	if output, err := build.CombinedOutput(); err != nil {
-		n.t.Fatalf("build the simulator: %v\n%s", err, output)
-	}
+	must(n.t, nvmlsim.Build(n.t.Context(), n.config.NVMLCommand))
 	state := filepath.Join(n.config.HostRoot, nvmlsim.WritableDir)
 	must(n.t, os.Mkdir(state, 0o755))
 	machine, err := nvmlsim.Adopt(nvmlsim.DefaultFile(state), n.config.HostRoot, nvmlsim.H100)

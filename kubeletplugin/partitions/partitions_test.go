@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +31,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/cmd/fettle-nvml/child"
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -49,17 +47,25 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
-	"github.com/fettle-dev/fettle/test/nvmlsim/library"
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
-// TestMain makes this test binary play fettle-nvml on a simulated machine, whose file is the library's, and serve a machine of pcisim.
-func TestMain(m *testing.M) {
-	pcisim.Main()
-	if len(os.Args) > 1 && os.Args[1] == "-library" {
-		syscall.Exit(child.Run(os.Args[1:], os.Stdout, os.Stderr, library.Open))
+// nvmlCommand is a fettle-nvml for simulated machines, whose file is the library's.
+var nvmlCommand string //nolint:gochecknoglobals // TestMain gives it to the tests
+
+func TestMain(m *testing.M) { os.Exit(main(m)) }
+
+func main(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "fettle-nvml-")
+	if err != nil {
+		panic(err)
 	}
-	os.Exit(m.Run())
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	nvmlCommand = filepath.Join(dir, "fettle-nvml")
+	if err := nvmlsim.Build(context.Background(), nvmlCommand); err != nil {
+		panic(err)
+	}
+	return pcisim.Run(m)
 }
 
 func must(t testing.TB, err error) {
@@ -178,12 +184,11 @@ func (p *process) says(text string) {
 
 func (n *node) process() *process {
 	n.t.Helper()
-	self, err := os.Executable()
-	must(n.t, err)
 	p := &process{node: n, holder: inventory.NewHolder(), requery: notify.New(), rescan: notify.New(), review: notify.New()}
 	p.events, p.registry = make(chan string, 100), prometheus.NewRegistry()
-	prober := nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.machine.File, Timeout: time.Minute})
+	prober := nvml.NewProber(nvml.Command{Path: nvmlCommand, LibraryPath: n.machine.File, Timeout: time.Minute})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
+	var err error
 	p.Feature, err = partitions.New(partitions.Config{
 		Node: nodefixture.Node, HostRoot: n.root, StateDir: n.state, BootID: n.boot, PCI: !n.readOnly, Interval: time.Minute, Kube: n.kube,
 		CounterForm: func(ctx context.Context) (partition.Form, error) {

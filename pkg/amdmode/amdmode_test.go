@@ -28,10 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
 
-func TestMain(m *testing.M) {
-	pcisim.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pcisim.Run(m)) }
 
 // gpu is the first of test/machines/8xmi300x, in SPX.
 func gpu() pci.Address { return pci.Address{Bus: 5} }

@@ -26,10 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
-func TestMain(m *testing.M) {
-	pcisim.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pcisim.Run(m)) }
 
 const (
 	ours, theirs = "7c6f2c1e-0000-4000-8000-000000000001", "7c6f2c1e-0000-4000-8000-000000000002"

@@ -16,10 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
-func TestMain(m *testing.M) {
-	pcisim.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pcisim.Run(m)) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

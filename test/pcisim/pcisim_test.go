@@ -17,10 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-func TestMain(m *testing.M) {
-	Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(Run(m)) }
 
 func machine(t testing.TB, name string) *sim.Machine {
 	t.Helper()

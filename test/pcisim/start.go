@@ -21,34 +21,49 @@ import (
 	"github.com/fettle-dev/fettle/test/fusetree"
 )
 
-// startVariable says where a process finds the machine that it is to serve.
-const startVariable = "FETTLE_PCISIM"
+// programVariable says where the program is that serves machines. A child that a test kills is given its parent's.
+const programVariable = "FETTLE_TEST_PCISIM"
 
-// order is what the process is to serve, and where.
+// order is what the program is to serve, and where.
 type order struct {
 	Root    string  `json:"root"`
 	Machine Machine `json:"machine"`
 }
 
-// Main serves the machine and ends the process, if Start made it. TestMain begins with it.
-func Main() {
-	file, ok := os.LookupEnv(startVariable)
-	if !ok {
-		return
+// Run builds the program that serves machines, runs the tests of a package and returns their status. TestMain ends with it. A test's own
+// binary could serve them too, but with the race detector it would be several times slower.
+func Run(m *testing.M) int {
+	if os.Getenv(programVariable) != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "pcisim-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	program := filepath.Join(dir, "pcisim")
+	build := exec.Command("go", "build", "-o", program, "github.com/fettle-dev/fettle/test/pcisim/cmd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build the simulator: %v\n%s", err, output))
+	}
+	if err := os.Setenv(programVariable, program); err != nil {
+		panic(err)
+	}
+	return m.Run()
+}
+
+// ServeOrder serves the machine that Start wrote to a file, until the end of in.
+func ServeOrder(file string, in io.Reader, out io.Writer) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the machine: %w", err)
 	}
 	var o order
-	text, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(text, &o)
+	if err := json.Unmarshal(text, &o); err != nil {
+		return fmt.Errorf("read the machine %s: %w", file, err)
 	}
-	if err == nil {
-		err = Serve(o.Root, o.Machine, os.Stdin, os.Stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	return Serve(o.Root, o.Machine, in, out)
 }
 
 // Sim is a machine that another process serves. It is safe for concurrent use.
@@ -63,8 +78,8 @@ type Sim struct {
 	end      func()
 }
 
-// Start expands a host tree and serves its sys until the test ends. The test binary's TestMain must call Main. change, unless it is nil,
-// changes the machine first.
+// Start expands a host tree and serves its sys until the test ends. TestMain must end with Run. change, unless it is nil, changes
+// the machine first.
 func Start(t testing.TB, host *sim.Machine, change func(*Machine)) *Sim {
 	t.Helper()
 	fusetree.Need(t)
@@ -88,11 +103,11 @@ func StartAt(t testing.TB, m Machine, root string) *Sim {
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "machine.json")
 	must(t, os.WriteFile(file, text, 0o600))
-	exe, err := os.Executable()
-	must(t, err)
-	command := exec.Command(exe, "-test.run=^$")
-	// The race detector of a process that is about to end would wait a second for reports.
-	command.Env = append(os.Environ(), startVariable+"="+file, "GORACE=atexit_sleep_ms=0")
+	program := os.Getenv(programVariable)
+	if program == "" {
+		t.Fatal("there is no program that serves machines: end TestMain with pcisim.Run")
+	}
+	command := exec.Command(program, "-order", file)
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt ends the test, which then ends this in order.
 	in, err := command.StdinPipe()

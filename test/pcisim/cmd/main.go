@@ -20,11 +20,18 @@ func main() {
 	major := flag.Uint("major", 0, "the major of device nodes that appear; 0: as the kernel numbers them")
 	drm := flag.Uint("drm-minor", 0, "the first minor of graphics nodes of virtual functions, with a major")
 	minor := flag.Uint("vfio-minor", 0, "the first minor of VFIO's device nodes")
+	order := flag.String("order", "", "the file of a test, which says all of the above")
 	flag.Parse()
 	numbers := pcisim.Machine{
 		VFIOMajor: uint32(*major), VFIOMinor: uint32(*minor), DRMMajor: uint32(*major), DRMMinor: uint32(*drm),
 	}
-	if err := serve(*tree, *file, numbers); err != nil {
+	var err error
+	if *order != "" {
+		err = pcisim.ServeOrder(*order, os.Stdin, os.Stdout)
+	} else {
+		err = serve(*tree, *file, numbers)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
