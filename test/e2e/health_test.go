@@ -48,7 +48,9 @@ func uncorrectable(errors int, addresses ...string) {
 	}
 }
 
-// countErrors has GPUs count errors from now on, and waits until the plugin has seen the first of them. Earlier ones are nobody's fault.
+// countErrors has GPUs that pods have count errors from now on, and waits until the plugin has seen the first of them. Earlier ones are
+// nobody's fault. Before a pod has the GPU, the plugin may not have seen yet that the spec before put another machine here, and would then
+// forget what it read.
 func countErrors(ctx context.Context, addresses ...string) {
 	GinkgoHelper()
 	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) })
@@ -128,7 +130,6 @@ func claimOfGPU(ctx context.Context, ns, name, address string, tolerations ...re
 // gpuFails is a failure from the counter of the GPU to its pod's end, and back.
 func gpuFails(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
-	countErrors(ctx, failingGPU, watchedGPU)
 	claimOfGPU(ctx, ns, "failing", failingGPU)
 	claimOfGPU(ctx, ns, "watched", watchedGPU, resourceapi.DeviceToleration{
 		Key: "fettle.dev/unhealthy", Operator: resourceapi.DeviceTolerationOpExists, Effect: resourceapi.DeviceTaintEffectNoExecute,
@@ -136,6 +137,7 @@ func gpuFails(ctx SpecContext) {
 	worker, watcher := newPod(ctx, ns, "worker", withTemplate("failing")), newPod(ctx, ns, "watcher", withTemplate("watched"))
 	running(ctx, worker, watcher)
 	healthIn(ctx, watcher, corev1.ResourceHealthStatusHealthy, "")
+	countErrors(ctx, failingGPU, watchedGPU)
 
 	say("both GPUs count an uncorrectable error")
 	uncorrectable(3, failingGPU, watchedGPU)
@@ -173,10 +175,10 @@ func gpuFails(ctx SpecContext) {
 // gpuWithheld is the same where a taint would be dropped.
 func gpuWithheld(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
-	countErrors(ctx, failingGPU)
 	claimOfGPU(ctx, ns, "failing", failingGPU)
 	worker := newPod(ctx, ns, "worker", withTemplate("failing"))
 	running(ctx, worker)
+	countErrors(ctx, failingGPU)
 
 	uncorrectable(3, failingGPU)
 	isPublished := func() (bool, error) {
