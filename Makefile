@@ -198,7 +198,7 @@ test-crash: ## Kill the plugin and the controller, lose power and fail the disk 
 		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
 		| grep -vE '^(=== |    ---)'
 
-# They wait for other programs most of their time, so two packages run at a time. The bench and the chaos test need the machine to themselves.
+# The API tests mostly wait for other programs, so two packages run at a time. The bench and the chaos test need the machine to themselves.
 API_ALONE := ./test/bench ./test/chaos
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server

@@ -48,9 +48,9 @@ func uncorrectable(errors int, addresses ...string) {
 	}
 }
 
-// countErrors has GPUs that pods have count errors from now on, and waits until the plugin has seen the first of them. Earlier ones are
-// nobody's fault. Before a pod has the GPU, the plugin may not have seen yet that the spec before put another machine here, and would then
-// forget what it read.
+// countErrors has GPUs count errors from now on, and waits until the plugin has seen the first of them. Earlier ones are nobody's fault.
+// Each GPU must be a pod's already. The spec before may have put another machine into the node. Until the plugin has seen that this one is
+// back, it forgets the counters that it reads.
 func countErrors(ctx context.Context, addresses ...string) {
 	GinkgoHelper()
 	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) })
