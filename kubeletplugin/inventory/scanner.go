@@ -55,7 +55,7 @@ type Scanner struct {
 	Config
 
 	// queried has the devices that the kernel showed when NVML last answered, and report is its answer. The library initialises every GPU of
-	// a node without persistence mode, so it is queried only if the kernel shows other devices.
+	// a node without persistence mode, so it is queried only if the kernel shows other devices. queried is nil if the report is incomplete.
 	queried []device.Device
 	report  *nvml.Report
 	// scanned is the last scan before reviews. Nil before the first.
@@ -139,7 +139,8 @@ func (s *Scanner) review(ctx context.Context) {
 	s.Metrics.observe(whole)
 }
 
-// scanHost runs discovery without NVML, and again with its report. It queries NVML only if the kernel shows other devices than before.
+// scanHost runs discovery without NVML, and again with its report. It queries NVML only if the kernel shows other devices than before, or
+// the last answer does not say how a GPU is divided.
 func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	// The tree is opened again each time: a driver container may mount over it.
 	tree, err := sysfs.Open(s.HostRoot)
@@ -156,7 +157,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 		kernel := inventory.Devices
 		opts.NVML = s.cachedQuery
 		inventory = discover.Discover(ctx, tree, opts)
-		if s.report != nil {
+		if s.report != nil && len(s.report.UnknownMIG()) == 0 {
 			s.queried = kernel
 		}
 	}

@@ -68,9 +68,10 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 	root := expand(t, "8xh100-sxm")
 	s := newScanner(t, root)
 	asked, answer := 0, errors.New("driver not ready")
+	report := nvml.Report{DriverVersion: "570.86.15"}
 	s.Query = func(context.Context) (nvml.Report, error) {
 		asked++
-		return nvml.Report{DriverVersion: "570.86.15"}, answer
+		return report, answer
 	}
 	steps := []struct {
 		name   string
@@ -90,6 +91,19 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 			expandInto(t, "empty", root)
 		}, 3},
 		{"still none", func() {}, 3},
+		{"a GPU was disturbed", func() {
+			report.Faults = []nvml.Fault{{Device: "00000000:18:00.0", Field: nvml.FieldMIG, Message: "Invalid Argument"}}
+			must(t, os.RemoveAll(root))
+			expandInto(t, "8xh100-sxm", root)
+		}, 4},
+		{"it is not any more", func() { report.Faults = nil }, 5},
+		{"no change since", func() {}, 5},
+		{"something else is not known", func() {
+			report.Faults = []nvml.Fault{{Device: "00000000:18:00.0", Field: "serial", Message: "Unknown Error"}}
+			must(t, os.RemoveAll(root))
+			expandInto(t, "2xa100-2xn6000", root)
+		}, 6},
+		{"it stays unknown", func() {}, 6},
 	}
 	for _, step := range steps {
 		step.before()

@@ -80,19 +80,12 @@ func (c *card) ofOneClaim() bool {
 	return len(c.held) == 1 && c.held[c.Device.Name] && len(c.shares) == 0 && !c.absent && c.Divided == ""
 }
 
-// cards returns the machine's GPUs by name. What a claim holds of a GPU stays, with the answers of then, while the machine or the library
-// does not show it.
+// cards returns the machine's GPUs by name. What a claim holds of a GPU stays, with the answers of then, while the machine does not show
+// the GPU.
 func (f *Feature) cards(s *inventory.Snapshot) []*card {
 	var cards []*card
 	for i := range s.Physical {
-		c := &card{Physical: s.Physical[i]}
-		if was, ok := f.memory.Cards[c.Device.Name]; ok && (c.MIG == nil && was.Physical.MIG != nil || c.AMD == nil && was.Physical.AMD != nil) {
-			if held := f.heldOf(&was.Physical); len(held) > 0 {
-				was.Physical.Device.Edits = c.Device.Edits
-				c.Physical = was.Physical
-			}
-		}
-		cards = append(cards, c)
+		cards = append(cards, &card{Physical: f.lastAnswer(s.Physical[i])})
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.memory.Cards)) {
 		known := slices.ContainsFunc(cards, func(c *card) bool { return c.Device.Name == name })
@@ -106,6 +99,20 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 	}
 	slices.SortFunc(cards, func(a, b *card) int { return cmp.Compare(a.Device.Name, b.Device.Name) })
 	return cards
+}
+
+// lastAnswer returns a GPU with the answers of before where the machine or the library does not tell now how it is divided: what a claim
+// holds of it stays, and while the library was disturbed all of it does. Steps that switch the mode look for themselves.
+func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
+	was := f.memory.Cards[p.Device.Name].Physical
+	if (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil) {
+		return p
+	}
+	if !p.MIGUnknown && len(f.heldOf(&was)) == 0 {
+		return p
+	}
+	was.Device.Edits = p.Device.Edits
+	return was
 }
 
 // heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held.

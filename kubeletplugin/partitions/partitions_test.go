@@ -559,6 +559,51 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestDisturbed: a GPU of which the library could not say how it is divided, as when its MIG mode changes meanwhile, stays published as it
+// was, and a claim for the whole GPU still has MIG mode switched off. One of which it never said so is not given whole.
+func TestDisturbed(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	small := gpu + "-mig-1g-10gb-s0"
+	p := n.process()
+	before := names(p.until("instances", has(small)), gpu)
+	p.release(p.hold("uid-1", small))
+	disturbed := func(s *inventory.Snapshot) bool {
+		return slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return strings.Contains(p.Message, " mig: ") })
+	}
+	must(t, n.machine.Script(nvmlsim.Fault{
+		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
+	}))
+	p.requery.Send()
+	s := p.until("what the library could not say", disturbed)
+	if diff := cmp.Diff(before, names(s, gpu)); diff != "" {
+		t.Errorf("devices (-before +meanwhile):\n%s", diff)
+	}
+	must(t, n.machine.Script())
+	if !n.mode() {
+		t.Error("the instance's claim left MIG mode off, so the next check shows nothing")
+	}
+	p.hold("uid-2", gpu)
+	if n.mode() {
+		t.Error("a claim has the whole GPU in MIG mode")
+	}
+	p.end()
+
+	n = start(t, true)
+	n.policy("mig", dynamic)
+	must(t, n.machine.Script(nvmlsim.Fault{
+		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
+	}))
+	p = n.process()
+	s = p.until("a decision", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
+	if got := names(s, gpu); len(got) > 0 || !disturbed(s) {
+		t.Errorf("published: %v; problems %v", got, s.Problems)
+	}
+	must(t, n.machine.Script())
+	p.rescan.Send() // as at the interval, or after a kernel's event
+	p.until("instances", has(small))
+}
+
 // TestDriverGone: claims of a whole GPU and of an instance are given back while their driver is changed, and after it was unloaded under
 // them: sysfs has no driver for the cards and the library fails. Otherwise pods end when the driver is back, and the driver comes back when
 // the pods have ended (NVIDIA/k8s-driver-manager#213).

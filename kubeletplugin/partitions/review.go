@@ -100,7 +100,7 @@ func (f *Feature) divide(c *card, now setting, s *inventory.Snapshot, held []mig
 		c.settings = partition.Settings{MIG: c.settings.MIG, Sharing: c.settings.Sharing, Strategies: c.settings.Strategies}
 		defer c.forbid(forbidden)
 	}
-	p := partition.Physical{Device: c.Device, MIG: c.MIG, AMD: c.AMD, Held: c.held, Shares: c.shares}
+	p := partition.Physical{Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, AMD: c.AMD, Held: c.held, Shares: c.shares}
 	if c.MIG != nil {
 		p.Foreign = f.foreign(c, held)
 		f.askAgain(c, held)

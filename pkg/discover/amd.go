@@ -63,10 +63,10 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 	parts := h.partitions(f.Address)
 	switch {
 	case mode != "" && mode != amdWhole:
-		d.divide(ReasonPartitioned, fmt.Errorf("the GPU is in compute partition mode %q, "+
+		d.divide(fmt.Errorf("the GPU is in compute partition mode %q, "+
 			"where its render node is only a part of it: write SPX to %s", mode, sysfs.HostPath(file(amdComputeMode))))
 	case len(parts) > 1:
-		d.divide(ReasonPartitioned, fmt.Errorf("the compute driver has %d partitions of the GPU, and its mode is %q: "+
+		d.divide(fmt.Errorf("the compute driver has %d partitions of the GPU, and its mode is %q: "+
 			"write SPX to %s", len(parts), mode, sysfs.HostPath(file(amdComputeMode))))
 	}
 	if mode != "" {

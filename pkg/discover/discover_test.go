@@ -91,6 +91,12 @@ func TestNVIDIA(t *testing.T) {
 			return nvml.Report{DriverVersion: "550.144.03", Devices: devices}, nil
 		}
 	}
+	lacking := func(field string, dev nvml.Device) func(context.Context) (nvml.Report, error) {
+		fault := nvml.Fault{Device: dev.PCIBusID, Field: field, Message: "ERROR_UNKNOWN"}
+		return func(context.Context) (nvml.Report, error) {
+			return nvml.Report{Devices: []nvml.Device{dev}, Faults: []nvml.Fault{fault}}, nil
+		}
+	}
 	const name, bus, address = "nvidia-0000-1b-00-0", "00000000:1B:00.0", "0000:1b:00.0"
 	const driver = "/proc/driver/nvidia"
 	for title, tc := range map[string]struct {
@@ -127,11 +133,18 @@ func TestNVIDIA(t *testing.T) {
 			want: []string{name, driver + " NVMLUnavailable"},
 		},
 		"NVML cannot read the memory": {
-			nvml: func(context.Context) (nvml.Report, error) {
-				return nvml.Report{
-					Devices: []nvml.Device{{PCIBusID: bus}}, Faults: []nvml.Fault{{Device: bus, Field: "memoryBytes", Message: "ERROR_UNKNOWN"}},
-				}, nil
-			},
+			nvml: lacking("memoryBytes", nvml.Device{PCIBusID: bus}), want: []string{name, address + " AttributeUnreadable"},
+		},
+		"nor the MIG mode": {
+			nvml: lacking(nvml.FieldMIGMode, nvml.Device{PCIBusID: bus}),
+			want: []string{address + " AttributeUnreadable", address + " Partitioned"},
+		},
+		"nor the instances in MIG mode": {
+			nvml: lacking(nvml.FieldMIG, nvml.Device{PCIBusID: bus, MIGMode: &mig}),
+			want: []string{address + " AttributeUnreadable", address + " Partitioned"},
+		},
+		"nor how it could be divided": {
+			nvml: lacking(nvml.FieldMIG, nvml.Device{PCIBusID: bus, MIGMode: new(false)}),
 			want: []string{name, address + " AttributeUnreadable"},
 		},
 	} {

@@ -182,6 +182,8 @@ type Physical struct {
 	Subsystem uint32 `json:"subsystem,omitempty"`
 	// MIG is what NVIDIA's library says. It is nil for a GPU that it cannot divide, and for those of other vendors.
 	MIG *nvml.MIG `json:"mig,omitempty"`
+	// MIGUnknown says that the library did not tell: MIG is nil, and the GPU may be divided.
+	MIGUnknown bool `json:"migUnknown,omitempty"`
 	// AMD are the partition modes of an AMD GPU, nil if it has none.
 	AMD *partition.AMDModes `json:"amd,omitempty"`
 	// VirtualFunctions is how many the GPU can have (sriov_totalvfs).
@@ -189,8 +191,8 @@ type Physical struct {
 }
 
 // divide records that a GPU is divided, so that programs cannot use it whole.
-func (d *draft) divide(reason string, err error) {
-	d.note(reason, err)
+func (d *draft) divide(err error) {
+	d.note(ReasonPartitioned, err)
 	d.physical.Divided = err.Error()
 }
 

@@ -39,6 +39,8 @@ type nvidiaHost struct {
 	// asked says that NVML answered, devices is what it said.
 	asked   bool
 	devices map[pci.Address]nvml.Device
+	// unknown has the GPUs of which NVML did not say how they are divided.
+	unknown map[pci.Address]bool
 }
 
 // openNVIDIA reads the driver's majors and version and asks NVML.
@@ -57,10 +59,15 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 	report, faults := askNVML(ctx, opts)
 	problems = append(problems, faults...)
 	host.asked = len(report.Devices)+len(report.Faults) > 0
-	host.devices = map[pci.Address]nvml.Device{}
+	host.devices, host.unknown = map[pci.Address]nvml.Device{}, map[pci.Address]bool{}
 	for _, dev := range report.Devices {
 		if address, err := pci.ParseBusID(dev.PCIBusID); err == nil { // Validated by whoever decoded the report.
 			host.devices[address] = dev
+		}
+	}
+	for _, id := range report.UnknownMIG() {
+		if address, err := pci.ParseBusID(id); err == nil {
+			host.unknown[address] = true
 		}
 	}
 	version, faults := nvidiaDriverVersion(tree, report)
@@ -163,6 +170,9 @@ func nvidiaDriverVersion(tree *sysfs.Tree, report nvml.Report) (string, []Proble
 // inMIGMode is why a GPU is not published whole.
 const inMIGMode = "the GPU is in MIG mode, where programs can use its partitions only: switch MIG mode off"
 
+// unknownMIG is why a GPU is not published whole that may be in MIG mode.
+const unknownMIG = "NVIDIA's library did not say how the GPU is divided, and in MIG mode programs cannot use it whole: it is asked again"
+
 // describe merges what NVML and the kernel say of one GPU.
 func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	info := readNVIDIAInformation(d, f)
@@ -172,16 +182,19 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 		d.withhold(ReasonNotResponding, errors.New(
 			"NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
 		return
-	case said.MIG == nil && said.MIGMode != nil && *said.MIGMode:
+	case said.MIG == nil && said.MIGMode != nil && *said.MIGMode && !h.unknown[f.Address]:
 		d.withhold(ReasonPartitioned, errors.New(inMIGMode))
 		return
 	case strings.EqualFold(info["GPU Excluded"], "yes"):
 		d.withhold(ReasonExcluded, errors.New("the driver was loaded with this GPU excluded (NVreg_ExcludedGpus)"))
 		return
 	}
-	d.physical.MIG = said.MIG
-	if said.MIG != nil && said.MIG.Current {
-		d.divide(ReasonPartitioned, errors.New(inMIGMode))
+	d.physical.MIG, d.physical.MIGUnknown = said.MIG, h.unknown[f.Address]
+	switch {
+	case d.physical.MIGUnknown && (said.MIGMode == nil || *said.MIGMode):
+		d.divide(errors.New(unknownMIG))
+	case said.MIG != nil && said.MIG.Current:
+		d.divide(errors.New(inMIGMode))
 	}
 	minor, err := nvidiaMinor(info, said)
 	if err != nil {

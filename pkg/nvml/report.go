@@ -65,6 +65,24 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
+// The fields of a Device that tell how the GPU is divided.
+const (
+	FieldMIGMode = "migMode"
+	FieldMIG     = "mig"
+)
+
+// UnknownMIG are the bus ids of the GPUs of which nobody knows how they are divided: the library answered the question with an error, as it
+// does where the GPU's mode changes meanwhile.
+func (r Report) UnknownMIG() []string {
+	var out []string
+	for _, fault := range r.Faults {
+		if fault.Field == FieldMIGMode || fault.Field == FieldMIG {
+			out = append(out, fault.Device)
+		}
+	}
+	return out
+}
+
 // Decode reads one report of at most 1 MiB: strict JSON, nothing after it, and every device with a bus id of its own.
 func Decode(r io.Reader) (Report, error) { return decode[Report](r, "report") }
 

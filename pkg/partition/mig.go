@@ -54,6 +54,8 @@ func (d *division) mig() {
 func (d *division) withoutMIG(want *MIG) {
 	switch {
 	case want == nil || want.Mode == MIGDisabled:
+	case d.physical.MIGUnknown:
+		d.withholdWhole(ReasonMIGMode, "NVIDIA's library did not say how the GPU is divided: it is asked again")
 	case architecture(d.physical.Device) == "":
 		d.withholdWhole(ReasonMIGMode, "NVIDIA's library says nothing of the GPU, so that nobody knows whether it is in MIG mode: see that "+
 			"nvidia.enabled is set in the chart's values, and that nvidia-smi works on the node")

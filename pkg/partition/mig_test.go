@@ -192,6 +192,24 @@ func TestMIG(t *testing.T) {
 	}
 }
 
+// TestMIGUnknown: a GPU that may be in MIG mode is whole for those only whose policy leaves MIG alone.
+func TestMIGUnknown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		settings partition.Settings
+		want     []string
+	}{
+		"no policy": {want: under("-")},
+		"disabled":  {settings: disabled(), want: under("-")},
+		"dynamic":   {settings: dynamic("3g.40gb")},
+		"static":    {settings: static(twoLarge())},
+	} {
+		got := partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIGUnknown: true}, tc.settings, partition.Kept{Counters: true})
+		if diff := cmp.Diff(tc.want, names(got.Devices)); diff != "" || (len(tc.want) == 0) != (len(got.Reasons) == 1) {
+			t.Errorf("%s (-want +got):\n%s\n%v", name, diff, got.Reasons)
+		}
+	}
+}
+
 func disabled() partition.Settings {
 	return partition.Settings{MIG: &partition.MIG{Mode: partition.MIGDisabled}}
 }

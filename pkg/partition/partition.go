@@ -113,6 +113,8 @@ type Physical struct {
 	Device device.Device
 	// MIG is what NVML says of the GPU; nil if it cannot be divided. While NVML does not answer, give its last answer.
 	MIG *nvml.MIG
+	// MIGUnknown says that NVML did not tell, and has no last answer.
+	MIGUnknown bool
 	// Foreign are the placements of instances that Fettle did not make.
 	Foreign []nvml.MIGPlacement
 	// AMD is what the kernel says of the GPU; nil if it cannot be divided.

@@ -79,7 +79,7 @@ func (q *questions) ask() {
 	if !q.has("nvmlDeviceGetMigMode") {
 		return
 	}
-	if current, pending, ret := q.gpu.GetMigMode(); q.answered("migMode", ret) {
+	if current, pending, ret := q.gpu.GetMigMode(); q.answered(nvml.FieldMIGMode, ret) {
 		on := current == gonvml.DEVICE_MIG_ENABLE
 		q.device.MIGMode = &on
 		q.mig(&nvml.MIG{Current: on, Pending: pending == gonvml.DEVICE_MIG_ENABLE})
@@ -108,7 +108,7 @@ func (q *questions) mig(mig *nvml.MIG) {
 		instances, err = instancesOf(q.gpu, profiles)
 	}
 	if err != nil {
-		q.faults = append(q.faults, nvml.Fault{Device: q.device.PCIBusID, Field: "mig", Message: err.Error()})
+		q.faults = append(q.faults, nvml.Fault{Device: q.device.PCIBusID, Field: nvml.FieldMIG, Message: err.Error()})
 		return
 	}
 	mig.Instances = plain(instances)
