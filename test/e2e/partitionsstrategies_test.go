@@ -81,6 +81,7 @@ func (g *dividedGPUs) timeSlices(ctx SpecContext) {
 	ns, other := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "long", chosen(address, longTurns))
 	newTemplate(ctx, other, "short", chosen(address, shortTurns))
+	eventuallyGivesShares(ctx, ns, "long")
 	first, second := newPod(ctx, ns, "first", withTemplate("long")), newPod(ctx, ns, "second", withTemplate("long"))
 	running(ctx, first, second)
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
