@@ -182,19 +182,19 @@ GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|httptest
 CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
 	$(call packages-with,$(GOROUTINES),*.go,api demo deployments pkg test tools) | grep -v '/test/e2e$$' | sort -u)
 
-# The repository's own tests are run by verify.
+# The repository's own tests are run by verify, and go vet by lint, so that what is compiled for the race detector is not vetted again.
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector where goroutines run
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v prometheus promtool >/dev/null || tools/debian prometheus || [ "$${CI:-}" != true ]
 	go test $(GOTEST_JSON) -skip '$(API_TESTS)|$(CRASH_TESTS)' \
 		$$(go list ./... | grep -vxF "$(CONCURRENT)" | grep -vE '/test/e2e$$|/internal/hygiene$$')
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $(CONCURRENT)
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -vet=off -race -skip '$(API_TESTS)|$(CRASH_TESTS)' $(CONCURRENT)
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin and the controller, lose power and fail the disk at every operation of their lives
-	go test -count=1 -v -timeout 20m -run '$(CRASH_TESTS)' \
+	go test -count=1 -v -vet=off -timeout 20m -run '$(CRASH_TESTS)' \
 		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
 		| grep -vE '^(=== |    ---)'
 
@@ -204,10 +204,10 @@ API_ALONE := ./test/bench ./test/chaos
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
 	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
 		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
-	go test $(GOTEST_JSON) -count=1 -p 2 -timeout 20m -run '$(API_TESTS)' \
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 2 -timeout 20m -run '$(API_TESTS)' \
 		$$(printf '%s\n' $(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test) \
 			| grep -vxF "$$(printf '%s\n' $(API_ALONE))")
-	go test $(GOTEST_JSON) -count=1 -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims; test-api has a short one
