@@ -527,7 +527,7 @@ func TestOwnInstanceIsNotForeign(t *testing.T) {
 	p.requery.Send()
 	p.until("instances", func(s *inventory.Snapshot) bool {
 		i := slices.IndexFunc(s.Physical, func(p discover.Physical) bool { return p.Device.Name == gpu })
-		return i >= 0 && len(s.Physical[i].MIG.Instances) == 1
+		return i >= 0 && s.Physical[i].MIG != nil && len(s.Physical[i].MIG.Instances) == 1
 	})
 	p.release(r)
 	p.until("all places", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 10 && len(s.Problems) == 0 })
