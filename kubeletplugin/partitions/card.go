@@ -102,7 +102,8 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 }
 
 // lastAnswer returns a GPU with the answers of before where the machine or the library does not tell now how it is divided: what a claim
-// holds of it stays, and while the library was disturbed all of it does. Steps that switch the mode look for themselves.
+// holds of it stays, and while the library was disturbed all of it does. Steps that switch the mode look for themselves. MIGUnknown still
+// says what is so now.
 func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 	was := f.memory.Cards[p.Device.Name].Physical
 	if (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil) {
@@ -111,7 +112,7 @@ func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 	if !p.MIGUnknown && len(f.heldOf(&was)) == 0 {
 		return p
 	}
-	was.Device.Edits = p.Device.Edits
+	was.Device.Edits, was.MIGUnknown = p.Device.Edits, p.MIGUnknown
 	return was
 }
 

@@ -17,7 +17,7 @@ import (
 // are destroyed since, do not count.
 func (f *Feature) foreign(c *card, held []mig.Held) []nvml.MIGPlacement {
 	f.mu.Lock()
-	held = slices.Concat(held, f.owned)
+	held = slices.Concat(held, f.owned, f.ownedBefore)
 	f.mu.Unlock()
 	report := nvml.Report{Devices: []nvml.Device{{
 		PCIBusID: c.Address.String(), UUID: device.StringOf(c.Device.Attributes[device.AttributeUUID]), MIG: c.MIG,
@@ -85,6 +85,9 @@ func (f *Feature) Query(ask func(context.Context) (nvml.Report, error)) func(con
 		if err == nil {
 			f.mu.Lock()
 			f.owned = owned
+			if len(report.UnknownMIG()) == 0 {
+				f.ownedBefore = owned
+			}
 			f.mu.Unlock()
 		}
 		return report, err

@@ -24,7 +24,7 @@ func (f *Feature) jobs(c *card) []job {
 		return f.takeBack(c.left)
 	}
 	var jobs []job
-	if c.MIG != nil {
+	if c.MIG != nil && !c.MIGUnknown { // an answer of before may lack what was made since
 		jobs = f.migJobs(c)
 	}
 	if c.settings.SRIOV != nil && c.VirtualFunctions > 0 {

@@ -100,8 +100,8 @@ type Feature struct {
 	mu sync.Mutex
 	// surroundings are what Run read last.
 	surroundings surroundings
-	// owned are the instances that were claims' or layouts' when NVIDIA's library was asked last.
-	owned []mig.Held
+	// owned are the instances that were claims' or layouts' when NVIDIA's library was asked last, ownedBefore when it last told of all GPUs.
+	owned, ownedBefore []mig.Held
 }
 
 var (

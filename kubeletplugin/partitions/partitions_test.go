@@ -516,6 +516,14 @@ func TestForeignAppears(t *testing.T) {
 	}
 }
 
+// listed says whether the library listed so many instances of the GPU.
+func listed(instances int) func(*inventory.Snapshot) bool {
+	return func(s *inventory.Snapshot) bool {
+		i := slices.IndexFunc(s.Physical, func(p discover.Physical) bool { return p.Device.Name == gpu })
+		return i >= 0 && s.Physical[i].MIG != nil && len(s.Physical[i].MIG.Instances) == instances
+	}
+}
+
 // TestOwnInstanceIsNotForeign: what the library listed while a claim had it, and what is destroyed since, is nobody's.
 func TestOwnInstanceIsNotForeign(t *testing.T) {
 	n := start(t, true)
@@ -525,10 +533,7 @@ func TestOwnInstanceIsNotForeign(t *testing.T) {
 	p.until("instances", has(small))
 	r := p.hold("uid-1", small)
 	p.requery.Send()
-	p.until("instances", func(s *inventory.Snapshot) bool {
-		i := slices.IndexFunc(s.Physical, func(p discover.Physical) bool { return p.Device.Name == gpu })
-		return i >= 0 && s.Physical[i].MIG != nil && len(s.Physical[i].MIG.Instances) == 1
-	})
+	p.until("the instance", listed(1))
 	p.release(r)
 	p.until("all places", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 10 && len(s.Problems) == 0 })
 }
@@ -559,6 +564,23 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// askedAgain waits until a question to the library that began after the script was set has been answered and reviewed: the scanner asks the
+// next one then.
+func (p *process) askedAgain() {
+	p.node.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		p.requery.Send()
+		s, err := p.node.machine.Look()
+		must(p.node.t, err)
+		if s.Calls["DeviceGetCount"] > 2 {
+			return
+		}
+		if time.Now().After(end) {
+			p.node.t.Fatalf("the library was asked %d times", s.Calls["DeviceGetCount"])
+		}
+	}
+}
+
 // TestDisturbed: a GPU of which the library could not say how it is divided, as when its MIG mode changes meanwhile, stays published as it
 // was, and a claim for the whole GPU still has MIG mode switched off. One of which it never said so is not given whole.
 func TestDisturbed(t *testing.T) {
@@ -567,14 +589,17 @@ func TestDisturbed(t *testing.T) {
 	small := gpu + "-mig-1g-10gb-s0"
 	p := n.process()
 	before := names(p.until("instances", has(small)), gpu)
-	p.release(p.hold("uid-1", small))
+	r := p.hold("uid-1", small)
+	p.requery.Send()
+	p.until("the instance", listed(1))
+	p.release(r)
 	disturbed := func(s *inventory.Snapshot) bool {
 		return slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return strings.Contains(p.Message, " mig: ") })
 	}
 	must(t, n.machine.Script(nvmlsim.Fault{
 		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
 	}))
-	p.requery.Send()
+	p.askedAgain()
 	s := p.until("what the library could not say", disturbed)
 	if diff := cmp.Diff(before, names(s, gpu)); diff != "" {
 		t.Errorf("devices (-before +meanwhile):\n%s", diff)
