@@ -198,13 +198,15 @@ test-crash: ## Kill the plugin and the controller, lose power and fail the disk 
 		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
 		| grep -vE '^(=== |    ---)'
 
-# The API tests mostly wait for other programs, so two packages run at a time. The bench and the chaos test need the machine to themselves.
+# The API tests mostly wait for other programs, so two packages run at a time, those first that take longest. The bench and the chaos test
+# need the machine to themselves.
+API_FIRST := ./test/api/scheduler ./controller
 API_ALONE := ./test/bench ./test/chaos
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
 	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
 		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
-	go test $(GOTEST_JSON) -count=1 -vet=off -p 2 -timeout 20m -run '$(API_TESTS)' \
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 2 -timeout 20m -run '$(API_TESTS)' $(API_FIRST) \
 		$$(printf '%s\n' $(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test) \
 			| grep -vxF "$$(printf '%s\n' $(API_ALONE))")
 	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
