@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/test/harness"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
@@ -218,10 +219,11 @@ func addressOf(c *nvmlsim.Card) string {
 	return address.String()
 }
 
-// empty expects that nothing of an earlier spec is left, and begins anew: no instance, no process, no fault, MIG mode off.
+// empty waits until nothing of an earlier spec is left, and begins anew: no instance, no process, no fault, MIG mode off.
 func (g *dividedGPUs) empty(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(ctx, func() []string { return g.occupied() }).Should(BeEmpty(), "an earlier spec left instances")
+	eventuallyUndivided(ctx, gpuNode)
 	Expect(g.Script()).To(Succeed())
 	Expect(g.Change(func(s *nvmlsim.State) error {
 		for _, c := range s.Cards {
@@ -256,6 +258,30 @@ func published(ctx context.Context, node string) []string {
 		}
 	}
 	slices.Sort(out)
+	return out
+}
+
+// eventuallyUndivided waits until nothing is published any more that a policy made. It stays so for a moment when the policy is gone, and
+// would be taken for the next policy's.
+func eventuallyUndivided(ctx context.Context, node string) {
+	GinkgoHelper()
+	Eventually(ctx, func() []string { return ofPolicies(ctx, node) }).Should(BeEmpty())
+}
+
+// ofPolicies lists what a node publishes of its GPUs that only a policy makes: parts, and GPUs that claims share.
+func ofPolicies(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	slicesOfPool, err := poolSlices(ctx, node+"/gpu")
+	Expect(err).NotTo(HaveOccurred())
+	var out []string
+	for i := range slicesOfPool {
+		for _, d := range slicesOfPool[i].Spec.Devices {
+			shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+			if shared || device.StringOf(d.Attributes[device.AttributeType]) != "gpu" {
+				out = append(out, d.Name)
+			}
+		}
+	}
 	return out
 }
 

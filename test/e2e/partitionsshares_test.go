@@ -67,18 +67,6 @@ func eventuallyShared(ctx context.Context, name string, want bool) {
 	}).Should(Succeed())
 }
 
-// eventuallyGivesShares waits until the scheduler gives shares of a GPU that is published so: it may learn of a slice later than who reads
-// the API, and gives the GPU whole until then.
-func eventuallyGivesShares(ctx context.Context, namespace, template string) {
-	GinkgoHelper()
-	for given := false; !given; {
-		probe := newPod(ctx, namespace, "probe", withTemplate(template))
-		running(ctx, probe)
-		given = results(onlyClaim(ctx, probe))[0].ShareID != nil
-		removePods(ctx, probe)
-	}
-}
-
 // eventuallyClosed waits until a GPU that claims share has no share for further claims: each of these took one, and there is
 // one.
 func eventuallyClosed(ctx context.Context, name string) {
@@ -115,7 +103,6 @@ func (g *dividedGPUs) shares(ctx SpecContext) {
 	eventuallyShared(ctx, wholeName(address), false)
 	removePods(ctx, alone)
 	eventuallyShared(ctx, wholeName(address), true)
-	eventuallyGivesShares(ctx, ns, "any")
 
 	first, second := newPod(ctx, ns, "first", withTemplate("any")), newPod(ctx, ns, "second", withTemplate("most"))
 	running(ctx, first, second)

@@ -81,7 +81,6 @@ func (g *dividedGPUs) timeSlices(ctx SpecContext) {
 	ns, other := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "long", chosen(address, longTurns))
 	newTemplate(ctx, other, "short", chosen(address, shortTurns))
-	eventuallyGivesShares(ctx, ns, "long")
 	first, second := newPod(ctx, ns, "first", withTemplate("long")), newPod(ctx, ns, "second", withTemplate("long"))
 	running(ctx, first, second)
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
@@ -138,6 +137,7 @@ func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
 		Eventually(ctx, func() setting { return g.setting(addressOf(c)) }).Should(Equal(setting{}))
 	}
 	dropPolicy(ctx, "e2e-foreign")
+	eventuallyUndivided(ctx, gpuNode)
 
 	say("shares by memory")
 	newPolicy(ctx, gpuNode, "e2e-foreign-shares", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{

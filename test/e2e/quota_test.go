@@ -120,7 +120,6 @@ func (g *dividedGPUs) quotaOfShares(ctx SpecContext) {
 	at := where(`device.attributes["fettle.dev"].pciAddress == "` + address + `"`)
 	newTemplate(ctx, ns, "small", spec(request("gpu", wholeClass, at, asking("2Gi"))))
 	newTemplate(ctx, ns, "large", spec(request("gpu", wholeClass, at, asking("40Gi"))))
-	eventuallyGivesShares(ctx, ns, "small")
 	first, second := newPod(ctx, ns, "first", withTemplate("small")), newPod(ctx, ns, "second", withTemplate("large"))
 	running(ctx, first, second)
 	for _, pod := range []*corev1.Pod{first, second} {
