@@ -113,7 +113,7 @@ type Physical struct {
 	Device device.Device
 	// MIG is what NVML says of the GPU; nil if it cannot be divided. While NVML does not answer, give its last answer.
 	MIG *nvml.MIG
-	// MIGUnknown says that NVML did not tell, and has no last answer.
+	// MIGUnknown says that NVML does not tell now. MIG is its last answer then, nil if there was none.
 	MIGUnknown bool
 	// Foreign are the placements of instances that Fettle did not make.
 	Foreign []nvml.MIGPlacement
