@@ -581,8 +581,21 @@ func (p *process) askedAgain() {
 	}
 }
 
-// TestDisturbed: a GPU of which the library could not say how it is divided, as when its MIG mode changes meanwhile, stays published as it
-// was, and a claim for the whole GPU still has MIG mode switched off. One of which it never said so is not given whole.
+// disturb has the library fail to tell how GPUs are divided, as it does when the MIG mode changes meanwhile.
+func (n *node) disturb() {
+	n.t.Helper()
+	must(n.t, n.machine.Script(nvmlsim.Fault{
+		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
+	}))
+}
+
+// disturbed says whether the library could not tell how a GPU is divided.
+func disturbed(s *inventory.Snapshot) bool {
+	return slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return strings.Contains(p.Message, " mig: ") })
+}
+
+// TestDisturbed: a GPU of which the library cannot say how it is divided stays published as it was. A claim for the whole GPU still has MIG
+// mode switched off.
 func TestDisturbed(t *testing.T) {
 	n := start(t, true)
 	n.policy("mig", dynamic)
@@ -593,12 +606,7 @@ func TestDisturbed(t *testing.T) {
 	p.requery.Send()
 	p.until("the instance", listed(1))
 	p.release(r)
-	disturbed := func(s *inventory.Snapshot) bool {
-		return slices.ContainsFunc(s.Problems, func(p discover.Problem) bool { return strings.Contains(p.Message, " mig: ") })
-	}
-	must(t, n.machine.Script(nvmlsim.Fault{
-		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
-	}))
+	n.disturb()
 	p.askedAgain()
 	s := p.until("what the library could not say", disturbed)
 	if diff := cmp.Diff(before, names(s, gpu)); diff != "" {
@@ -612,21 +620,21 @@ func TestDisturbed(t *testing.T) {
 	if n.mode() {
 		t.Error("a claim has the whole GPU in MIG mode")
 	}
-	p.end()
+}
 
-	n = start(t, true)
+// TestNeverTold: a GPU of which the library never said how it is divided is not given whole, and is divided once the library says so.
+func TestNeverTold(t *testing.T) {
+	n := start(t, true)
 	n.policy("mig", dynamic)
-	must(t, n.machine.Script(nvmlsim.Fault{
-		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
-	}))
-	p = n.process()
-	s = p.until("a decision", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
+	n.disturb()
+	p := n.process()
+	s := p.until("a decision", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
 	if got := names(s, gpu); len(got) > 0 || !disturbed(s) {
 		t.Errorf("published: %v; problems %v", got, s.Problems)
 	}
 	must(t, n.machine.Script())
 	p.rescan.Send() // as at the interval, or after a kernel's event
-	p.until("instances", has(small))
+	p.until("instances", has(gpu+"-mig-1g-10gb-s0"))
 }
 
 // TestDriverGone: claims of a whole GPU and of an instance are given back while their driver is changed, and after it was unloaded under

@@ -71,8 +71,8 @@ const (
 	FieldMIG     = "mig"
 )
 
-// UnknownMIG are the bus ids of the GPUs of which nobody knows how they are divided: the library answered the question with an error, as it
-// does where the GPU's mode changes meanwhile.
+// UnknownMIG are the bus ids of the GPUs whose MIG mode or instances the library could not tell. It answered the question with an error, as
+// it does when the mode changes meanwhile.
 func (r Report) UnknownMIG() []string {
 	var out []string
 	for _, fault := range r.Faults {

@@ -219,7 +219,8 @@ func addressOf(c *nvmlsim.Card) string {
 	return address.String()
 }
 
-// empty waits until nothing of an earlier spec is left, and begins anew: no instance, no process, no fault, MIG mode off.
+// empty waits until the instances of an earlier spec are gone, and what its policy had published. Then it ends all processes and faults.
+// It switches MIG mode off.
 func (g *dividedGPUs) empty(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(ctx, func() []string { return g.occupied() }).Should(BeEmpty(), "an earlier spec left instances")
@@ -246,16 +247,24 @@ func (g *dividedGPUs) occupied() []string {
 	return out
 }
 
-// published are the names of a node's GPUs and their parts.
-func published(ctx context.Context, node string) []string {
+// publishedGPUs are a node's GPUs and their parts, as its slices have them.
+func publishedGPUs(ctx context.Context, node string) []resourceapi.Device {
 	GinkgoHelper()
 	slicesOfPool, err := poolSlices(ctx, node+"/gpu")
 	Expect(err).NotTo(HaveOccurred())
-	var out []string
+	var out []resourceapi.Device
 	for i := range slicesOfPool {
-		for _, d := range slicesOfPool[i].Spec.Devices {
-			out = append(out, d.Name)
-		}
+		out = append(out, slicesOfPool[i].Spec.Devices...)
+	}
+	return out
+}
+
+// published are the names of a node's GPUs and their parts.
+func published(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	var out []string
+	for _, d := range publishedGPUs(ctx, node) {
+		out = append(out, d.Name)
 	}
 	slices.Sort(out)
 	return out
@@ -271,15 +280,10 @@ func eventuallyUndivided(ctx context.Context, node string) {
 // ofPolicies lists what a node publishes of its GPUs that only a policy makes: parts, and GPUs that claims share.
 func ofPolicies(ctx context.Context, node string) []string {
 	GinkgoHelper()
-	slicesOfPool, err := poolSlices(ctx, node+"/gpu")
-	Expect(err).NotTo(HaveOccurred())
 	var out []string
-	for i := range slicesOfPool {
-		for _, d := range slicesOfPool[i].Spec.Devices {
-			shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
-			if shared || device.StringOf(d.Attributes[device.AttributeType]) != "gpu" {
-				out = append(out, d.Name)
-			}
+	for _, d := range publishedGPUs(ctx, node) {
+		if isShared(&d) || device.StringOf(d.Attributes[device.AttributeType]) != "gpu" {
+			out = append(out, d.Name)
 		}
 	}
 	return out

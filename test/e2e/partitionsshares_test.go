@@ -59,12 +59,17 @@ func eventuallyShared(ctx context.Context, name string, want bool) {
 		for i := range found {
 			for _, d := range found[i].Spec.Devices {
 				if d.Name == name {
-					shared = append(shared, d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations)
+					shared = append(shared, isShared(&d))
 				}
 			}
 		}
 		g.Expect(shared).To(Equal([]bool{want}))
 	}).Should(Succeed())
+}
+
+// isShared says whether several claims can have a device.
+func isShared(d *resourceapi.Device) bool {
+	return d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
 }
 
 // eventuallyClosed waits until a GPU that claims share has no share for further claims: each of these took one, and there is
