@@ -60,11 +60,22 @@ type rule struct {
 	Labels, Annotations map[string]string
 }
 
+// group is a group of rules.yaml.
+type group struct {
+	Name  string
+	Rules []rule
+}
+
+func groups(t *testing.T) []group {
+	t.Helper()
+	var file struct{ Groups []group }
+	must(t, sigsyaml.Unmarshal(read(t, files+"/rules.yaml"), &file))
+	return file.Groups
+}
+
 func rules(t *testing.T) (all []rule) {
 	t.Helper()
-	var file struct{ Groups []struct{ Rules []rule } }
-	must(t, sigsyaml.Unmarshal(read(t, files+"/rules.yaml"), &file))
-	for _, g := range file.Groups {
+	for _, g := range groups(t) {
 		all = append(all, g.Rules...)
 	}
 	if len(all) == 0 {

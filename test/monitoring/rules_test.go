@@ -5,6 +5,7 @@ package monitoring
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,21 @@ func TestRules(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "rules_test.yaml"), read(t, cases), 0o600))
 	promtool(t, dir, "check", "rules", "rules.yaml")
 	promtool(t, dir, "test", "rules", "rules_test.yaml")
+}
+
+// TestOrder: the cases name all groups in the order of the rules. Without it, promtool evaluates them in an order of chance.
+func TestOrder(t *testing.T) {
+	var file struct {
+		Order []string `json:"group_eval_order"`
+	}
+	must(t, sigsyaml.Unmarshal(read(t, cases), &file))
+	var want []string
+	for _, g := range groups(t) {
+		want = append(want, g.Name)
+	}
+	if !slices.Equal(file.Order, want) {
+		t.Errorf("group_eval_order of %s is %q, and the groups are %q", cases, file.Order, want)
+	}
 }
 
 // TestEveryAlertIsTested: each alert is expected to fire in one case, and not to in another. Each recording rule is used.
