@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/test/fusetree"
@@ -37,18 +34,12 @@ type Answer struct {
 // Serve mounts the machine at root and obeys commands until there are no more; then the machine is gone.
 func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	s := newModel(m)
-	top := &fs.Inode{}
-	none := time.Duration(0)
-	server, err := fs.Mount(root, top, &fs.Options{
-		MountOptions: fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "fpgasim", Name: "fpgasim"},
-		EntryTimeout: &none, AttrTimeout: &none,
-		OnAdd: func(ctx context.Context) {
-			s.tree = &tree{Tree: fusetree.New(top, m.Base), dev: m.Dev}
-			s.tree.grow(ctx, m, s)
-		},
+	server, err := fusetree.Mount(root, "fpgasim", m.Base, func(ctx context.Context, grown *fusetree.Tree) {
+		s.tree = &tree{Tree: grown, dev: m.Dev}
+		s.tree.grow(ctx, m, s)
 	})
 	if err != nil {
-		return fmt.Errorf("mount the simulated machine at %s: %w", root, err)
+		return err
 	}
 	defer func() {
 		s.resume()

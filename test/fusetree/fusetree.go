@@ -6,9 +6,11 @@ package fusetree
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -45,7 +47,7 @@ type opened struct{ text string }
 
 // Open implements the file system.
 func (a *Attribute) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return &opened{}, fuse.FOPEN_DIRECT_IO, 0
+	return &opened{}, fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH, 0
 }
 
 // Read implements the file system.
@@ -79,8 +81,24 @@ type Tree struct {
 	base string
 }
 
-// New makes a tree below an inode, which is the directory base of the machine: empty for the whole of it.
-func New(root *fs.Inode, base string) *Tree { return &Tree{root: root, base: base} }
+// Mount serves at a directory the tree that grow makes. base is the directory of the machine that is served, empty for the whole of it.
+// The kernel keeps names, links and modes for as long as it likes: programs look far more often than anything changes, and every element of
+// a path would be a question to this process. So only Add and Remove may change the tree.
+func Mount(dir, program, base string, grow func(context.Context, *Tree)) (*fuse.Server, error) {
+	t := &Tree{root: &fs.Inode{}, base: base}
+	long := time.Hour
+	server, err := fs.Mount(dir, t.root, &fs.Options{
+		MountOptions: fuse.MountOptions{
+			DirectMountStrict: true, AllowOther: true, FsName: program, Name: program, EnableSymlinkCaching: true,
+		},
+		EntryTimeout: &long, AttrTimeout: &long,
+		OnAdd: func(ctx context.Context) { grow(ctx, t) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount the simulated machine at %s: %w", dir, err)
+	}
+	return server, nil
+}
 
 // below is a name relative to what is served.
 func (t *Tree) below(name string) (string, bool) {
@@ -107,7 +125,8 @@ func (t *Tree) Add(ctx context.Context, name string, ops fs.InodeEmbedder, mode 
 			dir = child
 		}
 	}
-	dir.AddChild(path.Base(name), t.root.NewPersistentInode(ctx, ops, fs.StableAttr{Mode: mode}), true)
+	child := t.root.NewPersistentInode(ctx, ops, fs.StableAttr{Mode: mode})
+	change(dir, path.Base(name), child, func(name string) { dir.AddChild(name, child, true) })
 }
 
 // Remove takes away a file, or a directory with all that is in it.
@@ -124,7 +143,23 @@ func (t *Tree) Remove(name string) {
 			}
 		}
 	}
-	dir.RmChild(path.Base(name))
+	change(dir, path.Base(name), nil, func(name string) { dir.RmChild(name) })
+}
+
+// change does what gives a name of a directory another meaning, and has the kernel look it up again. It knows none (ENOENT) that nobody
+// looked up, and none at all before it is mounted (ENOSYS). An answer that is under way may put the old meaning back: go-fuse enters into
+// the tree whatever a lookup has found. The kernel waits for those lookups before it forgets the name, so what stands then stays.
+// Nothing that answers a lookup may need what the caller has locked.
+func change(dir *fs.Inode, name string, want *fs.Inode, do func(name string)) {
+	for {
+		do(name)
+		if errno := dir.NotifyEntry(name); errno != 0 && errno != syscall.ENOENT && errno != syscall.ENOSYS {
+			panic(fmt.Sprintf("fusetree: the kernel does not forget %q: %v", name, errno))
+		}
+		if dir.GetChild(name) == want {
+			return
+		}
+	}
 }
 
 // Text is a file of one line that is made when it is read.

@@ -9,10 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/test/fusetree"
@@ -21,18 +18,12 @@ import (
 // Serve mounts the machine's sys at root and obeys commands until there are no more; then it is gone.
 func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	s := newModel(m)
-	top := &fs.Inode{}
-	none := time.Duration(0)
-	_, err = fs.Mount(root, top, &fs.Options{
-		MountOptions: fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "pcisim", Name: "pcisim"},
-		EntryTimeout: &none, AttrTimeout: &none,
-		OnAdd: func(ctx context.Context) {
-			s.tree = fusetree.New(top, "sys")
-			s.grow(ctx)
-		},
+	_, err = fusetree.Mount(root, "pcisim", "sys", func(ctx context.Context, tree *fusetree.Tree) {
+		s.tree = tree
+		s.grow(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("mount the simulated machine at %s: %w", root, err)
+		return err
 	}
 	// What is under way ends with this process, so that it need not be waited for.
 	defer func() { err = errors.Join(err, unix.Unmount(root, unix.MNT_DETACH)) }()
