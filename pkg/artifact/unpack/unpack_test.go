@@ -205,9 +205,9 @@ func TestMountImage(t *testing.T) {
 	t.Logf("%d entries mounted", len(tree.Entries))
 }
 
-// TestCompressibleCache: what an autotuner leaves, some hundred variants of one kernel that differ in a few numbers, is far from a bomb,
+// TestHugeCache: what an autotuner leaves, some hundred variants of one kernel that differ in a few numbers, is far from a bomb,
 // at any point and with the compressor that makes the most of it.
-func TestCompressibleCache(t *testing.T) {
+func TestHugeCache(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	add := func(name string, content []byte) {
