@@ -182,7 +182,8 @@ GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|httptest
 CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
 	$(call packages-with,$(GOROUTINES),*.go,api demo deployments pkg test tools) | grep -v '/test/e2e$$' | sort -u)
 
-# Tests of so much data that they would take minutes with the race detector. They run without it, and have no goroutines that others lack.
+# Tests of so much data that they would take minutes with the race detector. They run without it: other tests of their packages start the
+# same goroutines, and run with it.
 HUGE_TESTS := ^TestHuge
 HUGE_FUNCTIONS := ^func TestHuge
 
@@ -194,7 +195,8 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 	go test $(GOTEST_JSON) -skip '$(API_TESTS)|$(CRASH_TESTS)' \
 		$$(go list ./... | grep -vxF "$(CONCURRENT)" | grep -vE '/test/e2e$$|/internal/hygiene$$')
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -vet=off -race -skip '$(API_TESTS)|$(CRASH_TESTS)|$(HUGE_TESTS)' $(CONCURRENT)
-	go test $(GOTEST_JSON) -run '$(HUGE_TESTS)' $(call packages-with,$(HUGE_FUNCTIONS),*_test.go,pkg)
+	go test $(GOTEST_JSON) -run '$(HUGE_TESTS)' \
+		$(call packages-with,$(HUGE_FUNCTIONS),*_test.go,api cmd controller demo deployments kubeletplugin pkg test tools)
 	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
 
 .PHONY: test-crash

@@ -77,7 +77,7 @@ func crowd(t testing.TB, mediaType string, n int) packed {
 	return pack(t, mediaType, b.Bytes())
 }
 
-// hostileTrees are of the size of every day.
+// hostileTrees are the images of ordinary size.
 func hostileTrees(t testing.TB) []hostile {
 	t.Helper()
 	good := in{name: cacheDir + "a/kernel.cubin", content: "kernel"}
