@@ -287,14 +287,12 @@ func freeDevice(ctx context.Context, claims ...*resourceapi.ResourceClaim) resou
 		free = results(c)[0]
 		taken[free.Pool+"/"+free.Device] = true
 	}
-	slices, err := poolSlices(ctx, free.Pool)
+	devices, err := poolDevices(ctx, free.Pool)
 	Expect(err).NotTo(HaveOccurred())
-	for _, slice := range slices {
-		for _, d := range slice.Spec.Devices {
-			if !taken[free.Pool+"/"+d.Name] {
-				free.Device = d.Name
-				return free
-			}
+	for _, d := range devices {
+		if !taken[free.Pool+"/"+d.Name] {
+			free.Device = d.Name
+			return free
 		}
 	}
 	Fail("pool " + free.Pool + " has no other device")

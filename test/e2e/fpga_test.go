@@ -676,24 +676,16 @@ func (f *fpgas) tenants(ctx SpecContext) {
 func (f *fpgas) eventuallyKept(ctx context.Context, port int, namespace string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+		region, err := publishedRegion(ctx, f.device(port))
 		g.Expect(err).NotTo(HaveOccurred())
-		var kept []string
-		published := false
-		for _, s := range slices {
-			for _, d := range s.Spec.Devices {
-				if d.Name != f.device(port) {
-					continue
-				}
-				published = true
-				for _, t := range d.Taints {
-					kept = append(kept, t.Key+"="+t.Value)
-				}
-			}
-		}
 		if older {
-			g.Expect(published).To(BeFalse())
+			g.Expect(region).To(BeNil())
 			return
+		}
+		g.Expect(region).NotTo(BeNil())
+		var kept []string
+		for _, t := range region.Taints {
+			kept = append(kept, t.Key+"="+t.Value)
 		}
 		g.Expect(kept).To(ContainElement("fettle.dev/tenant=" + namespace))
 	}).Should(Succeed())
@@ -841,15 +833,13 @@ func (f *fpgas) broken(ctx SpecContext) {
 
 // publishedRegion is a region as the node's slices have it, nil if they do not.
 func publishedRegion(ctx context.Context, name string) (*resourceapi.Device, error) {
-	slices, err := poolSlices(ctx, fpgaNode+"/fpga")
+	devices, err := poolDevices(ctx, fpgaNode+"/fpga")
 	if err != nil {
 		return nil, err
 	}
-	for i := range slices {
-		for j := range slices[i].Spec.Devices {
-			if d := &slices[i].Spec.Devices[j]; d.Name == name {
-				return d, nil
-			}
+	for i := range devices {
+		if devices[i].Name == name {
+			return &devices[i], nil
 		}
 	}
 	return nil, nil //nolint:nilnil // documented above

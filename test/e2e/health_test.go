@@ -63,16 +63,14 @@ func countErrors(ctx context.Context, addresses ...string) {
 
 // taintsOf are the effects of a GPU's taints, and whether it is published at all.
 func taintsOf(ctx context.Context, address string) (effects []string, published bool, err error) {
-	slices, err := poolSlices(ctx, mixedNode+"/gpu")
-	for i := range slices {
-		for _, d := range slices[i].Spec.Devices {
-			if d.Name != harness.PCIName("amd", address) {
-				continue
-			}
-			published = true
-			for _, t := range d.Taints {
-				effects = append(effects, t.Key+":"+string(t.Effect))
-			}
+	devices, err := poolDevices(ctx, mixedNode+"/gpu")
+	for _, d := range devices {
+		if d.Name != harness.PCIName("amd", address) {
+			continue
+		}
+		published = true
+		for _, t := range d.Taints {
+			effects = append(effects, t.Key+":"+string(t.Effect))
 		}
 	}
 	return effects, published, err

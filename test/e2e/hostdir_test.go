@@ -128,15 +128,13 @@ func eventuallyWithheld(ctx context.Context, want int32) {
 func eventuallyPublished(ctx context.Context, pool string, devices ...string) {
 	GinkgoHelper()
 	Expect(h.Poll(ctx, "the slices of pool "+pool, soon, func(ctx context.Context) error {
-		slices, err := poolSlices(ctx, pool)
+		published, err := poolDevices(ctx, pool)
 		if err != nil {
 			return err
 		}
 		names := []string{}
-		for i := range slices {
-			for _, d := range slices[i].Spec.Devices {
-				names = append(names, d.Name)
-			}
+		for _, d := range published {
+			names = append(names, d.Name)
 		}
 		if equal, _ := ConsistOf(devices).Match(names); !equal {
 			return fmt.Errorf("has %v, want %v", names, devices)
@@ -158,4 +156,14 @@ func poolSlices(ctx context.Context, pool string) ([]resourceapi.ResourceSlice, 
 		}
 	}
 	return out, nil
+}
+
+// poolDevices are the devices of one pool.
+func poolDevices(ctx context.Context, pool string) ([]resourceapi.Device, error) {
+	found, err := poolSlices(ctx, pool)
+	var out []resourceapi.Device
+	for i := range found {
+		out = append(out, found[i].Spec.Devices...)
+	}
+	return out, err
 }

@@ -247,31 +247,21 @@ func (g *dividedGPUs) occupied() []string {
 	return out
 }
 
-// publishedGPUs are a node's GPUs and their parts, as its slices have them.
-func publishedGPUs(ctx context.Context, node string) []resourceapi.Device {
-	GinkgoHelper()
-	slicesOfPool, err := poolSlices(ctx, node+"/gpu")
-	Expect(err).NotTo(HaveOccurred())
-	var out []resourceapi.Device
-	for i := range slicesOfPool {
-		out = append(out, slicesOfPool[i].Spec.Devices...)
-	}
-	return out
-}
-
 // published are the names of a node's GPUs and their parts.
 func published(ctx context.Context, node string) []string {
 	GinkgoHelper()
+	devices, err := poolDevices(ctx, node+"/gpu")
+	Expect(err).NotTo(HaveOccurred())
 	var out []string
-	for _, d := range publishedGPUs(ctx, node) {
+	for _, d := range devices {
 		out = append(out, d.Name)
 	}
 	slices.Sort(out)
 	return out
 }
 
-// eventuallyUndivided waits until nothing is published any more that a policy made. It stays so for a moment when the policy is gone, and
-// would be taken for the next policy's.
+// eventuallyUndivided waits until nothing is published any more that a policy made. What it made stays published for a moment after the
+// policy is deleted, and a spec would take it for the next policy's.
 func eventuallyUndivided(ctx context.Context, node string) {
 	GinkgoHelper()
 	Eventually(ctx, func() []string { return ofPolicies(ctx, node) }).Should(BeEmpty())
@@ -280,8 +270,10 @@ func eventuallyUndivided(ctx context.Context, node string) {
 // ofPolicies lists what a node publishes of its GPUs that only a policy makes: parts, and GPUs that claims share.
 func ofPolicies(ctx context.Context, node string) []string {
 	GinkgoHelper()
+	devices, err := poolDevices(ctx, node+"/gpu")
+	Expect(err).NotTo(HaveOccurred())
 	var out []string
-	for _, d := range publishedGPUs(ctx, node) {
+	for _, d := range devices {
 		if isShared(&d) || device.StringOf(d.Attributes[device.AttributeType]) != "gpu" {
 			out = append(out, d.Name)
 		}

@@ -73,19 +73,17 @@ func bindAgain(ctx context.Context, address string) {
 func eventuallyTainted(ctx context.Context, address string, want ...string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		pool, err := poolSlices(ctx, gpuNode+"/gpu")
+		devices, err := poolDevices(ctx, gpuNode+"/gpu")
 		g.Expect(err).NotTo(HaveOccurred())
 		published := false
 		var got []string
-		for i := range pool {
-			for _, d := range pool[i].Spec.Devices {
-				if d.Name != wholeName(address) {
-					continue
-				}
-				published = true
-				for _, t := range d.Taints {
-					got = append(got, t.Value+":"+string(t.Effect))
-				}
+		for _, d := range devices {
+			if d.Name != wholeName(address) {
+				continue
+			}
+			published = true
+			for _, t := range d.Taints {
+				got = append(got, t.Value+":"+string(t.Effect))
 			}
 		}
 		g.Expect(published).To(BeTrue())

@@ -103,14 +103,12 @@ func uuidsOf(c *nvmlsim.Card) (out []string) {
 // attributeValues are the values of an attribute of the parts of a card.
 func attributeValues(ctx context.Context, node, address, name string) (out []string) {
 	GinkgoHelper()
-	list, err := poolSlices(ctx, node+"/gpu")
+	devices, err := poolDevices(ctx, node+"/gpu")
 	Expect(err).NotTo(HaveOccurred())
-	for i := range list {
-		for _, d := range list[i].Spec.Devices {
-			value := d.Attributes[resourceapi.QualifiedName(name)].StringValue
-			if strings.HasPrefix(d.Name, wholeName(address)+"-") && value != nil {
-				out = append(out, *value)
-			}
+	for _, d := range devices {
+		value := d.Attributes[resourceapi.QualifiedName(name)].StringValue
+		if strings.HasPrefix(d.Name, wholeName(address)+"-") && value != nil {
+			out = append(out, *value)
 		}
 	}
 	return out

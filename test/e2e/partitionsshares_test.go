@@ -53,14 +53,12 @@ func (g *dividedGPUs) noShares(ctx SpecContext) {
 func eventuallyShared(ctx context.Context, name string, want bool) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		found, err := poolSlices(ctx, gpuNode+"/gpu")
+		devices, err := poolDevices(ctx, gpuNode+"/gpu")
 		g.Expect(err).NotTo(HaveOccurred())
 		var shared []bool
-		for i := range found {
-			for _, d := range found[i].Spec.Devices {
-				if d.Name == name {
-					shared = append(shared, isShared(&d))
-				}
+		for _, d := range devices {
+			if d.Name == name {
+				shared = append(shared, isShared(&d))
 			}
 		}
 		g.Expect(shared).To(Equal([]bool{want}))
@@ -77,14 +75,12 @@ func isShared(d *resourceapi.Device) bool {
 func eventuallyClosed(ctx context.Context, name string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		found, err := poolSlices(ctx, gpuNode+"/gpu")
+		devices, err := poolDevices(ctx, gpuNode+"/gpu")
 		g.Expect(err).NotTo(HaveOccurred())
 		var shares []int64
-		for i := range found {
-			for _, d := range found[i].Spec.Devices {
-				if total, ok := d.Capacity["shares"]; ok && d.Name == name {
-					shares = append(shares, total.Value.Value())
-				}
+		for _, d := range devices {
+			if total, ok := d.Capacity["shares"]; ok && d.Name == name {
+				shares = append(shares, total.Value.Value())
 			}
 		}
 		g.Expect(shares).To(Equal([]int64{1}))

@@ -217,19 +217,15 @@ func killController(ctx context.Context) {
 func eventuallyUpgradeTaints(ctx context.Context, node string, want bool) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		pool, err := poolSlices(ctx, node+"/gpu")
+		devices, err := poolDevices(ctx, node+"/gpu")
 		g.Expect(err).NotTo(HaveOccurred())
-		devices := 0
-		for i := range pool {
-			for _, d := range pool[i].Spec.Devices {
-				devices++
-				tainted := false
-				for _, t := range d.Taints {
-					tainted = tainted || t.Key == v1alpha1.UpgradeAnnotation
-				}
-				g.Expect(tainted).To(Equal(want), d.Name)
+		for _, d := range devices {
+			tainted := false
+			for _, t := range d.Taints {
+				tainted = tainted || t.Key == v1alpha1.UpgradeAnnotation
 			}
+			g.Expect(tainted).To(Equal(want), d.Name)
 		}
-		g.Expect(devices).NotTo(BeZero())
+		g.Expect(devices).NotTo(BeEmpty())
 	}).Should(Succeed())
 }

@@ -125,8 +125,7 @@ func (t *Tree) Add(ctx context.Context, name string, ops fs.InodeEmbedder, mode 
 			dir = child
 		}
 	}
-	child := t.root.NewPersistentInode(ctx, ops, fs.StableAttr{Mode: mode})
-	change(dir, path.Base(name), child, func(name string) { dir.AddChild(name, child, true) })
+	enter(dir, path.Base(name), t.root.NewPersistentInode(ctx, ops, fs.StableAttr{Mode: mode}))
 }
 
 // Remove takes away a file, or a directory with all that is in it.
@@ -143,20 +142,27 @@ func (t *Tree) Remove(name string) {
 			}
 		}
 	}
-	change(dir, path.Base(name), nil, func(name string) { dir.RmChild(name) })
+	enter(dir, path.Base(name), nil)
 }
 
-// change does what gives a name of a directory another meaning, and has the kernel look it up again. It knows none (ENOENT) that nobody
-// looked up, and none at all before it is mounted (ENOSYS). An answer that is under way may put the old meaning back: go-fuse enters into
-// the tree whatever a lookup has found. The kernel waits for those lookups before it forgets the name, so what stands then stays.
-// Nothing that answers a lookup may need what the caller has locked.
-func change(dir *fs.Inode, name string, want *fs.Inode, do func(name string)) {
+// enter gives a name of a directory to another file, or to none where child is nil, and has the kernel ask for the name again. The kernel
+// answers ENOENT if nobody asked for it yet; go-fuse answers ENOSYS before the tree is mounted.
+//
+// A lookup that is under way may put the old file back: go-fuse enters into the tree whatever a lookup has found. The kernel waits for such
+// lookups before it forgets the name. So the loop ends when the name still is the new file's after that.
+//
+// The kernel's wait must not be for the caller: a lookup may not need a lock that the caller has.
+func enter(dir *fs.Inode, name string, child *fs.Inode) {
 	for {
-		do(name)
+		if child == nil {
+			dir.RmChild(name)
+		} else {
+			dir.AddChild(name, child, true)
+		}
 		if errno := dir.NotifyEntry(name); errno != 0 && errno != syscall.ENOENT && errno != syscall.ENOSYS {
 			panic(fmt.Sprintf("fusetree: the kernel does not forget %q: %v", name, errno))
 		}
-		if dir.GetChild(name) == want {
+		if dir.GetChild(name) == child {
 			return
 		}
 	}
