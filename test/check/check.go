@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package check has what tests of all packages check in the same way.
+package check
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience is how long Eventually waits. It says nothing about how fast anything must be: it ends a test whose condition never holds, on a
+// machine that may be busy with other things.
+const Patience = 2 * time.Minute
+
+const (
+	firstPause   = time.Millisecond
+	longestPause = 50 * time.Millisecond
+)
+
+// Eventually waits until the condition holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for pause := firstPause; !holds(); pause = min(2*pause, longestPause) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", Patience, what)
+		}
+		<-time.After(pause)
+	}
+}
