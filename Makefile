@@ -18,6 +18,7 @@ FUZZTIME ?= 10s
 PUSH ?=
 OUT ?= dist/machine.txtar
 PROCS ?= 2
+ALL ?=
 RUN ?= 01-one-gpu
 
 CACHE := $(CURDIR)/.cache
@@ -37,7 +38,7 @@ GOBUILD = go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(V
 export FETTLE_CACHE := $(CACHE)
 export FETTLE_IMAGES := $(CURDIR)/dist/images
 export FETTLE_VERSION := $(VERSION)
-export EMULATE NODES
+export EMULATE NODES PODS
 export PATH := $(CURDIR)/$(BIN):$(CACHE)/bin:$(TOOLS):$(PATH)
 
 .PHONY: help
@@ -134,6 +135,8 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 # The parts of verify and of test. Each is made by itself, and what took longest is listed at the end.
 VERIFY := lint hygiene helm-lint build-cross
 TEST := test-unit test-crash test-api test-vm test-demo test-e2e test-e2e-older
+# What test-all makes besides, by hand and before an issue is called resolved.
+TEST_LATER := chaos test-vm-demo test-vm-e2e fuzz-short
 STAGES := go run ./tools/stages $(MAKE)
 
 .PHONY: ci
@@ -160,8 +163,13 @@ helm-lint: $(TOOLS)/helm ## Lint the chart
 	$< lint --quiet --strict deployments/helm/fettle
 
 .PHONY: test
-test: ## Run all tests: unit, crashes, then real API server, real kernel, then real nodes: the demo, the newest and the oldest API
+test: ## Run the first tier: unit, crashes, then real API server, real kernel, then real nodes: every feature once, in 30 minutes
 	@$(STAGES) $(TEST)
+
+# ALL=1 has a target run its second tier too: docs/design/testing.md says what belongs to it.
+.PHONY: test-all
+test-all: ## Run both tiers: storms, upgrades between versions, chaos in full, a cluster in the virtual machine, fuzzing; hours
+	@ALL=1 $(STAGES) $(TEST) $(TEST_LATER)
 
 # packages-with,PATTERN,FILES,DIRECTORIES: the packages of this module that have a file with a line of the pattern.
 packages-with = $$(grep -rlE '$(1)' --include='$(2)' --exclude-dir=cluster $(3) | xargs -n1 dirname | sort -u | sed 's|^|./|')
@@ -209,17 +217,19 @@ test-crash: ## Kill the plugin and the controller, lose power and fail the disk 
 # need the machine to themselves.
 API_FIRST := ./test/api/scheduler ./controller
 API_ALONE := ./test/bench ./test/chaos
+# As an older Kubernetes, the first tier plays the scenarios in which the scheduler does something else.
+SHORT = $(if $(ALL),,-short)
 .PHONY: test-api
 test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run the tests against a real API server
 	@{ command -v chromium && command -v fish && command -v zsh && [ -e /usr/share/bash-completion/bash_completion ]; } >/dev/null || \
 		tools/debian bash-completion chromium fish zsh || [ "$${CI:-}" != true ]
-	go test $(GOTEST_JSON) -count=1 -vet=off -p 2 -timeout 20m -run '$(API_TESTS)' $(API_FIRST) \
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 2 -timeout 20m $(SHORT) -run '$(API_TESTS)' $(API_FIRST) \
 		$$(printf '%s\n' $(call packages-with,$(API_FUNCTIONS),*_test.go,cmd controller kubeletplugin pkg test) \
 			| grep -vxF "$$(printf '%s\n' $(API_ALONE))")
-	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m $(SHORT) -run '$(API_TESTS)' $(API_ALONE)
 
 .PHONY: chaos
-chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims; test-api has a short one
+chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims, as test-all does; test-api has a short one
 	go test -count=1 -v -timeout 30m -run '^TestAPI$$' ./test/chaos -args -chaos.prepares=5000 -chaos.limit=25m
 
 # Makes a target where nodes can run. Without root, or on a kernel that lacks something, one line says why; CI must not skip.
@@ -233,8 +243,11 @@ define on-nodes
 endef
 
 .PHONY: test-e2e
-test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; EMULATE=1.34 as an older Kubernetes
+test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; ALL=1 those of both tiers, EMULATE=1.34 as an older Kubernetes
 	$(call on-nodes,test-e2e-here)
+
+# A spec of the second tier has the label all. Who names specs by FOCUS wants them, whatever their tier.
+E2E_FILTER = $(if $(ALL)$(FOCUS),$(LABELS),$(if $(LABELS),($(LABELS)) && )!all)
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
@@ -243,7 +256,7 @@ test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	@command -v prometheus >/dev/null || tools/debian prometheus
 	@command -v crun >/dev/null && command -v podman >/dev/null || tools/debian crun podman
-	go tool ginkgo --no-color --procs=$(PROCS) --timeout=55m $(if $(FOCUS),--focus='$(FOCUS)') $(if $(LABELS),--label-filter='$(LABELS)') ./test/e2e
+	go tool ginkgo --no-color --procs=$(PROCS) --timeout=110m $(if $(FOCUS),--focus='$(FOCUS)') --label-filter='$(E2E_FILTER)' ./test/e2e
 
 # The oldest Kubernetes that the chart accepts.
 OLDEST = 1.34
@@ -257,8 +270,8 @@ attack: ## Have three tenants attack a node for ATTACK (5m), and compare how lon
 PODS ?= 500
 
 .PHONY: partitions
-partitions: ## Have PODS (500) random pods ask for parts of eight H100 and for whole ones; test-e2e has 80
-	@PODS=$(PODS) $(MAKE) test-e2e PROCS=1 FOCUS='never lets two claims have the same slices'
+partitions: ## Have PODS (500) random pods ask for parts of eight H100 and for whole ones, as test-all does
+	@$(MAKE) test-e2e PROCS=1 FOCUS='never lets two claims have the same slices'
 
 # Kubelet, runtime and kernel are the same in both runs: specs that show no more than what these and the plugin do are called node.
 .PHONY: test-e2e-older

@@ -30,8 +30,9 @@ import (
 func refusesWrongConfigs() {
 	It("refuses a wrong configuration in a claim, a template or a class, with the field's path", wrongConfigs)
 	It("refuses at Prepare, with an Event and a condition, what slipped past admission", slippedThrough)
-	It("lets claims of other drivers pass untouched, with the webhook up and down", otherDrivers)
-	It("warns of a configuration for another driver when it is applied, and in an Event at Prepare", ignoredConfig)
+	It("lets claims of other drivers pass untouched, with the webhook up and down", later("takes the webhook down and up again"), otherDrivers)
+	It("warns of a configuration for another driver when it is applied, and in an Event at Prepare", later("unit tests show every warning"),
+		ignoredConfig)
 	It("keeps a class to its allowed namespaces, at admission and at Prepare", allowedNamespaces)
 }
 

@@ -26,7 +26,7 @@ func givesDevices() {
 		hasExactly(ctx, pod, main, devicesOf(got)...)
 	})
 
-	It("gives two GPUs of one PCIe root with matchAttribute", func(ctx SpecContext) {
+	It("gives two GPUs of one PCIe root with matchAttribute", later("scenario 02 of the demo shows it"), func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		pair := spec(request("pair", gpuClass, count(2)))
 		root := resourceapi.FullyQualifiedName(pcieRoot)
@@ -41,7 +41,7 @@ func givesDevices() {
 		hasExactly(ctx, pod, main, devices...)
 	})
 
-	It("gives one claim to two pods, which share its device", func(ctx SpecContext) {
+	It("gives one claim to two pods, which share its device", later("scenario 03 of the demo shows it"), func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		newClaim(ctx, ns, "shared", spec(request("gpu", gpuClass)))
 		first, second := newPod(ctx, ns, "first", withClaim("shared")), newPod(ctx, ns, "second", withClaim("shared"))
@@ -56,55 +56,57 @@ func givesDevices() {
 		hasExactly(ctx, second, main, devices...)
 	})
 
-	It("gives two containers one request each of the same claim", func(ctx SpecContext) {
-		ns := newNamespace(ctx, nil)
-		newTemplate(ctx, ns, "both", spec(request("left", gpuClass), request("right", gpuClass)))
-		pod := newPod(ctx, ns, "split", withTemplate("both"), func(p *corev1.Pod) {
-			right := *p.Spec.Containers[0].DeepCopy()
-			right.Name, right.Resources.Claims[0].Request = "right", "right"
-			p.Spec.Containers[0].Name, p.Spec.Containers[0].Resources.Claims[0].Request = "left", "left"
-			p.Spec.Containers = append(p.Spec.Containers, right)
+	It("gives two containers one request each of the same claim", later("scenario 04 of the demo shows it"),
+		func(ctx SpecContext) {
+			ns := newNamespace(ctx, nil)
+			newTemplate(ctx, ns, "both", spec(request("left", gpuClass), request("right", gpuClass)))
+			pod := newPod(ctx, ns, "split", withTemplate("both"), func(p *corev1.Pod) {
+				right := *p.Spec.Containers[0].DeepCopy()
+				right.Name, right.Resources.Claims[0].Request = "right", "right"
+				p.Spec.Containers[0].Name, p.Spec.Containers[0].Resources.Claims[0].Request = "left", "left"
+				p.Spec.Containers = append(p.Spec.Containers, right)
+			})
+			running(ctx, pod)
+			claim := onlyClaim(ctx, pod)
+			left, right := devicesOf(results(claim, "left")), devicesOf(results(claim, "right"))
+			Expect(left[0].Name).NotTo(Equal(right[0].Name))
+			hasExactly(ctx, pod, "left", left...)
+			hasExactly(ctx, pod, "right", right...)
 		})
-		running(ctx, pod)
-		claim := onlyClaim(ctx, pod)
-		left, right := devicesOf(results(claim, "left")), devicesOf(results(claim, "right"))
-		Expect(left[0].Name).NotTo(Equal(right[0].Name))
-		hasExactly(ctx, pod, "left", left...)
-		hasExactly(ctx, pod, "right", right...)
-	})
 
-	It("gives the second choice of firstAvailable, with the configuration of the main request", func(ctx SpecContext) {
-		ns := newNamespace(ctx, nil)
-		choice := func(name, class, expression string) resourceapi.DeviceSubRequest {
-			return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: class, Selectors: selectors(expression)}
-		}
-		s := spec(
-			resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
-				choice("huge", gpuClass, memoryAtLeast("1Ti")), choice("amd", gpuClass, onVendor("amd")),
-			}},
-		)
-		s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-			opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategy":"Exclusive"}`), "gpu"),
-		}
-		disks := spec(resourceapi.DeviceRequest{Name: "disk", FirstAvailable: []resourceapi.DeviceSubRequest{
-			choice("none", hostClass, onProduct("nothing-of-that-name")), choice("ssd", hostClass, onProduct("ssd")),
-		}})
-		disks.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-			opaque("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
-		}
-		newTemplate(ctx, ns, "gpu", s)
-		newTemplate(ctx, ns, "disk", disks)
-		gpu, disk := newPod(ctx, ns, "gpu", withTemplate("gpu")), newPod(ctx, ns, "disk", withTemplate("disk"))
-		running(ctx, gpu, disk)
-		got := results(onlyClaim(ctx, gpu), "gpu/amd")
-		Expect(got).To(HaveLen(1))
-		hasExactly(ctx, gpu, main, devicesOf(got)...)
-		Expect(results(onlyClaim(ctx, disk), "disk/ssd")).To(HaveLen(1))
-		Expect(inside(ctx, disk, main, `grep -c " /data/fast " /proc/self/mountinfo; grep -c " /mnt/" /proc/self/mountinfo || true`)).
-			To(Equal("1\n0\n"), "the mount must be where the configuration of the main request says")
-	})
+	It("gives the second choice of firstAvailable, with the configuration of the main request", later("scenario 05 of the demo shows it"),
+		func(ctx SpecContext) {
+			ns := newNamespace(ctx, nil)
+			choice := func(name, class, expression string) resourceapi.DeviceSubRequest {
+				return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: class, Selectors: selectors(expression)}
+			}
+			s := spec(
+				resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+					choice("huge", gpuClass, memoryAtLeast("1Ti")), choice("amd", gpuClass, onVendor("amd")),
+				}},
+			)
+			s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+				opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategy":"Exclusive"}`), "gpu"),
+			}
+			disks := spec(resourceapi.DeviceRequest{Name: "disk", FirstAvailable: []resourceapi.DeviceSubRequest{
+				choice("none", hostClass, onProduct("nothing-of-that-name")), choice("ssd", hostClass, onProduct("ssd")),
+			}})
+			disks.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+				opaque("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
+			}
+			newTemplate(ctx, ns, "gpu", s)
+			newTemplate(ctx, ns, "disk", disks)
+			gpu, disk := newPod(ctx, ns, "gpu", withTemplate("gpu")), newPod(ctx, ns, "disk", withTemplate("disk"))
+			running(ctx, gpu, disk)
+			got := results(onlyClaim(ctx, gpu), "gpu/amd")
+			Expect(got).To(HaveLen(1))
+			hasExactly(ctx, gpu, main, devicesOf(got)...)
+			Expect(results(onlyClaim(ctx, disk), "disk/ssd")).To(HaveLen(1))
+			Expect(inside(ctx, disk, main, `grep -c " /data/fast " /proc/self/mountinfo; grep -c " /mnt/" /proc/self/mountinfo || true`)).
+				To(Equal("1\n0\n"), "the mount must be where the configuration of the main request says")
+		})
 
-	It("selects by vendor, memory and driver version with CEL", func(ctx SpecContext) {
+	It("selects by vendor, memory and driver version with CEL", later("scenario 06 of the demo shows it"), func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		newer := `device.attributes["fettle.dev"].driverVersion.isGreaterThan(semver("%s"))`
 		newTemplate(ctx, ns, "amd", spec(request("gpu", gpuClass,
@@ -118,7 +120,7 @@ func givesDevices() {
 		eventuallyUnschedulable(ctx, none, "cannot allocate")
 	})
 
-	It("gives GPUs of NVIDIA, AMD and Intel to one container", func(ctx SpecContext) {
+	It("gives GPUs of NVIDIA, AMD and Intel to one container", later("scenario 13 of the demo shows it"), func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		newTemplate(ctx, ns, "mixed", spec(request("nvidia", gpuClass, where(onVendor("nvidia"))),
 			request("amd", gpuClass, where(onVendor("amd"))), request("intel", gpuClass, where(onVendor("intel")))))
@@ -133,7 +135,7 @@ func givesDevices() {
 		hasExactly(ctx, pod, main, devicesOf(results(claim))...)
 	})
 
-	It("lets an admin look at a device that somebody holds, and not write to it", adminAccess)
+	It("lets an admin look at a device that somebody holds, and not write to it", later("scenario 07 of the demo shows it"), adminAccess)
 	if older {
 		It("has a pod wait that asks for fettle.dev/gpu where the API has no extended resources of DRA, and says so", noExtendedResource)
 	} else {

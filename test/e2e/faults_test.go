@@ -27,7 +27,7 @@ const faultLimit = 6 * time.Minute
 
 func survivesFaults() {
 	It("keeps all claims right when kubelet, containerd and the plugin are killed, and writes its CDI files again when they are wiped",
-		func(ctx SpecContext) {
+		later("a storm of kills takes minutes"), func(ctx SpecContext) {
 			survive(ctx,
 				func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "kubelet") },
 				func(_ *tenants, a *arrivals) { killWhilePodsCome(ctx, a, "containerd") },
@@ -42,8 +42,9 @@ func survivesFaults() {
 
 	It("gives the device of a pod that was deleted by force to the next only when its container is gone", forced,
 		SpecTimeout(h.Patient(faultLimit)))
-	It("gives back what neither kubelet nor the API server knows of any more", forgotten, SpecTimeout(h.Patient(faultLimit)))
-	It("lets a damaged record hurt nobody", damaged, SpecTimeout(h.Patient(faultLimit)))
+	It("gives back what neither kubelet nor the API server knows of any more", later("unit tests show what is collected"),
+		forgotten, SpecTimeout(h.Patient(faultLimit)))
+	It("lets a damaged record hurt nobody", later("crash tests damage every record in every way"), damaged, SpecTimeout(h.Patient(faultLimit)))
 }
 
 // survive lets one thing after the other happen to the GPU node while pods run and start there, and expects each time that nobody can tell

@@ -69,24 +69,25 @@ func programsFPGAs() {
 		f = startFPGAs(ctx)
 	}, NodeTimeout(h.Patient(5*time.Minute)))
 
-	each := func(text string, do func(*fpgas, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
+	each := func(text string, do func(*fpgas, SpecContext), decorators ...any) {
+		It(text, decorators, func(ctx SpecContext) { do(&f, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
 	}
 	each("programs a region from a file of the node, as the vendor's plugin did", (*fpgas).convertedExample)
-	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions, ofNode...)
-	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry, ofNode...)
-	each("programs only what is signed, where policies and classes demand it", (*fpgas).signatures, ofNode...)
-	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode...)
+	each("gives each of two containers a region with a bitstream of its own", (*fpgas).twoRegions, ofNode)
+	each("programs what the controller found in a registry, once", (*fpgas).fromRegistry, ofNode)
+	each("programs only what is signed, where policies and classes demand it", (*fpgas).signatures, ofNode)
+	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode, later("further causes of a refusal"))
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
-	each("keeps other namespaces off a chip that is held", (*fpgas).tenants)
+	each("keeps other namespaces off a chip that is held", (*fpgas).tenants, later("scenario 24 of the demo shows it"))
 	if older {
 		each("binds a pod at once where the API server knows no binding conditions, and says so", (*fpgas).bindAtOnce)
 	} else {
 		each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
 	}
-	each("blanks a region before another namespace gets it", (*fpgas).between, ofNode...)
+	each("blanks a region before another namespace gets it", (*fpgas).between, ofNode)
 	each("takes a region out of use when it cannot be programmed, until it is proven to work", (*fpgas).broken)
-	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff, ofNode...)
+	each("never publishes a region as good whose programming was cut off", (*fpgas).cutOff, ofNode,
+		later("crash tests cut programming off at every step"))
 }
 
 // startFPGAs has the node be a machine with FPGAs, and lets the plugin program them.

@@ -50,34 +50,36 @@ func lendsDirectories() {
 		Expect(inside(ctx, third, main, "ls -A /scratch/ssd2")).To(BeEmpty())
 	})
 
-	It("keeps what a claim wrote where the class says onRelease: Keep", ofNode, func(ctx SpecContext) {
-		ns := newNamespace(ctx, nil)
-		newClass(ctx, "kept.example.com", hostClass, opaque("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
-		newTemplate(ctx, ns, "ssd", spec(request("ssd", "kept.example.com", where(onProduct("kept")))))
-		first := newPod(ctx, ns, "first", withTemplate("ssd"))
-		running(ctx, first)
-		inside(ctx, first, main, "echo kept > /scratch/ssd3/file")
-		second := newPod(ctx, ns, "second", withTemplate("ssd"))
-		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, first.Name, metav1.DeleteOptions{})).To(Succeed())
-		running(ctx, second)
-		Expect(inside(ctx, second, main, "cat /scratch/ssd3/file")).To(Equal("kept\n"))
-	})
+	It("keeps what a claim wrote where the class says onRelease: Keep", later("scenario 09 of the demo shows it"),
+		ofNode, func(ctx SpecContext) {
+			ns := newNamespace(ctx, nil)
+			newClass(ctx, "kept.example.com", hostClass, opaque("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
+			newTemplate(ctx, ns, "ssd", spec(request("ssd", "kept.example.com", where(onProduct("kept")))))
+			first := newPod(ctx, ns, "first", withTemplate("ssd"))
+			running(ctx, first)
+			inside(ctx, first, main, "echo kept > /scratch/ssd3/file")
+			second := newPod(ctx, ns, "second", withTemplate("ssd"))
+			Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, first.Name, metav1.DeleteOptions{})).To(Succeed())
+			running(ctx, second)
+			Expect(inside(ctx, second, main, "cat /scratch/ssd3/file")).To(Equal("kept\n"))
+		})
 
-	It("gives each claim its own disk, which the other does not see", ofNode, func(ctx SpecContext) {
-		ns := newNamespace(ctx, nil)
-		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("ssd")))))
-		pods := []*corev1.Pod{newPod(ctx, ns, "one", withTemplate("ssd")), newPod(ctx, ns, "two", withTemplate("ssd"))}
-		running(ctx, pods...)
-		var mounts []string
-		for _, p := range pods {
-			inside(ctx, p, main, "cd /mnt/ssd/* && echo "+p.Name+" > name")
-			mounts = append(mounts, strings.TrimSpace(inside(ctx, p, main, "ls /mnt/ssd")))
-		}
-		Expect(mounts).To(ConsistOf("ssd0", "ssd1"))
-		for _, p := range pods {
-			Expect(inside(ctx, p, main, "cat /mnt/ssd/*/name")).To(Equal(p.Name + "\n"))
-		}
-	})
+	It("gives each claim its own disk, which the other does not see", later("a claim's disk is emptied in the first tier"),
+		ofNode, func(ctx SpecContext) {
+			ns := newNamespace(ctx, nil)
+			newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("ssd")))))
+			pods := []*corev1.Pod{newPod(ctx, ns, "one", withTemplate("ssd")), newPod(ctx, ns, "two", withTemplate("ssd"))}
+			running(ctx, pods...)
+			var mounts []string
+			for _, p := range pods {
+				inside(ctx, p, main, "cd /mnt/ssd/* && echo "+p.Name+" > name")
+				mounts = append(mounts, strings.TrimSpace(inside(ctx, p, main, "ls /mnt/ssd")))
+			}
+			Expect(mounts).To(ConsistOf("ssd0", "ssd1"))
+			for _, p := range pods {
+				Expect(inside(ctx, p, main, "cat /mnt/ssd/*/name")).To(Equal(p.Name + "\n"))
+			}
+		})
 }
 
 func asUser(p *corev1.Pod) {

@@ -50,29 +50,33 @@ func warmsPods() {
 		pluginReady(ctx, mixedNode)
 	}, NodeTimeout(h.Patient(3*time.Minute)))
 
-	each := func(text string, do func(*kernelCaches, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) { do(&kernels, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
+	each := func(text string, do func(*kernelCaches, SpecContext), decorators ...any) {
+		It(text, decorators, func(ctx SpecContext) { do(&kernels, ctx) }, NodeTimeout(h.Patient(3*time.Minute)))
 	}
 	each("has a program find its kernels where it had them, and elsewhere, and add its own", (*kernelCaches).hits)
-	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode...)
-	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode...)
-	each("says who signed what is refused, and which field of the policy wants somebody else", (*kernelCaches).refusedSigners, ofNode...)
-	each("contacts nobody whom a tenant may not name", (*kernelCaches).contacts)
-	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode...)
-	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode...)
+	each("gives a cache that is here to another namespace only if that could read it, for no bytes", (*kernelCaches).shared, ofNode)
+	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode)
+	each("says who signed what is refused, and which field of the policy wants somebody else", (*kernelCaches).refusedSigners, ofNode,
+		later("the spec before refuses; this is about the words"))
+	each("contacts nobody whom a tenant may not name", (*kernelCaches).contacts, later("one refusal for many spellings of an address"))
+	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode)
+	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode,
+		later("another spec has a user namespace"))
 	if older {
 		each("has a pod wait on its node where the API server knows no binding conditions, and says so", (*kernelCaches).lateOnNode)
 	} else {
 		each("has a pod bound after its cache is on the node", (*kernelCaches).late)
 	}
-	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode...)
-	It("keeps its memory when one pod asks for sixteen seeds of many files", ofNode, func(ctx SpecContext) {
+	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode)
+	It("keeps its memory when one pod asks for sixteen seeds of many files", later("an attack of minutes"), ofNode, func(ctx SpecContext) {
 		kernels.attacked(ctx)
 	}, NodeTimeout(h.Patient(3*time.Minute+3*attackFor())))
-	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode...)
-	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode...)
-	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode...)
-	each("holds nothing wrong, and serves every claim, however often the plugin is killed", (*kernelCaches).killed, ofNode...)
+	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode)
+	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode,
+		later("waits for the retries of a registry that is away"))
+	each("says that the disk is full, and goes on when it is not", (*kernelCaches).full, ofNode, later("fills a disk"))
+	each("holds nothing wrong, and serves every claim, however often the plugin is killed", (*kernelCaches).killed, ofNode,
+		later("a storm of kills takes minutes"))
 	cachesInVolumes(&kernels)
 }
 

@@ -44,15 +44,18 @@ func cachesInVolumes(k *kernelCaches) {
 	}
 	each("fills a volume for all nodes, which pods mount as they are, and not under them", (*kernelCaches).volumeForAll, ofNode)
 	each("fills a volume for each node, which pods of DaemonSets get as they are", (*kernelCaches).volumeOfNode)
-	each("says what keeps a volume from being filled, and goes on", (*kernelCaches).volumeKept, ofNode)
-	each("gives claims to pods of all four ways of the older API", (*kernelCaches).fourWays, ofNode)
-	each("gives claims to pods whose init containers change owners, as on KIND", (*kernelCaches).claimsOfKIND, ofNode)
+	each("says what keeps a volume from being filled, and goes on", (*kernelCaches).volumeKept, ofNode,
+		later("waits for the retries of what is refused"))
+	each("gives claims to pods of all four ways of the older API", (*kernelCaches).fourWays, ofNode, later("a variant of storage"))
+	each("gives claims to pods whose init containers change owners, as on KIND", (*kernelCaches).claimsOfKIND, ofNode,
+		later("a variant of storage"))
 	Describe("in volumes of a provisioner", ofNode, Ordered, func() {
 		BeforeAll(provisions, NodeTimeout(h.Patient(2*time.Minute)))
-		each("has those of KIND on each node's own disk, and says what an init container did to one", (*kernelCaches).volumesOfKIND)
-		each("says who knows why a class without ReadOnlyMany makes none", (*kernelCaches).noReadOnlyMany)
-		each("fills those of a tainted node by the template of the object", (*kernelCaches).tainted)
-		each("follows the list of namespaces while pods run", (*kernelCaches).namespacesEdited)
+		each("has those of KIND on each node's own disk, and says what an init container did to one", (*kernelCaches).volumesOfKIND,
+			later("a variant of storage"))
+		each("says who knows why a class without ReadOnlyMany makes none", (*kernelCaches).noReadOnlyMany, later("a variant of storage"))
+		each("fills those of a tainted node by the template of the object", (*kernelCaches).tainted, later("a variant of storage"))
+		each("follows the list of namespaces while pods run", (*kernelCaches).namespacesEdited, later("a variant of storage"))
 	})
 }
 

@@ -58,7 +58,7 @@ func copesWithMachines() {
 		hasExactly(ctx, pod, main, devicesOf(results(onlyClaim(ctx, pod)))...)
 	})
 
-	It("publishes 200 devices in slices of at most 64, and the same bytes after a restart", twoHundred)
+	It("publishes 200 devices in slices of at most 64, and the same bytes after a restart", later("two hundred devices take long"), twoHundred)
 }
 
 // eventuallyExplained waits until a node publishes the healthy devices of its machine, and its AcceleratorNode and the plugin's

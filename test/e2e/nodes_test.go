@@ -57,25 +57,26 @@ func reservesNodes() {
 		running(ctx, cpu)
 	})
 
-	It("leaves pods with devices pending while the webhook is down", func(ctx SpecContext) {
-		ns := newNamespace(ctx, nil)
-		reserve(ctx)
-		newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
-		var early *corev1.Pod
-		withoutWebhook(ctx, func() {
-			early = newPod(ctx, ns, "early", withTemplate("gpu"), onNode(gpuNode))
-			eventuallyUnschedulable(ctx, early, untolerated)
+	It("leaves pods with devices pending while the webhook is down", later("the other specs of reserved nodes need the webhook too"),
+		func(ctx SpecContext) {
+			ns := newNamespace(ctx, nil)
+			reserve(ctx)
+			newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
+			var early *corev1.Pod
+			withoutWebhook(ctx, func() {
+				early = newPod(ctx, ns, "early", withTemplate("gpu"), onNode(gpuNode))
+				eventuallyUnschedulable(ctx, early, untolerated)
+			})
+			running(ctx, newPod(ctx, ns, "late", withTemplate("gpu"), onNode(gpuNode)))
+			staysPending(ctx, early)
 		})
-		running(ctx, newPod(ctx, ns, "late", withTemplate("gpu"), onNode(gpuNode)))
-		staysPending(ctx, early)
-	})
 
 	It("has pods with devices preempt pods without", preempts)
 
 	It("evicts the holder of a device for a pod with a higher priority, and none that a budget keeps", reclaims,
 		SpecTimeout(h.Patient(10*time.Minute)))
 
-	It("leaves the taints of others on nodes", func(ctx SpecContext) {
+	It("leaves the taints of others on nodes", later("unit tests show which taints are whose"), func(ctx SpecContext) {
 		const theirs = "example.com/e2e-theirs=:PreferNoSchedule"
 		changeTaints(ctx, func(taints []corev1.Taint) []corev1.Taint {
 			return append(taints, corev1.Taint{Key: "example.com/e2e-theirs", Effect: corev1.TaintEffectPreferNoSchedule})

@@ -46,33 +46,36 @@ func dividesGPUs() {
 
 	BeforeAll(func(ctx SpecContext) { g = startDividedGPUs(ctx) }, NodeTimeout(6*time.Minute))
 
-	each := func(text string, do func(*dividedGPUs, SpecContext), labels ...string) {
-		It(text, Label(labels...), func(ctx SpecContext) {
+	each := func(text string, do func(*dividedGPUs, SpecContext), decorators ...any) {
+		It(text, decorators, func(ctx SpecContext) {
 			g.empty(ctx)
 			do(&g, ctx)
 		}, NodeTimeout(4*time.Minute))
 	}
 	each("publishes no part of a GPU that is made for a claim, where the API keeps no counters", (*dividedGPUs).noCounters)
 	each("makes a layout once, which stays whoever uses it", (*dividedGPUs).staticLayout)
-	each("gives seven small instances of one GPU, each with its own nodes, and the eighth claim waits", (*dividedGPUs).seven, ofNode...)
-	each("gives instances of several sizes, and the whole GPU when they are gone", (*dividedGPUs).mixed, ofNode...)
-	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode...)
-	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode...)
+	each("gives seven small instances of one GPU, each with its own nodes, and the eighth claim waits", (*dividedGPUs).seven, ofNode)
+	each("gives instances of several sizes, and the whole GPU when they are gone", (*dividedGPUs).mixed, ofNode,
+		later("scenario 18 of the demo shows it"))
+	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode)
+	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode)
 	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
-	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode...)
-	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode...)
-	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode...)
+	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode)
+	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode)
+	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode,
+		later("repeats shares, time slices and MPS with the objects of another project"))
 	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
-	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode...)
-	each("counts pods and claims in a quota of extended resources", (*dividedGPUs).quotaOfExtended, ofNode...)
+	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode,
+		later("a quota counts devices alike, whatever they are"))
+	each("counts pods and claims in a quota of extended resources", (*dividedGPUs).quotaOfExtended, ofNode)
 	each("counts what is looked at with admin access in a quota", (*dividedGPUs).quotaOfAdminAccess)
-	each("keeps an instance that a process uses until the process ends", (*dividedGPUs).inUse, ofNode...)
-	each("finishes or undoes what it was killed in the middle of", (*dividedGPUs).killed, ofNode...)
+	each("keeps an instance that a process uses until the process ends", (*dividedGPUs).inUse, ofNode)
+	each("finishes or undoes what it was killed in the middle of", (*dividedGPUs).killed, ofNode, later("a storm of kills takes minutes"))
 	each("evicts the pod of a GPU with a critical Xid, and tells one that tolerates it, until the GPU is bound again",
-		(*dividedGPUs).failsByXid, ofNode...)
-	each("lets go of GPUs while their driver is changed, and releases claims meanwhile", (*dividedGPUs).letsGo, ofNode...)
-	each("leaves an instance alone that somebody else made, and says where it is", (*dividedGPUs).foreign, ofNode...)
-	It("never lets two claims have the same slices", Label(ofNode...), func(ctx SpecContext) {
+		(*dividedGPUs).failsByXid, ofNode)
+	each("lets go of GPUs while their driver is changed, and releases claims meanwhile", (*dividedGPUs).letsGo, ofNode)
+	each("leaves an instance alone that somebody else made, and says where it is", (*dividedGPUs).foreign, ofNode)
+	It("never lets two claims have the same slices", later("hundreds of random pods take many minutes"), ofNode, func(ctx SpecContext) {
 		g.empty(ctx)
 		g.randomPods(ctx)
 	}, NodeTimeout(25*time.Minute))

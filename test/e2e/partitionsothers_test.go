@@ -39,15 +39,17 @@ func dividesOthers() {
 		newPassedClass(ctx)
 	}, NodeTimeout(5*time.Minute))
 
-	each := func(text, machine string, do func(SpecContext)) {
-		It(text, func(ctx SpecContext) {
+	each := func(text, machine string, do func(SpecContext), decorators ...any) {
+		It(text, decorators, func(ctx SpecContext) {
 			react(ctx, simulators, machine)
 			do(ctx)
 		}, NodeTimeout(3*time.Minute))
 	}
-	each("gives partitions of an AMD GPU in the mode of its policy", "2xmi300x-divided", amdPartitions)
-	each("gives virtual functions, and the GPU itself when none is used", "2xb60-sriov", virtualFunctions)
-	each("gives a GPU to a virtual machine and back to its driver", "2xrtx-vfio", passedThrough)
+	each("gives partitions of an AMD GPU in the mode of its policy", "2xmi300x-divided", amdPartitions,
+		later("scenario 20 of the demo shows it"))
+	each("gives virtual functions, and the GPU itself when none is used", "2xb60-sriov", virtualFunctions,
+		later("scenario 21 of the demo shows it"))
+	each("gives a GPU to a virtual machine and back to its driver", "2xrtx-vfio", passedThrough, later("scenario 22 of the demo shows it"))
 }
 
 // react has the mixed node be a machine that reacts, until the spec ends.

@@ -24,7 +24,7 @@ import (
 
 const (
 	// somePods is how many random pods there are where PODS does not say another number, livePods how many at a time.
-	somePods, livePods = 80, 30
+	somePods, livePods = 500, 30
 	// tellDevices is what a random pod prints of its devices before it stays.
 	tellDevices = `env | grep ^FETTLE_MIG_UUID_; ls /dev | grep -E '^nvidia[0-9]+$'; echo told; ` + stay
 )

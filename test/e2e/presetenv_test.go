@@ -18,7 +18,7 @@ import (
 
 func presetVariables() {
 	It("gives every mode of a variable what it promises, whoever else sets it, and says what it refuses", ofNode, presetTable)
-	It("does so for an extended resource, to the containers that ask for it", presetTableExtended)
+	It("does so for an extended resource, to the containers that ask for it", later("a variant of the same modes"), presetTableExtended)
 	It("reads ConfigMaps of the driver's namespace and of a preset's, through Roles of the controller", presetConfigMaps)
 }
 

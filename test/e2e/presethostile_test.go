@@ -18,7 +18,8 @@ import (
 )
 
 func presetsOfHostileImages() {
-	It("changes and executes nothing of the node for images that try to have it so", ofNode, hostileImages)
+	It("changes and executes nothing of the node for images that try to have it so", later("a collection of hostile images takes minutes"),
+		ofNode, hostileImages)
 }
 
 // victim is the directory of the GPU node that hostile images lead to. Everybody may write there.

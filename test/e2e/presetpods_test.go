@@ -22,8 +22,8 @@ import (
 
 // What users of PodPreset expect: a preset is for pods, wherever these run and however their claims are cut.
 func presetsOfPods() {
-	It("counts classes, minCount and absent over all claims of a pod", presetsCount)
-	It("finds the files of one preset on nodes of several layouts", ofNode, presetLayouts)
+	It("counts classes, minCount and absent over all claims of a pod", later("unit tests show every rule of the counts"), presetsCount)
+	It("finds the files of one preset on nodes of several layouts", later("scenario 26 of the demo shows it"), ofNode, presetLayouts)
 }
 
 // presetsCount has pods with one GPU, with two by two claims, and with a GPU and a disk by two claims. A claim that pods share counts for

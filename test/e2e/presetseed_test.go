@@ -22,9 +22,10 @@ import (
 func presetsOfProposal() {
 	It("adds the libraries and programs of several presets, raises a limit for all new pods, and has debugging in one namespace", ofNode,
 		presetsAddUp)
-	It("mounts a directory for all pods that claim a local SSD", ofNode, presetsForSSD)
-	It("mounts it for pods that ask for the SSD as extended resource", presetsForExtendedSSD)
-	It("takes the proposal's own example through the converter", ofNode, presetsConverted)
+	It("mounts a directory for all pods that claim a local SSD", later("a variant of presets for GPUs"), ofNode, presetsForSSD)
+	It("mounts it for pods that ask for the SSD as extended resource", later("a variant of presets for GPUs"), presetsForExtendedSSD)
+	It("takes the proposal's own example through the converter", later("unit tests compare what the converter makes"),
+		ofNode, presetsConverted)
 }
 
 const usesBoth = `#include <stdio.h>

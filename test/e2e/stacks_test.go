@@ -23,12 +23,14 @@ import (
 
 func showsStacks() {
 	It("has a claim checked on a node, again when the plugin is another, and says so in the stack", stackOfNode)
-	It("has a node that joins pass every state before it is available", ofNode, nodeJoins, SpecTimeout(h.Patient(8*time.Minute)))
+	It("has a node that joins pass every state before it is available", later("waits for a node to join and for every state"),
+		ofNode, nodeJoins, SpecTimeout(h.Patient(8*time.Minute)))
 	It("brings drivers in containers, by the kernel of each node, and names the node that has no image for its own", ofNode, driversByKernel,
 		SpecTimeout(h.Patient(8*time.Minute)))
 	It("changes the driver of nodes while the controller is killed, and honours disruption budgets", ofNode, changesDriver,
 		SpecTimeout(h.Patient(10*time.Minute)))
-	It("runs states of an administrator's own, and holds back the node alone on which one fails", ofNode, ownStates,
+	It("runs states of an administrator's own, and holds back the node alone on which one fails", later("waits for every state of several nodes"),
+		ofNode, ownStates,
 		SpecTimeout(h.Patient(8*time.Minute)))
 }
 

@@ -11,6 +11,8 @@
 // A spec with the label node shows what kubelet, the container runtime, the kernel and the plugin do, which are the same whatever version
 // the API server emulates: make test leaves it out of its second run, as on an older Kubernetes, by -ginkgo.label-filter '!node'. What has
 // anything to do with how the API allocates, stores or refuses objects has no label.
+//
+// A spec with the label all is in the second tier, and later says why: make test leaves it to make test-all.
 package e2e
 
 import (
@@ -78,12 +80,15 @@ func TestE2E(t *testing.T) {
 		t.Fatal(err)
 	}
 	RegisterFailHandler(Fail)
-	suite.Timeout = h.Patient(55 * time.Minute)
+	suite.Timeout = h.Patient(110 * time.Minute)
 	RunSpecs(t, "Fettle on a real cluster", suite, reporter)
 }
 
 // ofNode is for specs that the API server's version is nothing to.
 var ofNode = Label("node")
+
+// later is for specs of the second tier, and says why. docs/design/testing.md has all specs by feature and tier.
+func later(string) Labels { return Label("all") }
 
 var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 	if os.Getenv("E2E_REUSE") != "1" {

@@ -17,11 +17,13 @@ import (
 )
 
 func comesAndGoes() {
-	It("has only the rights and mounts that each feature needs", ofNode, hasFewRights, SpecTimeout(h.Patient(3*time.Minute)))
+	It("has only the rights and mounts that each feature needs", later("installs the chart once for each feature"),
+		ofNode, hasFewRights, SpecTimeout(h.Patient(3*time.Minute)))
 	It("says in columns how many devices are used, of which vendors and models", ofNode, columnsSay)
-	It("tells pods, and Helm's test, of presets that are missing, whatever the vendor", ofNode, tellsOfMissingPresets,
+	It("tells pods, and Helm's test, of presets that are missing, whatever the vendor", later("installs the chart for each vendor"),
+		ofNode, tellsOfMissingPresets,
 		SpecTimeout(h.Patient(6*time.Minute)))
-	It("passes its own helm test", func(ctx SpecContext) {
+	It("passes its own helm test", later("scenario 14 of the demo shows it"), func(ctx SpecContext) {
 		out, err := h.TestChart(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(out).To(ContainSubstring("opened /dev/"))

@@ -99,9 +99,12 @@ func upgrades() {
 		p.install(ctx, values())
 	}, NodeTimeout(h.Patient(15*time.Minute)))
 
-	It("serves pods that come all the time, until 60 wait, while the chart is upgraded and rolled back, without a pause", underLoad)
+	It("serves pods that come all the time, until 60 wait, while the chart is upgraded and rolled back, without a pause",
+		later("two upgrades of a loaded cluster take minutes"),
+		underLoad)
 
-	It("serves what the version before prepared and stored, and the other way round", func(ctx SpecContext) { bothWays(ctx, p) },
+	It("serves what the version before prepared and stored, and the other way round",
+		later("an upgrade between versions builds the version before"), func(ctx SpecContext) { bothWays(ctx, p) },
 		SpecTimeout(h.Patient(15*time.Minute)))
 }
 
