@@ -415,8 +415,12 @@ func fewer(claim, request int) trial {
 					most = v.Usable()
 				}
 			}
-			return fmt.Sprintf("request %s wants %s on one node, and %s, which comes closest, has %d that it can have", r.Name,
+			text := fmt.Sprintf("request %s wants %s on one node, and %s, which comes closest, has %d that it can have", r.Name,
 				counted(int(r.Exactly.Count), r.Exactly.DeviceClassName), n.input.Node.Name, most)
+			if int64(most) >= r.Exactly.Count { // parts of a device, which exclude each other
+				text += ", but not all at once"
+			}
+			return text
 		},
 	}
 }

@@ -78,6 +78,7 @@ const (
 	TooFew         Reason = "too-few"
 	PoolBroken     Reason = "pool"
 	NodeRefuses    Reason = "node"
+	Gated          Reason = "gated"
 	Invalid        Reason = "invalid"
 	Slow           Reason = "timeout"
 	Other          Reason = "other"
@@ -87,7 +88,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Fits, Placed, NoDevicesAsked, ClaimMissing, ClassMissing, NoDevices, Held, Tainted, Constraint, Selector, TooFew, PoolBroken, NodeRefuses,
-		Invalid, Slow, Other,
+		Gated, Invalid, Slow, Other,
 	}
 }
 
@@ -157,7 +158,7 @@ func refusalReason(words string) Reason {
 	case strings.Contains(words, "unknown request type"):
 		return Invalid
 	case strings.Contains(words, "scheduling gates"):
-		return Other
+		return Gated
 	}
 	return ClaimMissing
 }

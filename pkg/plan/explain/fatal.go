@@ -22,6 +22,9 @@ func (w *work) fatal() (Reason, string) {
 				return reason, "claim " + v.Claims[k].Name + text
 			}
 		}
+		if strings.Contains(v.Error, "claim constraint would not be satisfied") { // the allocator's own words
+			return Constraint, v.Error
+		}
 		return Invalid, v.Error
 	}
 	return "", ""

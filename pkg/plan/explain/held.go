@@ -166,10 +166,21 @@ func (w *work) closest() (Reason, string) {
 	switch {
 	case n.verdict.Outcome == judge.TimedOut:
 		reason = Slow
-	case n.verdict.Outcome == judge.Refused:
+	case n.verdict.Outcome == judge.Refused || n.waitsForPools():
 		reason = PoolBroken
-	case n.verdict.Impossible():
+	case n.verdict.Outcome == judge.DoesNotFit || n.verdict.Impossible():
 		reason = TooFew
 	}
 	return reason, fmt.Sprintf("no single change helps; node %s comes closest: %s", n.input.Node.Name, strings.Join(lines, "; "))
+}
+
+// waitsForPools reports whether a request has too few devices and all devices that it cannot have are in incomplete or invalid pools.
+func (n *nodeWork) waitsForPools() bool {
+	for _, r := range n.requests() {
+		if r.Usable() >= r.Count || len(r.Devices) == 0 {
+			continue
+		}
+		return !slices.ContainsFunc(r.Devices, func(d judge.DeviceVerdict) bool { return !d.Usable() && !fails(&d, judge.KindPool) })
+	}
+	return false
 }
