@@ -20,7 +20,7 @@ func capacityScenarios() []scenario {
 	values := &resourceapi.CapacityRequestPolicy{
 		Default: amount("4Gi"), ValidValues: []resource.Quantity{*amount("4Gi"), *amount("8Gi")},
 	}
-	onlyP := "p a gpu=g0\nq waits no-devices"
+	onlyP := "p a gpu=g0\nq waits no-devices: held, the only GPU that would do is on node a, and is held"
 	return []scenario{
 		{
 			name: "two shares of a device",
@@ -51,8 +51,8 @@ func capacityScenarios() []scenario {
 			name: "no amount takes the default",
 			objects: cat(on("a", shared(gpu("g0"), "8Gi", byDefault)), class("gpu"), asks("p", exactly("r", 1)),
 				asks("q", exactly("r", 1)), asks("z", exactly("r", 1))),
-			want:  "p a gpu=g0\nq a gpu=g0\nz waits no-devices",
-			older: onlyP + "\nz waits no-devices",
+			want:  "p a gpu=g0\nq a gpu=g0\nz waits no-devices: held, the only GPU that would do is on node a, and is held",
+			older: onlyP + "\nz waits no-devices: held, the only GPU that would do is on node a, and is held",
 		},
 		{
 			name: "an amount is rounded up to a step",
@@ -65,18 +65,18 @@ func capacityScenarios() []scenario {
 			objects: cat(on("a", shared(gpu("g0"), "12Gi", values)), class("gpu"), asks("p", needing("memory", "5Gi", exactly("r", 1))),
 				asks("q", needing("memory", "5Gi", exactly("r", 1))), asks("z", needing("memory", "4Gi", exactly("r", 1)))),
 			want:  onlyP + "\nz a gpu=g0",
-			older: onlyP + "\nz waits no-devices",
+			older: onlyP + "\nz waits no-devices: held, the only GPU that would do is on node a, and is held",
 		},
 		{
 			name:    "more than the policy gives",
 			objects: cat(on("a", shared(gpu("g0"), "16Gi", steps)), class("gpu"), asks("p", needing("memory", "14Gi", exactly("r", 1)))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, request r needs 1 GPU and can have 0 of 1: 1 without enough capacity",
 			older:   "p a gpu=g0",
 		},
 		{
 			name:    "a capacity that the device does not have",
 			objects: cat(on("a", shared(gpu("g0"), "16Gi", nil)), class("gpu"), asks("p", needing("bandwidth", "1", exactly("r", 1)))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, request r needs 1 GPU and can have 0 of 1: 1 without enough capacity",
 			older:   "p a gpu=g0",
 		},
 		{
@@ -91,12 +91,12 @@ func capacityScenarios() []scenario {
 			objects: cat(on("a", shared(gpu("g0"), "16Gi", nil)), class("gpu"),
 				asks("p", needing("memory", "4Gi", exactly("r", 1)), needing("memory", "4Gi", exactly("s", 1)))),
 			want:  "p a gpu=g0,g0",
-			older: "p waits no-devices",
+			older: "p waits no-devices: too-few, requests r, s need 2 devices together",
 		},
 		{
 			name:    "count two gives no two shares of a device",
 			objects: cat(on("a", shared(gpu("g0"), "16Gi", nil)), class("gpu"), asks("p", needing("memory", "4Gi", exactly("r", 2)))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, wants 2 GPUs on one node, and a, which comes closest, has 1",
 		},
 	}
 }

@@ -2,6 +2,9 @@
 
 package scheduler
 
+// unmade is how a pod waits whose claim the API server refused.
+const unmade = "p waits claim-missing: claim, waits for a ResourceClaim that does not exist"
+
 // constraintScenarios are about devices that have to agree or to differ.
 func constraintScenarios() []scenario {
 	other := slice("n", gpu("n0", "root", "y"))
@@ -23,12 +26,12 @@ func constraintScenarios() []scenario {
 			name: "free, but on different roots",
 			objects: cat(on("a", gpu("g0", "root", "x"), gpu("g1", "root", "y")), class("gpu"),
 				with(matching(claim("p", exactly("r", 2)), "root"))),
-			want: "p waits no-devices",
+			want: "p waits no-devices: constraint, 2 GPUs are free on a, but with different values of gpu.example.com/root",
 		},
 		{
 			name:    "no device has the attribute that has to match",
 			objects: cat(on("a", gpus(2)...), class("gpu"), with(matching(claim("p", exactly("r", 2)), "root"))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: constraint, 2 GPUs are free on a, but with different values of gpu.example.com/root",
 		},
 		{
 			name: "a match for some requests",
@@ -40,7 +43,7 @@ func constraintScenarios() []scenario {
 			name: "a match of types that differ",
 			objects: cat(on("a", gpu("g0", "numa", 1), gpu("g1", "numa", "1")), class("gpu"),
 				with(matching(claim("p", exactly("r", 2)), "numa"))),
-			want: "p waits no-devices",
+			want: "p waits no-devices: constraint, 2 GPUs are free on a, but with different values of gpu.example.com/numa",
 		},
 		{
 			name: "a match across drivers",
@@ -61,14 +64,14 @@ func constraintScenarios() []scenario {
 			objects: cat(on("a", gpu("g0", "card", 1), gpu("g1", "card", 1), gpu("g2", "card", 2)), class("gpu"),
 				with(distinct(claim("p", exactly("r", 2)), "card"))),
 			want:  "p a gpu=g0,g2",
-			older: "ResourceClaim/p refused spec.devices.constraints[0]\np waits claim-missing",
+			older: "ResourceClaim/p refused spec.devices.constraints[0]\n" + unmade,
 		},
 		{
 			name: "free, but on one card",
 			objects: cat(on("a", gpus(2, "card", 1)...), class("gpu"),
 				with(distinct(claim("p", exactly("r", 2)), "card"))),
-			want:  "p waits no-devices",
-			older: "ResourceClaim/p refused spec.devices.constraints[0]\np waits claim-missing",
+			want:  "p waits no-devices: constraint, 2 GPUs are free on a, but with the same gpu.example.com/card",
+			older: "ResourceClaim/p refused spec.devices.constraints[0]\n" + unmade,
 		},
 		{
 			name: "a match and a difference",
@@ -76,7 +79,7 @@ func constraintScenarios() []scenario {
 				gpu("g2", "root", "y", "card", 2), gpu("g3", "root", "y", "card", 3)), class("gpu"),
 				with(distinct(matching(claim("p", exactly("r", 2)), "root"), "card"))),
 			want:  "p a gpu=g1,g3",
-			older: "ResourceClaim/p refused spec.devices.constraints[1]\np waits claim-missing",
+			older: "ResourceClaim/p refused spec.devices.constraints[1]\n" + unmade,
 		},
 	}
 }

@@ -21,37 +21,37 @@ func errorScenarios() []scenario {
 		{
 			name:    "a class that is missing",
 			objects: cat(on("a", gpus(1)...), asks("p", exactly("r", 1))),
-			want:    "p waits class-missing",
+			want:    "p waits class-missing: class, the pod waits until DeviceClass gpu is created",
 		},
 		{
 			name:    "the class of an alternative is missing",
 			objects: cat(on("a", gpus(1)...), class("gpu"), asks("p", first("r", sub("one", 1), missing))),
-			want:    "p waits class-missing",
+			want:    "p waits class-missing: class, the pod waits until DeviceClass none is created",
 		},
 		{
 			name:    "the class of a second request is missing",
 			objects: cat(on("a", gpus(2)...), class("gpu"), asks("p", exactly("r", 1), of("none", exactly("s", 1)))),
-			want:    "p waits class-missing",
+			want:    "p waits class-missing: class, the pod waits until DeviceClass none is created",
 		},
 		{
 			name:    "an expression that does not compile",
 			objects: cat(on("a", gpus(1)...), class("gpu"), asks("p", exactly("r", 1, `device.driver ==`))),
-			want:    "ResourceClaim/p refused compilation failed\np waits claim-missing",
+			want:    "ResourceClaim/p refused compilation failed\n" + unmade,
 		},
 		{
 			name:    "an expression that is no truth",
 			objects: cat(on("a", gpus(1)...), class("gpu"), asks("p", exactly("r", 1, `device.driver`))),
-			want:    "ResourceClaim/p refused must evaluate to bool\np waits claim-missing",
+			want:    "ResourceClaim/p refused must evaluate to bool\n" + unmade,
 		},
 		{
 			name:    "an attribute that no device has",
 			objects: cat(on("a", gpus(1)...), class("gpu"), asks("p", exactly("r", 1, model("large")))),
-			want:    "p waits cel-runtime",
+			want:    "p waits cel-runtime: invalid, CEL runtime error: no such key: model",
 		},
 		{
 			name:    "an attribute that no device has, in a class",
 			objects: cat(on("a", gpus(1)...), class("gpu", model("large")), asks("p", exactly("r", 1))),
-			want:    "p waits cel-runtime",
+			want:    "p waits cel-runtime: invalid, CEL runtime error: no such key: model",
 		},
 		{
 			name: "an attribute that is asked for first",
@@ -68,30 +68,30 @@ func errorScenarios() []scenario {
 			name: "a claim breaks once the search reaches that device",
 			objects: cat(on("a", gpu("g0", "model", "large"), gpu("g1")), class("gpu"), asks("p", exactly("r", 1, model("large"))),
 				asks("q", exactly("r", 1, model("large")))),
-			want: "p a gpu=g0\nq waits cel-runtime",
+			want: "p a gpu=g0\nq waits cel-runtime: invalid, CEL runtime error: no such key: model",
 		},
 		{
 			name: "a device without the attribute holds up a node that fits",
 			objects: cat(on("a", gpu("g0")), on("b", gpu("g0", "model", "large")), class("gpu"),
 				asks("p", exactly("r", 1, model("large")))),
-			want: "p waits cel-runtime",
+			want: "p waits cel-runtime: invalid, CEL runtime error: no such key: model",
 		},
 		{
 			name: "an attribute of another driver",
 			objects: cat(on("a", gpus(1)...), class("gpu"),
 				asks("p", exactly("r", 1, `device.attributes["other.example.com"].model == "x"`))),
-			want: "p waits cel-runtime",
+			want: "p waits cel-runtime: invalid, CEL runtime error: no such key: model",
 		},
 		{
 			name:    "an attribute of another type",
 			objects: cat(on("a", gpu("g0", "model", 4)), class("gpu"), asks("p", exactly("r", 1, model("x")))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: selector, 1 GPU on a is free, but a selector of request r wants model == \"x\"",
 		},
 		{
 			name: "eight requests, one device short",
 			objects: cat(on("a", gpus(12, "model", "x")...), class("gpu"),
 				claim("c", append(eight(), exactly("last", 1, model("y")))...), long),
-			want: "p waits timeout",
+			want: "p waits timeout: selector, 12 GPUs on a are free, but a selector of request last wants model == \"y\"",
 		},
 	}
 }
@@ -107,19 +107,19 @@ func quotaScenarios() []scenario {
 		{
 			name:    "a claim beyond the quota",
 			objects: cat(quota("gpu", "2"), on("a", gpus(3)...), class("gpu"), asks("p", exactly("r", 3))),
-			want:    "ResourceClaim/p refused exceeded quota\np waits claim-missing",
+			want:    "ResourceClaim/p refused exceeded quota\n" + unmade,
 		},
 		{
 			name: "a template beyond the quota",
 			objects: cat(quota("gpu", "1"), on("a", gpus(3)...), class("gpu"), template(claim("t", exactly("r", 1))),
 				pod("p", templated("gpu", "t")), pod("q", templated("gpu", "t"))),
-			want:   "p a gpu=g0\nq waits claim-missing",
+			want:   "p a gpu=g0\nq waits claim-missing: claim, exceeded quota: devices",
 			events: map[string]string{"q": "exceeded quota"},
 		},
 		{
 			name:    "all devices count as 32",
 			objects: cat(quota("gpu", "8"), on("a", gpus(3)...), class("gpu"), asks("p", all("r"))),
-			want:    "ResourceClaim/p refused exceeded quota\np waits claim-missing",
+			want:    "ResourceClaim/p refused exceeded quota\n" + unmade,
 		},
 		{
 			name:    "a quota of another class",
@@ -129,7 +129,7 @@ func quotaScenarios() []scenario {
 		{
 			name:    "alternatives count as the largest",
 			objects: cat(quota("gpu", "2"), on("a", gpus(3)...), class("gpu"), asks("p", first("r", sub("four", 4), sub("one", 1)))),
-			want:    "ResourceClaim/p refused exceeded quota\np waits claim-missing",
+			want:    "ResourceClaim/p refused exceeded quota\n" + unmade,
 		},
 	}
 }

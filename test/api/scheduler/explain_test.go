@@ -3,8 +3,8 @@
 package scheduler
 
 import (
-	"bytes"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,44 +16,69 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
 )
 
-// explained are the reasons that an explanation may give where the scheduler says something of a class.
-func explained(class string) []explain.Reason {
-	devices := []explain.Reason{
-		explain.NoDevices, explain.Held, explain.Tainted, explain.Constraint, explain.Selector, explain.TooFew, explain.PoolBroken,
-		explain.NodeRefuses, // where the devices are free on a node that does not take the pod
-		explain.Other,       // where no single change helps
+// because is how a pod that waits has to be explained: the reason, and words of the first line.
+type because struct {
+	reason explain.Reason
+	words  string
+}
+
+// because returns how the explanation of a pod that waits begins.
+func (s scenario) because(version, pod string) because {
+	for _, line := range s.written(version) {
+		if text, ok := strings.CutPrefix(line, pod+" waits "); ok {
+			_, explanation, _ := strings.Cut(text, ": ")
+			reason, words, _ := strings.Cut(explanation, ", ")
+			return because{explain.Reason(reason), words}
+		}
 	}
-	switch class {
-	case "node":
-		return []explain.Reason{explain.NodeRefuses}
-	case "no-resource":
-		return []explain.Reason{explain.NodeRefuses, explain.NoDevicesAsked}
-	case "class-missing":
-		return []explain.Reason{explain.ClassMissing}
-	case "claim-missing", "claim-deleted", "claim-in-use", "claim-twice", "claim-undated", "claim-elsewhere":
-		return []explain.Reason{explain.ClaimMissing}
-	case "claim-in-flight":
-		return []explain.Reason{explain.Fits} // nothing that is stored speaks against it
-	case "claim-elsewhere+no-devices":
-		return append(devices, explain.ClaimMissing)
-	case "timeout":
-		return append(devices, explain.Slow)
-	case "cel-runtime", "too-many":
-		return []explain.Reason{explain.Invalid}
-	case "invalid-pool", "incomplete-pool":
-		return []explain.Reason{explain.PoolBroken}
-	case "invalid-pool+no-devices":
-		return append(devices, explain.PoolBroken)
-	case "all-constraint":
-		return []explain.Reason{explain.Constraint, explain.Invalid}
-	case "gated":
-		return []explain.Reason{explain.Other}
+	return because{}
+}
+
+// check compares an explanation with what it has to be. Other is no reason: all that the scheduler says of a scenario has one.
+func (b because) check(t *testing.T, p *corev1.Pod, e explain.Explanation) {
+	t.Helper()
+	if b.reason == "" || b.reason == explain.Other || b.words == "" {
+		t.Errorf("pod %s waits, and the scenario does not say for which reason and with which words: it is %s, %s", p.Name, e.Reason, e.First)
+		return
 	}
-	return devices
+	if e.Reason != b.reason || !strings.Contains(e.First, b.words) {
+		t.Errorf("pod %s is explained by %s: %s\nwant %s: ... %s ...", p.Name, e.Reason, e.First, b.reason, b.words)
+	}
+}
+
+// TestExplanations explains every pod that waits in a scenario, which needs no cluster.
+func TestExplanations(t *testing.T) {
+	for _, version := range []string{"", "1.34"} {
+		for _, s := range scenarios() {
+			t.Run(s.name+"/"+version, func(t *testing.T) {
+				t.Parallel()
+				s := s.placed()
+				for _, p := range s.pods() {
+					if slices.ContainsFunc(s.lines(version), func(line string) bool { return strings.HasPrefix(line, p.Name+" waits ") }) {
+						s.because(version, p.Name).check(t, p, s.explain(t, version, p.Name))
+					}
+				}
+			})
+		}
+	}
+}
+
+// explain makes the plan of the pods before one, and then explains that one.
+func (s scenario) explain(t *testing.T, version, pod string) explain.Explanation {
+	t.Helper()
+	c := s.cluster(t, version, nil)
+	at := slices.IndexFunc(c.Pods, func(p *corev1.Pod) bool { return p.Name == pod })
+	explained := c.Pods[at]
+	before := slices.Clone(c.Pods[:at])
+	c.Pods = c.Pods[:at+1] // the others have not come yet
+	if _, err := plan.Run(t.Context(), c, before, plan.Options{Timeout: s.timeout()}); err != nil {
+		t.Fatal(err)
+	}
+	return explain.Pod(t.Context(), c, explained, explain.Options{Now: time.Now()})
 }
 
 // checkExplanation explains a pod that waits, by what is in the cluster, and wants what the scheduler says of it to be understood.
-func (c *cluster) checkExplanation(t *testing.T, p *corev1.Pod, class string) {
+func (c *cluster) checkExplanation(t *testing.T, p *corev1.Pod, want because) {
 	t.Helper()
 	got := &corev1.Pod{}
 	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(p), got); err != nil {
@@ -65,17 +90,16 @@ func (c *cluster) checkExplanation(t *testing.T, p *corev1.Pod, class string) {
 	}
 	at := slices.IndexFunc(known.Pods, func(q *corev1.Pod) bool { return q.Name == p.Name && q.Namespace == p.Namespace })
 	e := explain.Pod(t.Context(), known, known.Pods[at], explain.Options{Now: time.Now()})
-	var text bytes.Buffer
-	if err := e.WriteText(&text); err != nil {
-		t.Fatal(err)
-	}
-	if e.First == "" || !slices.Contains(explained(class), e.Reason) {
-		t.Errorf("pod %s waits for the reason %s, and its explanation is %s, want one of %q:\n%s",
-			p.Name, class, e.Reason, explained(class), &text)
-	}
+	want.check(t, p, e)
 	for _, said := range e.Said {
-		if len(said.Meanings) == 0 {
+		meanings := strings.Join(said.Meanings, "\n")
+		if meanings == "" {
 			t.Errorf("the explanation of pod %s does not know what this means: %s", p.Name, said.Words)
+		}
+		for _, want := range meaningsOf(said.Words) {
+			if !strings.Contains(meanings, want) {
+				t.Errorf("the explanation of pod %s takes %q to mean %q, want %q", p.Name, said.Words, said.Meanings, want)
+			}
 		}
 	}
 }

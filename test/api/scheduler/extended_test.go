@@ -39,7 +39,7 @@ func containers(name, resource string, amounts ...string) *corev1.Pod {
 
 // extendedScenarios are about extended resources that a class gives. Kubernetes 1.34 knows only those of nodes.
 func extendedScenarios() []scenario {
-	const none = "p waits no-resource"
+	const none = "p waits no-resource: asks-for-no-devices, the pod asks for no devices"
 	const implicit = "deviceclass.resource.kubernetes.io/gpu"
 	first := containers("p", resourceName, "1")
 	first.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "example.com/image", Resources: limits(resourceName, "2")}}
@@ -66,7 +66,7 @@ func extendedScenarios() []scenario {
 		{
 			name:    "more of an extended resource than there is",
 			objects: cat(on("a", gpus(2)...), extended("gpu"), containers("p", resourceName, "3")),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, wants 3 GPUs on one node, and a, which comes closest, has 2",
 			older:   none,
 		},
 		{
@@ -99,14 +99,14 @@ func extendedScenarios() []scenario {
 		{
 			name:    "pods fill a node with extended resources",
 			objects: cat(on("a", gpus(1)...), extended("gpu"), containers("p", resourceName, "1"), containers("q", resourceName, "1")),
-			want:    "p a extended-resources=g0\nq waits no-devices",
-			older:   none + "\nq waits no-resource",
+			want:    "p a extended-resources=g0\nq waits no-devices: held, the only GPU that would do is on node a, and is held",
+			older:   none + "\nq waits no-resource: asks-for-no-devices, the pod asks for no devices",
 		},
 		{
 			name:    "a claim and an extended resource",
 			objects: cat(on("a", gpus(2)...), extended("gpu"), claim("c", exactly("r", 1)), both),
 			want:    "p a extended-resources=g1 own=g0",
-			older:   none,
+			older:   "p waits no-resource: node, Insufficient example.com/gpu",
 		},
 	}
 }

@@ -24,7 +24,7 @@ func nodeScenarios() []scenario {
 	everywhere.AllNodes = ptr.To(true)
 	cordoned := node("a")
 	cordoned.Spec.Unschedulable = true
-	const noSelection = "ResourceSlice/pool refused exactly one of\np waits no-devices"
+	const noSelection = "ResourceSlice/pool refused exactly one of\np waits no-devices: no-devices, no ResourceSlice is for any of 2 nodes"
 	return append(reachScenarios(), []scenario{
 		{
 			name:    "a device for one node",
@@ -43,18 +43,18 @@ func nodeScenarios() []scenario {
 			name: "devices for different nodes",
 			objects: cat(node("a"), node("b"), perDevice("pool", onNode(gpu("g0"), "a"), onNode(gpu("g1"), "b"), everywhere), class("gpu"),
 				asks("p", exactly("r", 3))),
-			want:  "p waits no-devices",
+			want:  "p waits no-devices: too-few, wants 3 GPUs on one node, and a, which comes closest, has 2",
 			older: noSelection,
 		},
 		{
 			name:    "a cordoned node",
 			objects: cat(cordoned, slice("a", gpu("g0")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits node",
+			want:    "p waits node: node, node(s) were unschedulable",
 		},
 		{
 			name:    "a cordoned node and one without devices",
 			objects: cat(cordoned, slice("a", gpu("g0")), node("b"), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: node, node(s) were unschedulable",
 		},
 	}...)
 }
@@ -71,13 +71,13 @@ func reachScenarios() []scenario {
 		{
 			name:    "devices for a label that no node has",
 			objects: cat(node("a"), labelled("pool", "zone", "y", gpus(1)...), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: no-devices, no ResourceSlice is for any of 1 nodes",
 		},
 		{
 			name: "devices for all nodes",
 			objects: cat(node("a"), node("b"), anywhere("pool", gpus(2)...), class("gpu"),
 				asks("p", exactly("r", 1)), asks("q", exactly("r", 1)), asks("z", exactly("r", 1))),
-			want:  "p any gpu=1\nq any gpu=1\nz waits no-devices",
+			want:  "p any gpu=1\nq any gpu=1\nz waits no-devices: held, all 4 GPUs that would do on nodes a and b are held: by claim",
 			loose: true,
 		},
 		{
@@ -135,22 +135,22 @@ func placeScenarios() []scenario {
 		{
 			name:    "a pod for a node without devices",
 			objects: cat(on("a", gpu("g0")), node("b"), class("gpu"), pinned("b", asks("p", exactly("r", 1)))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: node, node(s) didn't match Pod's node affinity/selector",
 		},
 		{
 			name:    "a pod that is held back",
 			objects: cat(on("a", gpu("g0")), class("gpu"), withPod(asks("p", exactly("r", 1)), gated)),
-			want:    "p waits gated",
+			want:    "p waits gated: gated, gate example.com/later is to be removed first",
 		},
 		{
 			name:    "pods take the places of a node",
 			objects: cat(narrow, slice("a", gpus(2)...), class("gpu"), asks("p", exactly("r", 1)), asks("q", exactly("r", 1))),
-			want:    "p a gpu=g0\nq waits node",
+			want:    "p a gpu=g0\nq waits node: node, Too many pods",
 		},
 		{
 			name:    "a pod for a node that is not there",
 			objects: cat(on("a", gpu("g0")), class("gpu"), pinned("z", asks("p", exactly("r", 1)))),
-			want:    "p waits node",
+			want:    "p waits node: node, node(s) didn't match Pod's node affinity/selector",
 		},
 		{
 			name: "node affinity",
@@ -161,7 +161,7 @@ func placeScenarios() []scenario {
 		{
 			name:    "node affinity that no node meets",
 			objects: cat(on("a", gpu("g0")), class("gpu"), withPod(asks("p", exactly("r", 1)), affine)),
-			want:    "p waits node",
+			want:    "p waits node: node, node(s) didn't match Pod's node affinity/selector",
 		},
 		{
 			name:    "a preference yields to devices",
@@ -171,7 +171,7 @@ func placeScenarios() []scenario {
 		{
 			name:    "a tainted node",
 			objects: cat(tainted, slice("a", gpu("g0")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits node",
+			want:    "p waits node: node, node(s) had untolerated taint(s)",
 		},
 		{
 			name:    "a tainted node is tolerated",
@@ -181,13 +181,13 @@ func placeScenarios() []scenario {
 		{
 			name:    "a node with devices and without processors",
 			objects: cat(on("a", gpu("g0")), class("gpu"), withPod(asks("p", exactly("r", 1)), cpu("9"))),
-			want:    "p waits node",
+			want:    "p waits node: node, Insufficient cpu",
 		},
 		{
 			name: "pods take the processors of a node",
 			objects: cat(on("a", gpus(2)...), class("gpu"), withPod(asks("p", exactly("r", 1)), cpu("5")),
 				withPod(asks("q", exactly("r", 1)), cpu("5"))),
-			want: "p a gpu=g0\nq waits node",
+			want: "p a gpu=g0\nq waits node: node, Insufficient cpu",
 		},
 	}
 }

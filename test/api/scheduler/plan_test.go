@@ -61,14 +61,29 @@ func outcomeOf(result plan.PodResult) outcome {
 // report is the plan of what the API server accepts of a scenario.
 func (s scenario) report(t *testing.T, version string, nodes map[string]string) plan.Report {
 	t.Helper()
+	c := s.cluster(t, version, nodes)
+	report, err := plan.Run(t.Context(), c, c.Pending(), plan.Options{Timeout: s.timeout()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// timeout is how long the scheduler searches on a node for the pods of the scenario.
+func (s scenario) timeout() time.Duration {
+	if slices.ContainsFunc(s.pods(), func(p *corev1.Pod) bool { return p.Spec.SchedulerName == impatient }) {
+		return time.Second
+	}
+	return plan.DefaultTimeout
+}
+
+// cluster has what the API server accepts of a scenario.
+func (s scenario) cluster(t *testing.T, version string, nodes map[string]string) *plan.Cluster {
+	t.Helper()
 	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace(), Labels: s.labels}}}
-	timeout := plan.DefaultTimeout
 	for _, o := range s.objects {
 		if p, ok := o.(*corev1.Pod); ok {
 			o = onNode(p, nodes[p.Name])
-			if p.Spec.SchedulerName == impatient {
-				timeout = time.Second
-			}
 		}
 		if s.refused(version, kindAndName(o)) == "" {
 			objects = append(objects, o)
@@ -79,15 +94,11 @@ func (s scenario) report(t *testing.T, version string, nodes map[string]string) 
 		t.Fatalf("read the scenario: %v, %v", err, problems)
 	}
 	snapshot.Version = version
-	cluster, _, err := plan.NewCluster(snapshot)
+	c, _, err := plan.NewCluster(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := plan.Run(t.Context(), cluster, cluster.Pending(), plan.Options{Timeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
+	return c
 }
 
 // onNode is the pod, allowed only a node; an empty name allows all.

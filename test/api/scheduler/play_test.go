@@ -228,7 +228,7 @@ func (c *cluster) play(t *testing.T, s scenario) {
 			c.waitForEvent(t, p, text)
 		}
 		if got.node == "" {
-			c.checkExplanation(t, p, got.reason)
+			c.checkExplanation(t, p, s.because(c.version, p.Name))
 		}
 		chosen[p.Name] = got.node
 		if got.node != planned[p.Name].node && slices.Contains(planned[p.Name].fits, got.node) {

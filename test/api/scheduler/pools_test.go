@@ -19,7 +19,7 @@ func poolScenarios() []scenario {
 		{
 			name:    "an incomplete pool is left out",
 			objects: cat(node("a"), part("a-0", "a", 2, gpus(2)...), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: pool, their pool gpu.example.com/a is incomplete",
 		},
 		{
 			name: "a pool of two slices, in the order of their names",
@@ -38,7 +38,7 @@ func poolScenarios() []scenario {
 			name: "two devices of one name",
 			objects: cat(node("a"), part("a-0", "a", 2, gpu("g0")), part("a-1", "a", 2, gpu("g0"), gpu("g1")), class("gpu"),
 				asks("p", exactly("r", 1))),
-			want: "p waits invalid-pool",
+			want: "p waits invalid-pool: pool, pool gpu.example.com/a is invalid: two devices have the name g0",
 		},
 		{
 			name: "an invalid pool beside a good one",
@@ -50,7 +50,7 @@ func poolScenarios() []scenario {
 			name: "an invalid pool on one node and nothing on the other",
 			objects: cat(node("a"), part("a-0", "a", 2, gpu("g0")), part("a-1", "a", 2, gpu("g0")), node("b"), class("gpu"),
 				asks("p", exactly("r", 1))),
-			want: "p waits invalid-pool+no-devices",
+			want: "p waits invalid-pool+no-devices: pool, pool gpu.example.com/a is invalid: two devices have the name g0",
 		},
 		{
 			name:    "drivers in the order of their names",
@@ -69,17 +69,17 @@ func poolScenarios() []scenario {
 		{
 			name:    "no slice at all",
 			objects: cat(node("a"), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: no-devices, no ResourceSlice is for any of 1 nodes",
 		},
 		{
 			name:    "a slice without devices",
 			objects: cat(on("a"), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: no-devices, no ResourceSlice is for any of 1 nodes",
 		},
 		{
 			name:    "a slice of a node that is not there",
 			objects: cat(node("a"), slice("b", gpu("g0")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: no-devices, no ResourceSlice is for any of 1 nodes",
 		},
 	}
 }
@@ -105,65 +105,66 @@ func counterScenarios() []scenario {
 		{
 			name:    "three halves of a card",
 			objects: cat(append(card(half("h0"), half("h1"), half("h2")), asks("p", exactly("r", 3)))...),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, has 3 that it can have, but not all at once",
 			older:   "p a gpu=h0,h1,h2",
 		},
 		{
 			name: "a half keeps the whole",
 			objects: cat(append(card(half("h0"), whole), asks("p", exactly("r", 1, model("half"))),
 				asks("q", exactly("r", 1, model("whole"))))...),
-			want:  "p a gpu=h0\nq waits no-devices",
+			want:  "p a gpu=h0\nq waits no-devices: held, the only GPU that would do is on node a, and is held",
 			older: "p a gpu=h0\nq a gpu=whole",
 		},
 		{
 			name: "the whole keeps the halves",
 			objects: cat(append(card(half("h0"), half("h1"), whole), held(claim("c", exactly("r", 1)), "a", "a", "whole"),
 				asks("p", exactly("r", 1)))...),
-			want:  "p waits no-devices",
+			want:  "p waits no-devices: held, all 3 GPUs that would do on node a are held: by claim",
 			older: "p a gpu=h0",
 		},
 		{
 			name:    "all parts take more than there is",
 			objects: cat(append(card(half("h0"), half("h1"), half("h2")), asks("p", all("r")))...),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, needs 120Gi, 80Gi of 80Gi is free",
 			older:   "p a gpu=h0,h1,h2",
 		},
 		{
 			name: "pods share a card",
 			objects: cat(append(card(half("h0"), half("h1"), half("h2")), asks("p", exactly("r", 1)), asks("q", exactly("r", 1)),
 				asks("z", exactly("r", 1)))...),
-			want:  "p a gpu=h0\nq a gpu=h1\nz waits no-devices",
+			want:  "p a gpu=h0\nq a gpu=h1\nz waits no-devices: held, all 3 GPUs that would do on node a are held: by claim",
 			older: "p a gpu=h0\nq a gpu=h1\nz a gpu=h2",
 		},
 		{
 			name:    "an unknown set of counters",
 			objects: cat(append(card(consuming(gpu("g0"), "other", "1Gi")), asks("p", exactly("r", 1)))...),
-			want:    "p waits invalid-pool",
+			want:    "p waits invalid-pool: pool, device g0 consumes counter set other, which no slice of the pool has",
 			older:   "p a gpu=g0",
 		},
 		{
 			name:    "an unknown counter",
 			objects: cat(append(card(unknownCounter), asks("p", exactly("r", 1)))...),
-			want:    "p waits invalid-pool",
+			want:    "p waits invalid-pool: pool, device g0 consumes counter slices, which set card does not have",
 			older:   "p a gpu=g0",
 		},
 		{
 			name: "two sets of the same name",
 			objects: cat(node("a"), counters("a-0", "a", 3, "card", "80Gi"), counters("a-1", "a", 3, "card", "80Gi"),
 				part("a-2", "a", 3, half("h0")), class("gpu"), asks("p", exactly("r", 1))),
-			want:  "p waits invalid-pool",
+			want:  "p waits invalid-pool: pool, pool gpu.example.com/a is invalid: two counter sets have the name card",
 			older: "p a gpu=h0",
 		},
 		{
 			name:    "counters that are not published yet",
 			objects: cat(node("a"), part("a-devices", "a", 2, half("h0")), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: pool, pool gpu.example.com/a is incomplete",
 		},
 		{
 			name:    "counters and devices in one slice",
 			objects: cat(node("a"), mixed, class("gpu"), asks("p", exactly("r", 3))),
-			want:    "ResourceSlice/a refused only one of `sharedCounters` or `devices` is allowed\np waits no-devices",
-			older:   "p a gpu=h0,h1,h2",
+			want: "ResourceSlice/a refused only one of `sharedCounters` or `devices` is allowed\n" +
+				"p waits no-devices: no-devices, no ResourceSlice is for any of 1 nodes",
+			older: "p a gpu=h0,h1,h2",
 		},
 	}
 }

@@ -20,19 +20,19 @@ func requestScenarios() []scenario {
 		{
 			name:    "three of two",
 			objects: cat(on("a", gpus(2)...), class("gpu"), asks("p", exactly("r", 3))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: too-few, wants 3 GPUs on one node, and a, which comes closest, has 2",
 		},
 		{
 			name: "pods fill a node",
 			objects: cat(on("a", gpus(2)...), class("gpu"), asks("p", exactly("r", 1)), asks("q", exactly("r", 1)),
 				asks("z", exactly("r", 1))),
-			want: "p a gpu=g0\nq a gpu=g1\nz waits no-devices",
+			want: "p a gpu=g0\nq a gpu=g1\nz waits no-devices: held, all 2 GPUs that would do on node a are held: by claim",
 		},
 		{
 			name: "pods fill two nodes",
 			objects: cat(on("a", gpus(1)...), on("b", gpus(1)...), class("gpu"),
 				asks("p", exactly("r", 1)), asks("q", exactly("r", 1)), asks("z", exactly("r", 1))),
-			want:  "p any gpu=1\nq any gpu=1\nz waits no-devices",
+			want:  "p any gpu=1\nq any gpu=1\nz waits no-devices: held, all 2 GPUs that would do on nodes a and b are held: by claim",
 			loose: true,
 		},
 		{
@@ -43,7 +43,7 @@ func requestScenarios() []scenario {
 		{
 			name:    "a selector that nothing meets",
 			objects: cat(on("a", small, large), class("gpu"), asks("p", exactly("r", 1, model("huge")))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: selector, 2 GPUs on a are free, but a selector of request r wants model == \"huge\"",
 		},
 		{
 			name: "a class chooses",
@@ -89,7 +89,7 @@ func requestScenarios() []scenario {
 			name: "two claims on different nodes",
 			objects: cat(on("a", large), on("b", small), class("gpu"), claim("c", exactly("r", 1, model("large"))),
 				claim("d", exactly("r", 1, model("small"))), pod("p", named("one", "c"), named("two", "d"))),
-			want: "p waits no-devices",
+			want: "p waits no-devices: too-few, request r needs 1 GPU and can have 0 of 1: 1 not as the selectors want",
 		},
 		{
 			name: "a template",
@@ -118,17 +118,17 @@ func requestScenarios() []scenario {
 		{
 			name:    "33 devices",
 			objects: cat(on("a", gpus(40)...), class("gpu"), asks("p", exactly("r", 33))),
-			want:    "p waits too-many",
+			want:    "p waits too-many: invalid, more than 32 devices, the most that a claim can have",
 		},
 		{
 			name:    "33 devices in two requests",
 			objects: cat(on("a", gpus(40)...), class("gpu"), asks("p", exactly("r", 20), exactly("s", 13))),
-			want:    "p waits too-many",
+			want:    "p waits too-many: invalid, more than 32 devices, the most that a claim can have",
 		},
 		{
 			name:    "all of 33 devices",
 			objects: cat(on("a", gpus(33)...), class("gpu"), asks("p", all("r"))),
-			want:    "p waits too-many",
+			want:    "p waits too-many: invalid, more than 32 devices, the most that a claim can have",
 		},
 	}
 }
@@ -153,13 +153,13 @@ func allScenarios() []scenario {
 		{
 			name:    "all of none",
 			objects: cat(on("a", gpus(2, "model", "x")...), class("gpu"), asks("p", all("r", model("y")))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: selector, 2 GPUs on a are free, but a selector of request r wants model == \"y\"",
 		},
 		{
 			name: "all while one is in use",
 			objects: cat(on("a", gpus(3)...), class("gpu"), held(claim("c", exactly("r", 1)), "a", "a", "g1"),
 				asks("p", all("r"))),
-			want: "p waits no-devices",
+			want: "p waits no-devices: held, request r wants all GPUs of a node that match, and some are held",
 		},
 		{
 			name: "all goes where all are free",
@@ -170,19 +170,19 @@ func allScenarios() []scenario {
 		{
 			name:    "all of an incomplete pool",
 			objects: cat(node("a"), part("a-0", "a", 2, gpus(2)...), class("gpu"), asks("p", all("r"))),
-			want:    "p waits incomplete-pool",
+			want:    "p waits incomplete-pool: pool, it wants all devices, and pool gpu.example.com/a is incomplete",
 		},
 		{
 			name: "all of an invalid pool",
 			objects: cat(node("a"), part("a-0", "a", 2, gpu("g0")), part("a-1", "a", 2, gpu("g0")), class("gpu"),
 				asks("p", all("r"))),
-			want: "p waits invalid-pool",
+			want: "p waits invalid-pool: pool, it wants all devices, and pool gpu.example.com/a is invalid",
 		},
 		{
 			name: "an incomplete pool of one node holds the other up",
 			objects: cat(node("a"), part("a-0", "a", 2, gpus(2)...), on("b", gpus(2)...), class("gpu"),
 				asks("p", all("r"))),
-			want: "p waits incomplete-pool",
+			want: "p waits incomplete-pool: pool, it wants all devices, and pool gpu.example.com/a is incomplete",
 		},
 		{
 			name: "all with the same attribute",
@@ -194,7 +194,7 @@ func allScenarios() []scenario {
 			name: "all that differ in an attribute that has to match",
 			objects: cat(on("a", gpu("g0", "root", "x"), gpu("g1", "root", "y")), class("gpu"),
 				with(matching(claim("p", all("r")), "root"))),
-			want: "p waits all-constraint",
+			want: "p waits all-constraint: constraint, because a claim constraint would not be satisfied",
 		},
 	}
 }
@@ -218,7 +218,7 @@ func alternativeScenarios() []scenario {
 			name: "no alternative",
 			objects: cat(on("a", gpus(1, "model", "small")...), class("gpu"),
 				asks("p", first("r", sub("large", 1, model("large")), sub("small", 2, model("small"))))),
-			want: "p waits no-devices",
+			want: "p waits no-devices: too-few, request r/large needs 1 GPU and can have 0 of 1: 1 not as the selectors want",
 		},
 		{
 			name: "the node with the better alternative",

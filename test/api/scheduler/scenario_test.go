@@ -24,8 +24,10 @@ type scenario struct {
 	// want has a line for each pod, and for each object that the API server refuses:
 	//
 	//	POD NODE CLAIM=DEVICE,DEVICE
-	//	POD waits REASON
+	//	POD waits CLASS: REASON, WORDS
 	//	KIND/NAME refused TEXT
+	//
+	// CLASS is that of what the scheduler says. REASON is that of the explanation, whose first line has the WORDS.
 	want string
 	// older is what Kubernetes 1.34 does, if that differs.
 	older string
@@ -46,8 +48,8 @@ func scenarios() []scenario {
 	)
 }
 
-// lines are what has to be seen in a version.
-func (s scenario) lines(version string) []string {
+// written are the scenario's lines for a version.
+func (s scenario) written(version string) []string {
 	text := s.want
 	if version != "" && s.older != "" {
 		text = s.older
@@ -56,6 +58,17 @@ func (s scenario) lines(version string) []string {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" {
 			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// lines are what has to be seen in a version, without explanations.
+func (s scenario) lines(version string) []string {
+	out := s.written(version)
+	for i, line := range out {
+		if seen, _, found := strings.Cut(line, ": "); found && strings.Contains(seen, " waits ") {
+			out[i] = seen
 		}
 	}
 	return out

@@ -26,13 +26,13 @@ func taintScenarios() []scenario {
 		{
 			name:    "the only device is tainted",
 			objects: cat(on("a", bad), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 1 GPU on a is free but tainted example.com/broken:NoSchedule",
 			older:   "p a gpu=g0",
 		},
 		{
 			name:    "the only device evicts pods",
 			objects: cat(on("a", evicting), class("gpu"), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 1 GPU on a is free but tainted example.com/broken:NoExecute",
 			older:   "p a gpu=g0",
 		},
 		{
@@ -48,13 +48,13 @@ func taintScenarios() []scenario {
 		{
 			name:    "another taint is tolerated",
 			objects: cat(on("a", bad), class("gpu"), asks("p", tolerating("example.com/hot", exactly("r", 1)))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 1 GPU on a is free but tainted example.com/broken:NoSchedule",
 			older:   "p a gpu=g0",
 		},
 		{
 			name:    "another value is tolerated",
 			objects: cat(on("a", bad), class("gpu"), asks("p", byValue)),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 1 GPU on a is free but tainted example.com/broken:NoSchedule",
 			older:   "p a gpu=g0",
 		},
 		{
@@ -65,13 +65,13 @@ func taintScenarios() []scenario {
 		{
 			name:    "all devices, one of them tainted",
 			objects: cat(on("a", bad, gpu("g1")), class("gpu"), asks("p", all("r"))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 1 GPU on a is free but tainted example.com/broken:NoSchedule",
 			older:   "p a gpu=g0,g1",
 		},
 		{
 			name:    "a rule taints a pool",
 			objects: cat(on("a", gpus(2)...), class("gpu"), rule("repair", "a", ""), asks("p", exactly("r", 1))),
-			want:    "p waits no-devices",
+			want:    "p waits no-devices: taint, 2 GPUs on a are free but tainted example.com/repair:NoSchedule",
 			older:   noRule + "p a gpu=g0",
 		},
 		{
