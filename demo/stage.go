@@ -147,7 +147,7 @@ func place(ctx context.Context, h *harness.Harness, simulators *harness.Simulato
 
 // published waits until every node says that its GPUs or FPGAs are.
 func published(ctx context.Context, h *harness.Harness) error {
-	const limit = 30 * time.Second
+	const limit = time.Minute
 	return h.Poll(ctx, "the nodes' devices", limit, func(ctx context.Context) error {
 		for _, name := range h.NodeNames() {
 			node, err := h.AcceleratorNode(ctx, name)

@@ -874,7 +874,7 @@ func staysPending(ctx context.Context, pods ...*corev1.Pod) {
 // eventuallyFree waits until a device is published without a taint.
 func eventuallyFree(ctx context.Context, name string) {
 	GinkgoHelper()
-	Eventually(ctx, func() (*resourceapi.Device, error) { return publishedRegion(ctx, name) }, 2*time.Minute).Should(
+	Eventually(ctx, func() (*resourceapi.Device, error) { return publishedRegion(ctx, name) }, h.Patient(2*time.Minute)).Should(
 		And(Not(BeNil()), HaveField("Taints", BeEmpty())))
 }
 
@@ -921,7 +921,7 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	eventuallyGone(ctx, gone)
 	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{}))
 	next := newPod(ctx, others, "next", withTemplate("plain"))
-	Consistently(ctx, func() error { return h.PodDone(ctx, others, next.Name, corev1.PodPending) }, 2*time.Second).Should(Succeed())
+	Consistently(ctx, func() error { return h.PodDone(ctx, others, next.Name, corev1.PodPending) }, h.Patient(2*time.Second)).Should(Succeed())
 	f.Go()
 	running(ctx, next)
 	Expect(f.attribute(1, "afu_id")).To(Equal(blankAFU), "another namespace got the logic")
@@ -971,7 +971,7 @@ func (f *fpgas) fromRegistry(ctx SpecContext) {
 		nodes, _, err := unstructured.NestedInt64(object.Object, "status", "nodes")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(nodes).To(BeEquivalentTo(1))
-	}, 2*time.Minute).Should(Succeed())
+	}, h.Patient(2*time.Minute)).Should(Succeed())
 
 	node := newTrap(ctx, namespace, "node", fpgaNode, true)
 	newFPGAClass(ctx, "fpga-registry", v1alpha1.FPGAPolicy{

@@ -70,13 +70,14 @@ func (k *kernelCaches) away(ctx SpecContext) {
 	DeferCleanup(func() { k.bare.Down.Store(false) })
 	var mu sync.Mutex
 	var asked []int
+	random := bySeed()
 	k.Around(signed.BrokenOff(func(digest string) bool { return digest == half }, func(length int) int {
 		mu.Lock()
 		defer mu.Unlock()
 		if asked = append(asked, length); len(asked) > 3 {
 			return -1
 		}
-		return length/4 + rand.IntN(length/4)
+		return length/4 + random.IntN(length/4)
 	}))
 	DeferCleanup(func() { k.Around(nil) })
 	waits, broken := newPod(ctx, ns, "away", withTemplate("away")), newPod(ctx, ns, "half", withTemplate("half"))
@@ -205,7 +206,8 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 		k.claim(ctx, ns, fmt.Sprint("claim-", i), sources...)
 	}
 	before := treesOf(mixedNode)
-	k.Around(signed.BrokenOff(func(digest string) bool { return layers[digest] }, unwell))
+	random := bySeed()
+	k.Around(signed.BrokenOff(func(digest string) bool { return layers[digest] }, unwell(ctx)))
 	DeferCleanup(func() { k.Around(nil) })
 	start, begun := time.Now(), 0
 	for i := range kills {
@@ -213,7 +215,7 @@ func (k *kernelCaches) killed(ctx SpecContext) {
 			script("cat /opt/kernels/0/LARGE/content /opt/kernels/1/LARGE/content > /dev/null"),
 			func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })
 		if i%2 == 0 {
-			time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond) // at random: this is no check
+			pause(ctx, time.Duration(random.IntN(2000))*time.Millisecond) // at random: this is no check
 		} else {
 			untilBegun(ctx, mixedNode)
 		}
@@ -242,9 +244,9 @@ func imagesBegun(node string) int {
 // untilBegun waits until an image is being unpacked, for a few seconds: it may be there already.
 func untilBegun(ctx context.Context, node string) {
 	GinkgoHelper()
-	const most, pause = 4 * time.Second, 2 * time.Millisecond
+	const most, interval = 4 * time.Second, 2 * time.Millisecond
 	for begin := time.Now(); imagesBegun(node) == 0 && time.Since(begin) < most && ctx.Err() == nil; {
-		time.Sleep(pause)
+		pause(ctx, interval)
 	}
 }
 
@@ -271,13 +273,35 @@ func killAnywhere(ctx context.Context, node string) int {
 	return left
 }
 
-// unwell is slow, and breaks off where it likes every third time.
-func unwell(length int) int {
-	time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // it only takes its time
-	if rand.IntN(3) > 0 || length == 0 {
-		return -1
+// unwell is slow, and breaks off where it likes every third time. Many ask at the same time.
+func unwell(ctx context.Context) func(length int) int {
+	var mu sync.Mutex
+	random := bySeed()
+	draw := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(n)
 	}
-	return rand.IntN(length)
+	return func(length int) int {
+		pause(ctx, time.Duration(draw(400))*time.Millisecond) // it only takes its time
+		if draw(3) > 0 || length == 0 {
+			return -1
+		}
+		return draw(length)
+	}
+}
+
+// bySeed draws what Ginkgo's seed says, which a run prints and takes back as --seed.
+func bySeed() *rand.Rand { return rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 18)) }
+
+// pause lets time pass, and is over when the spec is. What is waited for is asked for by Eventually.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // hashed compares each file of each tree in the node's store with what the tree's image has, or with what the tree was before where the

@@ -50,7 +50,7 @@ func isMonitored() {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(samples).To(BeEmpty())
 		}).Should(Succeed())
-	}, NodeTimeout(10*time.Minute))
+	}, NodeTimeout(h.Patient(10*time.Minute)))
 }
 
 func eventuallyAnswered(ctx context.Context, server *prometheus.Server, expr string) {

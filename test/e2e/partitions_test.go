@@ -44,13 +44,13 @@ type dividedGPUs struct {
 func dividesGPUs() {
 	var g dividedGPUs
 
-	BeforeAll(func(ctx SpecContext) { g = startDividedGPUs(ctx) }, NodeTimeout(6*time.Minute))
+	BeforeAll(func(ctx SpecContext) { g = startDividedGPUs(ctx) }, NodeTimeout(h.Patient(6*time.Minute)))
 
 	each := func(text string, do func(*dividedGPUs, SpecContext), decorators ...any) {
 		It(text, decorators, func(ctx SpecContext) {
 			g.empty(ctx)
 			do(&g, ctx)
-		}, NodeTimeout(4*time.Minute))
+		}, NodeTimeout(h.Patient(4*time.Minute)))
 	}
 	each("publishes no part of a GPU that is made for a claim, where the API keeps no counters", (*dividedGPUs).noCounters)
 	each("makes a layout once, which stays whoever uses it", (*dividedGPUs).staticLayout)
@@ -78,7 +78,7 @@ func dividesGPUs() {
 	It("never lets two claims have the same slices", later("hundreds of random pods take many minutes"), ofNode, func(ctx SpecContext) {
 		g.empty(ctx)
 		g.randomPods(ctx)
-	}, NodeTimeout(25*time.Minute))
+	}, NodeTimeout(h.Patient(25*time.Minute)))
 }
 
 // needsCounters skips a spec where the API server drops counters. What happens there is a spec of its own.
@@ -91,8 +91,8 @@ func needsCounters() {
 // startDividedGPUs makes the GPU node a machine whose GPUs can be divided, with its simulators, and the classes of the specs.
 func startDividedGPUs(ctx context.Context) dividedGPUs {
 	GinkgoHelper()
-	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
-	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(time.Minute))
+	DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
+	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(h.Patient(time.Minute)))
 	g := dividedGPUs{simulators: startSimulators(ctx)}
 	machine := place(ctx, gpuNode, "8xh100-iommu", "4xlocalssd")
 	Expect(g.simulators.StartPCI(ctx, gpuNode, machine)).To(Succeed())

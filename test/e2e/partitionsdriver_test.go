@@ -124,7 +124,7 @@ func (g *dividedGPUs) letsGo(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	pluginReady(ctx, gpuNode)
 	eventuallyQuiesced(ctx, metav1.ConditionTrue, "Quiesced")
-	Expect(published(ctx, gpuNode)).To(BeEmpty())
+	Eventually(ctx, func() []string { return published(ctx, gpuNode) }).Should(BeEmpty())
 	Expect(programs(ctx)).NotTo(ContainSubstring("fettle-nvml"))
 
 	say("the driver was changed")

@@ -5,10 +5,8 @@ package e2e
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -41,9 +39,8 @@ func (g *dividedGPUs) noCounters(ctx SpecContext) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(metrics).To(HaveKeyWithValue(`fettle_discovery_problems{reason="NoCounters"}`, Not(Equal("0"))))
 	}).Should(Succeed())
-	names := published(ctx, gpuNode)
-	Expect(names).To(ContainElement(wholeName(address)), "whole GPUs share nothing")
-	Expect(names).NotTo(ContainElement(ContainSubstring("-mig-")))
+	Eventually(ctx, func() []string { return published(ctx, gpuNode) }).Should(And(
+		ContainElement(wholeName(address)), Not(ContainElement(ContainSubstring("-mig-")))), "whole GPUs share nothing")
 }
 
 // staticLayout makes a layout, whose instances are devices of their own.
@@ -61,7 +58,8 @@ func (g *dividedGPUs) staticLayout(ctx SpecContext) {
 	eventuallyPublishes(ctx, gpuNode, migName(address, small, 0), migName(address, small, 3), migName(address, half, 4))
 	Eventually(ctx, func() []string { return published(ctx, gpuNode) }).ShouldNot(ContainElement(wholeName(address)))
 	before := uuidsOf(g.look().Cards[card])
-	Expect(attributeValues(ctx, gpuNode, address, "uuid")).To(ConsistOf(before), "a static instance has a UUID that can be selected")
+	Eventually(ctx, func() []string { return attributeValues(ctx, gpuNode, address, "uuid") }).Should(ConsistOf(before),
+		"a static instance has a UUID that can be selected")
 
 	ns := newNamespace(ctx, nil)
 	newPart(ctx, ns, "small", smallClass, address)
@@ -76,7 +74,7 @@ func (g *dividedGPUs) staticLayout(ctx SpecContext) {
 		eventuallyUnschedulable(ctx, waits, noneLeft)
 		removePods(ctx, append(pods, waits)...)
 	}
-	Expect(g.occupied()).To(Equal(want))
+	Eventually(ctx, g.occupied).Should(Equal(want))
 	Expect(uuidsOf(g.look().Cards[card])).To(Equal(before), "the same instances, whoever used them")
 
 	say("they go when a policy wants none")
@@ -87,7 +85,7 @@ func (g *dividedGPUs) staticLayout(ctx SpecContext) {
 	})
 	Eventually(ctx, g.occupied).Should(BeEmpty())
 	eventuallyPublishes(ctx, gpuNode, wholeName(address))
-	Expect(g.look().Cards[card].MIG).To(BeFalse())
+	Eventually(ctx, func() bool { return g.look().Cards[card].MIG }).Should(BeFalse())
 }
 
 // uuidsOf are the UUIDs of a card's instances.
@@ -140,16 +138,15 @@ func (g *dividedGPUs) inUse(ctx SpecContext) {
 	say("the claim's record stays, and the instance with it, and the node says why")
 	eventuallyProblem(ctx, gpuNode, "UndoFailed", held)
 	Expect(claimFiles(ctx, gpuNode, claim)).NotTo(BeEmpty())
-	Expect(g.occupied()).To(HaveLen(2))
-	halfTaken(ctx, address, held)
+	Eventually(ctx, g.occupied).Should(HaveLen(2))
+	eventuallyHalfTaken(ctx, address, held)
 	third := newPod(ctx, ns, "third", withTemplate("half"))
 	eventuallyUnschedulable(ctx, third, noneLeft)
 
-	say("one pass after the process has ended it is given back")
+	say("it is given back after the process has ended")
 	Expect(g.Hold(uuid, -1)).To(Succeed())
 	used = false
-	const pass = 15 * time.Second // reconcileInterval is two seconds here, kubelet asks again within ten
-	Eventually(ctx, g.occupied).WithTimeout(pass).ShouldNot(ContainElement(HaveSuffix(" " + startOf(held) + " 4")))
+	Eventually(ctx, g.occupied).ShouldNot(ContainElement(HaveSuffix(" " + startOf(held) + " 4")))
 	eventuallyGone(ctx, pods[0])
 	eventuallyNoRecord(ctx, gpuNode, claim)
 	running(ctx, third)
@@ -157,20 +154,18 @@ func (g *dividedGPUs) inUse(ctx SpecContext) {
 	removePods(ctx, pods[1], third)
 }
 
-// halfTaken wants that no claim can get the slices of a half: it is published, so that its counters count, or nothing is that overlaps it.
-// The first pass over a claim that could not be given back withholds them all.
-func halfTaken(ctx context.Context, address, held string) {
+// eventuallyHalfTaken waits until no claim can get the slices of a half: it is published, so that its counters count, or nothing is that
+// overlaps it. The first pass over a claim that could not be given back withholds them all.
+func eventuallyHalfTaken(ctx context.Context, address, held string) {
 	GinkgoHelper()
-	names := published(ctx, gpuNode)
-	if slices.Contains(names, held) {
-		return
-	}
 	start, err := strconv.Atoi(startOf(held))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(names).NotTo(ContainElement(wholeName(address)))
+	overlapping := []string{wholeName(address)}
 	for s := start; s < start+4; s++ {
-		Expect(names).NotTo(ContainElement(migName(address, small, s)))
+		overlapping = append(overlapping, migName(address, small, s))
 	}
+	Eventually(ctx, func() []string { return published(ctx, gpuNode) }).
+		Should(Or(ContainElement(held), Not(ContainElement(BeElementOf(overlapping)))))
 }
 
 // startOf is the memory slice in the name of a device.
@@ -192,7 +187,7 @@ func (g *dividedGPUs) killed(ctx SpecContext) {
 		pod := newPod(ctx, ns, []string{"create", "compute"}[i], withTemplate("half"))
 		g.killPluginAt(ctx, function)
 		running(ctx, pod)
-		Expect(g.occupied()).To(HaveLen(1))
+		Eventually(ctx, g.occupied).Should(HaveLen(1))
 		g.hasInstance(ctx, pod)
 		removePods(ctx, pod)
 		Eventually(ctx, g.occupied).Should(BeEmpty())
@@ -214,7 +209,7 @@ func (g *dividedGPUs) killed(ctx SpecContext) {
 		Expect(g.Script(nvmlsim.Fault{Function: create, Nth: 1, After: after, Do: nvmlsim.Kill})).To(Succeed())
 		pod := newPod(ctx, ns, "child", withTemplate("half"))
 		running(ctx, pod)
-		Expect(g.occupied()).To(HaveLen(1))
+		Eventually(ctx, g.occupied).Should(HaveLen(1))
 		removePods(ctx, pod)
 		Eventually(ctx, g.occupied).Should(BeEmpty())
 	}
@@ -277,7 +272,7 @@ func (g *dividedGPUs) foreign(ctx SpecContext) {
 		pods = append(pods, newPod(ctx, ns, name, withTemplate("small")))
 	}
 	running(ctx, pods...)
-	Expect(g.occupied()).To(Equal([]string{"6 0 1", "6 1 1", "6 2 2", "6 4 1", "6 5 1", "6 6 1"}))
+	Eventually(ctx, g.occupied).Should(Equal([]string{"6 0 1", "6 1 1", "6 2 2", "6 4 1", "6 5 1", "6 6 1"}))
 	serial := g.look().Cards[card].Instances[0].Serial
 
 	say("a plugin that starts anew does not take it for its own")

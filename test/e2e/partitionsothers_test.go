@@ -29,21 +29,21 @@ func dividesOthers() {
 	var simulators *harness.Simulators
 
 	BeforeAll(func(ctx SpecContext) {
-		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(3*time.Minute))
-		DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(time.Minute))
+		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
+		DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(h.Patient(time.Minute)))
 		simulators = startSimulators(ctx)
 		Expect(h.Install(ctx, values().Merge(partitionValues()))).To(Succeed())
 		newPartClass(ctx, partitionClass, partOf("partition", ""))
 		newPartClass(ctx, functionClass, partOf("vf", ""))
 		newPartClass(ctx, wholeClass, partOf("gpu", ""))
 		newPassedClass(ctx)
-	}, NodeTimeout(5*time.Minute))
+	}, NodeTimeout(h.Patient(5*time.Minute)))
 
 	each := func(text, machine string, do func(SpecContext), decorators ...any) {
 		It(text, decorators, func(ctx SpecContext) {
 			react(ctx, simulators, machine)
 			do(ctx)
-		}, NodeTimeout(3*time.Minute))
+		}, NodeTimeout(h.Patient(3*time.Minute)))
 	}
 	each("gives partitions of an AMD GPU in the mode of its policy", "2xmi300x-divided", amdPartitions,
 		later("scenario 20 of the demo shows it"))
@@ -117,8 +117,10 @@ func virtualFunctions(ctx SpecContext) {
 	})
 	Eventually(ctx, func() string { return attributeOf(ctx, mixedNode, address, "sriov_numvfs") }).Should(Equal("2"))
 	for _, n := range []string{"1", "2"} {
-		Expect(attributeOf(ctx, mixedNode, address, "sriov_admin/vf"+n+"/profile/exec_quantum_ms")).To(Equal("20"))
-		Expect(attributeOf(ctx, mixedNode, address, "sriov_admin/vf"+n+"/profile/sched_priority")).To(Equal("low [normal] high"))
+		for name, want := range map[string]string{"exec_quantum_ms": "20", "sched_priority": "low [normal] high"} {
+			Eventually(ctx, func() string { return attributeOf(ctx, mixedNode, address, "sriov_admin/vf"+n+"/profile/"+name) }).
+				Should(Equal(want))
+		}
 	}
 	eventuallyPublishes(ctx, mixedNode, vf(0), vf(1))
 	ns := newNamespace(ctx, nil)
@@ -154,8 +156,8 @@ func passedThrough(ctx SpecContext) {
 	const address, audio, other = "0000:16:00.0", "0000:16:00.1", "0000:38:00.0"
 	newPolicy(ctx, mixedNode, "e2e-passed", v1alpha1.PartitionDevices{Passthrough: new(true)})
 	eventuallyPublishes(ctx, mixedNode, wholeName(address), wholeName(address)+"-vfio", wholeName(other))
-	Expect(published(ctx, mixedNode)).NotTo(ContainElement(wholeName(other) + "-vfio"))
 	eventuallyProblem(ctx, mixedNode, "NoIOMMU", wholeName(other))
+	Eventually(ctx, func() []string { return published(ctx, mixedNode) }).ShouldNot(ContainElement(wholeName(other) + "-vfio"))
 	ns := newNamespace(ctx, nil)
 	newPart(ctx, ns, "vfio", passedClass, address)
 	newPart(ctx, ns, "whole", wholeClass, address)

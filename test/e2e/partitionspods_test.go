@@ -31,7 +31,7 @@ func (g *dividedGPUs) seven(ctx SpecContext) {
 		pods = append(pods, newPod(ctx, ns, fmt.Sprintf("small-%d", i), withTemplate("small")))
 	}
 	running(ctx, pods...)
-	Expect(g.occupied()).To(Equal([]string{"0 0 1", "0 1 1", "0 2 1", "0 3 1", "0 4 1", "0 5 1", "0 6 1"}))
+	Eventually(ctx, g.occupied).Should(Equal([]string{"0 0 1", "0 1 1", "0 2 1", "0 3 1", "0 4 1", "0 5 1", "0 6 1"}))
 	eighth := newPod(ctx, ns, "eighth", withTemplate("small"))
 	eventuallyUnschedulable(ctx, eighth, noneLeft)
 	for _, pod := range pods {
@@ -102,14 +102,14 @@ func (g *dividedGPUs) mixed(ctx SpecContext) {
 	for _, pod := range []*corev1.Pod{whole, second} {
 		eventuallyUnschedulable(ctx, pod, noneLeft)
 	}
-	Expect(g.occupied()).To(HaveLen(2))
+	Eventually(ctx, g.occupied).Should(HaveLen(2))
 
 	say("the whole GPU fits when nothing of it is held, and is not in MIG mode then")
 	removePods(ctx, append(pods, second)...)
 	running(ctx, whole)
 	hasExactly(ctx, whole, main, devicesOf(results(onlyClaim(ctx, whole)))...)
-	Expect(g.occupied()).To(BeEmpty())
-	Expect(g.look().Cards[1].MIG).To(BeFalse(), "programs cannot use a GPU whole that is in MIG mode")
+	Eventually(ctx, g.occupied).Should(BeEmpty())
+	Eventually(ctx, func() bool { return g.look().Cards[1].MIG }).Should(BeFalse(), "programs cannot use a GPU whole that is in MIG mode")
 	waits := newPod(ctx, ns, "waits", withTemplate("small"))
 	eventuallyUnschedulable(ctx, waits, noneLeft)
 	removePods(ctx, whole)
@@ -156,7 +156,7 @@ func (g *dividedGPUs) oneWinner(ctx SpecContext) {
 		removePods(ctx, second)
 		Eventually(ctx, g.occupied).Should(BeEmpty())
 		Eventually(ctx, func() string { return driverOf(ctx, gpuNode, address) }).Should(Equal("nvidia"))
-		Expect(overrideOf(ctx, gpuNode, address)).To(Equal("(null)"))
+		Eventually(ctx, func() string { return overrideOf(ctx, gpuNode, address) }).Should(Equal("(null)"))
 	}
 }
 

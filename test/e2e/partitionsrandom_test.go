@@ -61,13 +61,10 @@ func (g *dividedGPUs) randomPods(ctx SpecContext) {
 	}
 	Expect(g.Script()).To(Succeed())
 	begin := time.Now()
-	r := &randomRun{
-		g: g, namespace: ns, running: map[string]func(){},
-		random: rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 18)),
-	}
+	r := &randomRun{g: g, namespace: ns, running: map[string]func(){}, random: bySeed()}
 	const limit = 20 * time.Minute
 	most := 0
-	for deadline := begin.Add(limit); r.seen < total; {
+	for deadline := begin.Add(h.Patient(limit)); r.seen < total; {
 		Expect(time.Now()).To(BeTemporally("<", deadline), "%d of %d pods got a device", r.seen, total)
 		pods := r.look(ctx)
 		most = max(most, len(g.occupied()))
@@ -75,7 +72,7 @@ func (g *dividedGPUs) randomPods(ctx SpecContext) {
 			pods = append(pods, *r.create(ctx, classes[r.random.IntN(len(classes))]))
 		}
 		r.deleteSome(ctx)
-		time.Sleep(100 * time.Millisecond) // pods come and go in the meantime
+		pause(ctx, 100*time.Millisecond) // pods come and go in the meantime
 	}
 	for len(r.running) > 0 {
 		r.deleteSome(ctx)

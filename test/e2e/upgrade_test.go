@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -310,31 +311,39 @@ func underLoad(ctx SpecContext) {
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	begin := time.Now()
-	var created int
-	var idle time.Duration
+	var created atomic.Int64
 	go func() {
 		defer GinkgoRecover()
 		defer close(done)
-		created, idle = load(ctx, ns, stop)
+		load(ctx, ns, stop, &created)
 	}()
-	Expect(h.Install(ctx, values())).To(Succeed())
-	eventuallyVersion(ctx, h.Version)
-	Expect(h.Rollback(ctx, 0)).To(Succeed())
-	eventuallyVersion(ctx, previousVersion)
+	// What a change of the version takes is this machine's: pods have to come and to run to their end during each.
+	during := func(what string, change func()) {
+		from := time.Now()
+		was, ended := created.Load(), len(succeeded(ctx, ns))
+		change()
+		came, served := created.Load()-was, len(succeeded(ctx, ns))-ended
+		tell("load", time.Since(from), fmt.Sprintf("%s: %d pods came, and %d ran to their end", what, came, served))
+		Expect(came).To(BeNumerically(">", 0), "there was no load")
+		Expect(served).To(BeNumerically(">", 0), "no pod was served")
+	}
+	during("the upgrade", func() {
+		Expect(h.Install(ctx, values())).To(Succeed())
+		eventuallyVersion(ctx, h.Version)
+	})
+	during("the way back", func() {
+		Expect(h.Rollback(ctx, 0)).To(Succeed())
+		eventuallyVersion(ctx, previousVersion)
+	})
 	close(stop)
 	<-done
-	tell("load", time.Since(begin), fmt.Sprintf("%d pods were created; at most %s without one, while less than %d waited",
-		created, idle, mostLoad))
-	Expect(idle).To(BeNumerically("<", h.Patient(noPause)), "there was no load for a while")
-	Expect(created).To(BeNumerically(">=", 25))
+	Expect(created.Load()).To(BeNumerically(">=", 25))
 
 	say("every pod ran to its end")
 	Expect(h.Poll(ctx, "all pods to succeed", 6*time.Minute, func(ctx context.Context) error {
-		return allSucceeded(ctx, ns, created)
+		return allSucceeded(ctx, ns, int(created.Load()))
 	})).To(Succeed())
-	longest := longestPause(ctx, ns)
-	tell("load", longest, "the longest pause between two containers' starts")
-	Expect(longest).To(BeNumerically("<", h.Patient(noPause)))
+	tell("load", longestPause(ctx, ns), fmt.Sprintf("the longest pause between two containers' starts, in %.0f s", time.Since(begin).Seconds()))
 	say("no Prepare failed")
 	events, err := h.Kube.CoreV1().Events(ns).List(ctx, metav1.ListOptions{})
 	Expect(err).NotTo(HaveOccurred())
@@ -365,9 +374,6 @@ func beforeUs(message string) bool {
 	return strings.Contains(message, "no relationship found between node")
 }
 
-// noPause is shorter than kubelet waits for a plugin that is away, and longer than this machine takes for a pod.
-const noPause = 30 * time.Second
-
 // longestPause is the longest time between the starts of two containers of a namespace in which none started.
 func longestPause(ctx context.Context, namespace string) time.Duration {
 	GinkgoHelper()
@@ -392,28 +398,33 @@ func longestPause(ctx context.Context, namespace string) time.Duration {
 // mostLoad is how many pods of load may wait for their turn.
 const mostLoad = 60
 
-// load creates a pod every 200 ms until stop, as long as not too many wait for their turn. It returns how many it created, and for how
-// long at most it neither created one nor saw that enough wait.
-func load(ctx context.Context, namespace string, stop <-chan struct{}) (created int, idle time.Duration) {
+// load creates a pod every 200 ms until stop, as long as not too many wait for their turn, and counts them.
+func load(ctx context.Context, namespace string, stop <-chan struct{}, created *atomic.Int64) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
-	last := time.Now()
 	for {
 		if len(unfinished(ctx, namespace, "")) < mostLoad {
-			newPod(ctx, namespace, fmt.Sprintf("load-%d", created), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
+			newPod(ctx, namespace, fmt.Sprintf("load-%d", created.Load()), withTemplate("gpu"), script("exit 0"), func(p *corev1.Pod) {
 				p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			})
-			created++
+			created.Add(1)
 		}
-		idle, last = max(idle, time.Since(last)), time.Now()
 		select {
 		case <-stop:
-			return created, idle
+			return
 		case <-ctx.Done():
-			return created, idle
+			return
 		case <-ticker.C:
 		}
 	}
+}
+
+// succeeded are the pods of a namespace that ran to their end.
+func succeeded(ctx context.Context, namespace string) []corev1.Pod {
+	GinkgoHelper()
+	pods, err := h.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Succeeded"})
+	Expect(err).NotTo(HaveOccurred())
+	return pods.Items
 }
 
 func allSucceeded(ctx context.Context, namespace string, want int) error {

@@ -24,7 +24,7 @@ func (h *Harness) startProcess(ctx context.Context, node, program string, args .
 
 // awaitProcess waits until a program serves. Its error has the program's output.
 func (h *Harness) awaitProcess(ctx context.Context, node, name string, look func(context.Context) error) error {
-	const limit = 20 * time.Second
+	const limit = time.Minute
 	err := h.Poll(ctx, name+" of "+node, limit, look)
 	if err == nil {
 		return nil
