@@ -136,7 +136,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 VERIFY := lint hygiene helm-lint build-cross
 TEST := test-unit test-crash test-api test-vm test-demo test-e2e test-e2e-older
 # What test-all makes besides, by hand and before an issue is called resolved.
-TEST_LATER := chaos test-vm-demo test-vm-e2e fuzz-short
+TEST_LATER := chaos test-vm-cluster fuzz-short
 STAGES := go run ./tools/stages $(MAKE)
 
 .PHONY: ci
@@ -305,7 +305,12 @@ test-vm: vm-program ## Boot a real kernel in a virtual machine, and run the kern
 test-vm-here: vm-build cluster-build
 	$(VM) run -env FETTLE_CACHE -timeout 8m -- $(VM_PROGRAMS)/kernel.test -test.v
 
-# By hand: a cluster in the virtual machine takes minutes to start where nothing else runs, and far longer where something does.
+# A cluster in the virtual machine takes minutes to start where nothing else runs, and far longer where something does.
+.PHONY: test-vm-cluster
+test-vm-cluster: ## Run there what needs a cluster, as test-all does: scenarios 01, 15 and 16 of the demo, and the specs of isolation
+	@$(MAKE) test-vm-demo RUN='01|15|16' NODES=2
+	@$(MAKE) test-vm-e2e FOCUS='Fettle gives devices to pods'
+
 .PHONY: test-vm-demo
 test-vm-demo: vm-program ## Run a scenario of the demo there, on cgroup v2: RUN=01-one-gpu, or several: RUN='15|16' NODES=2
 	$(call in-vm,test-vm-demo-here)
