@@ -156,7 +156,7 @@ lint: $(LINT) ## Run go vet, the formatters' diff and the linters
 # Generated files are compared with ones made in a temporary directory, so a dirty working tree is no obstacle.
 .PHONY: hygiene
 hygiene: $(TOOLS)/controller-gen ## Run the tests of the repository itself, go mod tidy included
-	FETTLE_VERIFY=1 go test -count=1 ./internal/hygiene
+	FETTLE_VERIFY=1 go test -count=1 -timeout 10m ./internal/hygiene
 
 .PHONY: helm-lint
 helm-lint: $(TOOLS)/helm ## Lint the chart
@@ -196,16 +196,19 @@ HUGE_TESTS := ^TestHuge
 HUGE_FUNCTIONS := ^func TestHuge
 
 # The repository's own tests are run by verify, and go vet by lint, so that what is compiled for the race detector is not vetted again.
+# The limit of a package. The slowest took 278 s, with the race detector on a busy machine.
+UNIT_LIMIT := 10m
+
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector where goroutines run
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v prometheus promtool >/dev/null || tools/debian prometheus || [ "$${CI:-}" != true ]
-	go test $(GOTEST_JSON) -skip '$(API_TESTS)|$(CRASH_TESTS)' \
+	go test $(GOTEST_JSON) -timeout $(UNIT_LIMIT) -skip '$(API_TESTS)|$(CRASH_TESTS)' \
 		$$(go list ./... | grep -vxF "$(CONCURRENT)" | grep -vE '/test/e2e$$|/internal/hygiene$$')
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -vet=off -race -skip '$(API_TESTS)|$(CRASH_TESTS)|$(HUGE_TESTS)' $(CONCURRENT)
-	go test $(GOTEST_JSON) -run '$(HUGE_TESTS)' \
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=100 go test $(GOTEST_JSON) -timeout $(UNIT_LIMIT) -vet=off -race -skip '$(API_TESTS)|$(CRASH_TESTS)|$(HUGE_TESTS)' $(CONCURRENT)
+	go test $(GOTEST_JSON) -timeout $(UNIT_LIMIT) -run '$(HUGE_TESTS)' \
 		$(call packages-with,$(HUGE_FUNCTIONS),*_test.go,api cmd controller demo deployments kubeletplugin pkg test tools)
-	cd test/cluster && go test $(GOTEST_JSON) ./internal/...
+	cd test/cluster && go test $(GOTEST_JSON) -timeout $(UNIT_LIMIT) ./internal/...
 
 .PHONY: test-crash
 test-crash: ## Kill the plugin and the controller, lose power and fail the disk at every operation of their lives
@@ -251,7 +254,7 @@ E2E_FILTER = $(if $(ALL)$(FOCUS),$(LABELS),$(if $(LABELS),($(LABELS)) && )!all)
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
-	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 .)
+	$(if $(EMULATE)$(FOCUS),,cd test/cluster && go test $(GOTEST_JSON) -count=1 -timeout 10m .)
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	@command -v prometheus >/dev/null || tools/debian prometheus
@@ -357,7 +360,7 @@ fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
 	@grep -rlE '^func Fuzz' --include='*_test.go' api pkg cdi kubeletplugin controller cmd | sort | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' "$$file"); do \
 			echo "$$(dirname "$$file") $$target"; \
-			go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) "./$$(dirname "$$file")"; \
+			go test -timeout 10m -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) "./$$(dirname "$$file")"; \
 		done; \
 	done
 

@@ -84,11 +84,12 @@ func read(t *testing.T, name string) string {
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
 	var result []goFile
+	fileSet := token.NewFileSet()
 	for _, name := range files(t) {
 		if path.Ext(name) != ".go" || strings.Contains("/"+name, "/testdata/") {
 			continue
 		}
-		fileSet, content := token.NewFileSet(), read(t, name)
+		content := read(t, name)
 		syntax, err := parser.ParseFile(fileSet, name, content, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Errorf("parse: %v", err)

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hygiene
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fragileMark begins the comment that allows a place to depend on chance: "// fragile: REASON", at the end of its line or above it.
+const fragileMark = "// fragile:"
+
+// leastWords is how many words a reason has.
+const leastWords = 4
+
+// excuses maps lines of a file to the comments that excuse what is there.
+func excuses(f goFile) map[int]*ast.Comment {
+	result := map[int]*ast.Comment{}
+	lines := strings.Split(f.content, "\n")
+	for _, group := range f.syntax.Comments {
+		for _, comment := range group.List {
+			if !strings.HasPrefix(comment.Text, fragileMark) {
+				continue
+			}
+			line := f.line(comment)
+			if strings.HasPrefix(strings.TrimSpace(lines[line-1]), "//") {
+				// By itself it is about what is below, and a reason may take more than one line.
+				line = f.fileSet.Position(group.End()).Line + 1
+			}
+			result[line] = comment
+		}
+	}
+	return result
+}
+
+// chanceIn lists the places of a file that depend on chance without an excuse, and the excuses that excuse nothing.
+func chanceIn(p *typed, f goFile) []string {
+	var result []string
+	comments := excuses(f)
+	needed := map[*ast.Comment]bool{}
+	for _, found := range findChance(p, f) {
+		if comment := comments[f.line(found.node)]; comment != nil {
+			needed[comment] = true
+			continue
+		}
+		result = append(result, fmt.Sprintf("%s:%d: %s", f.path, f.line(found.node), found.kind))
+	}
+	for _, line := range slices.Sorted(maps.Keys(comments)) {
+		comment := comments[line]
+		if !needed[comment] {
+			result = append(result, fmt.Sprintf("%s:%d: %q excuses nothing", f.path, f.line(comment), comment.Text))
+		}
+		if len(strings.Fields(strings.TrimPrefix(comment.Text, fragileMark))) < leastWords {
+			result = append(result, fmt.Sprintf("%s:%d: %q gives no reason", f.path, f.line(comment), comment.Text))
+		}
+	}
+	return result
+}
+
+// notMended is the list of files that still depend on chance, and in how many places: a line each, "FILE N". It only ever shrinks.
+const notMended = "internal/hygiene/testdata/notmended.txt"
+
+// TestNothingByChance refuses what makes tests fail, or pass, by chance. A place that needs it says why: see fragileMark.
+func TestNothingByChance(t *testing.T) {
+	all := goFiles(t)
+	imports := newOwnImporter(t, all[0].fileSet, all)
+	found := map[string][]string{}
+	for _, files := range packagesWithTests(all) {
+		p := imports.check(files)
+		for _, f := range files {
+			if f.checks() {
+				found[f.path] = chanceIn(p, f)
+			}
+		}
+	}
+	for line := range strings.Lines(read(t, notMended)) {
+		var name string
+		var listed int
+		if _, err := fmt.Sscanf(line, "%s %d", &name, &listed); err != nil {
+			t.Errorf("%s: %q: %v", notMended, line, err)
+		}
+		if n := len(found[name]); n < listed {
+			t.Errorf("%s lists %d places of %s, %d are left: write %d, or take the line out", notMended, listed, name, n, n)
+		}
+		if len(found[name]) <= listed {
+			delete(found, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		for _, text := range found[name] {
+			t.Error(text)
+		}
+	}
+}
