@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/test/fpgasim"
@@ -68,7 +69,11 @@ func stageBitstreams(ctx context.Context, h *harness.Harness, node string) error
 			return fmt.Errorf("stage bitstreams: %w", err)
 		}
 		for _, id := range accelerators {
-			if err := os.WriteFile(filepath.Join(dir, id+".gbs"), fpgasim.GBS(shell, id, "auto", size), 0o644); err != nil {
+			gbs := fpgasim.GBS(shell, id, "auto", size)
+			if id == blank {
+				gbs = fpgasim.ClearingGBS(shell, id, "auto", size, time.Second) // scenario 24 says how long it takes
+			}
+			if err := os.WriteFile(filepath.Join(dir, id+".gbs"), gbs, 0o644); err != nil {
 				return fmt.Errorf("stage bitstreams: %w", err)
 			}
 		}

@@ -50,6 +50,8 @@ const (
 	bitstreamStore = "/srv/intel.com/fpga"
 	// simulatedNodes is where the simulator serves what can be programmed.
 	simulatedNodes = "sys/fpgasim"
+	// clearTime is how long the blank image takes to clear the memory of a simulated card: longer than to load another image after it.
+	clearTime = time.Second
 )
 
 // fpgas is the machine that the specs of FPGAs share.
@@ -167,7 +169,11 @@ func stage(ctx context.Context, interfaceID, afu, clock string) {
 	GinkgoHelper()
 	const passing = "image.gbs" // on its way into the node
 	file := filepath.Join(h.MachineDir(fpgaNode), passing)
-	Expect(os.WriteFile(file, fpgasim.GBS(interfaceID, afu, clock, 1<<20), 0o644)).To(Succeed())
+	gbs := fpgasim.GBS(interfaceID, afu, clock, 1<<20)
+	if afu == blankAFU {
+		gbs = fpgasim.ClearingGBS(interfaceID, afu, clock, 1<<20, clearTime)
+	}
+	Expect(os.WriteFile(file, gbs, 0o644)).To(Succeed())
 	_, err := h.OnNode(ctx, fpgaNode, "sh", "-c", `mkdir -p "$1" && mv "$0" "$1/$2.gbs"`, filepath.Join(harness.MachineRoot, passing),
 		filepath.Join(bitstreamStore, interfaceID), afu)
 	Expect(err).NotTo(HaveOccurred())
@@ -183,8 +189,8 @@ func staged(ctx context.Context, name, afu string, blank bool, namespaces ...str
 			HostFile: &v1alpha1.HostBitstream{Store: bitstreamStore, ID: afu}, Blank: blank, Namespaces: namespaces,
 		},
 	}
-	if blank { // the simulated cards have no memory, so it is cleared at once
-		object.Spec.MemoryClearTime = &metav1.Duration{Duration: 100 * time.Millisecond}
+	if blank {
+		object.Spec.MemoryClearTime = &metav1.Duration{Duration: clearTime}
 	}
 	create(ctx, "clusterfpgabitstreams", "", object)
 }
@@ -226,8 +232,8 @@ func fpgaConfig(c v1alpha1.FPGAConfig) string {
 	return string(data)
 }
 
-// newFPGAClass makes a class with a policy. It accepts that a card's memory is not cleared, since the simulated cards have none and each
-// spec has a namespace of its own.
+// newFPGAClass makes a class with a policy. It accepts that a card's memory is not cleared: each spec has a namespace of its own, and most
+// are not about what the one before left.
 func newFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
 	GinkgoHelper()
 	policy.AllowUnclearedMemory = true
@@ -764,9 +770,11 @@ func (f *fpgas) between(ctx SpecContext) {
 	newStrictFPGAClass(ctx, "fpga-between-strict", open("logic"))
 	newTemplate(ctx, ours, "logic", claimRegion("fpga-between", 0, named("logic")))
 	newTemplate(ctx, others, "logic", claimRegion("fpga-between-strict", 0, named("logic")))
-	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 0, v1alpha1.FPGAConfig{}))
-	first := newPod(ctx, ours, "first", withTemplate("logic"))
+	newTemplate(ctx, ours, "plain", claimRegion(fpgaClass, 0, v1alpha1.FPGAConfig{}))
+	first := newPod(ctx, ours, "first", withTemplate("logic"), f.withMemory(0))
 	running(ctx, first)
+	inside(ctx, first, main, `yes "data of the first tenant" | head -c 65536 | dd of=/card bs=4096 conv=notrunc`)
+	Expect(remembers(ctx, first)).To(BeTrue(), "the card's memory keeps what a program writes")
 	f.end(ctx, first)
 	Expect(f.attribute(0, "afu_id")).To(Equal(openCL), "a reset leaves the logic")
 	say("another namespace does not get what is in the card's memory, until an image clears it")
@@ -777,11 +785,38 @@ func (f *fpgas) between(ctx SpecContext) {
 	Expect(h.Kube.CoreV1().Pods(others).Delete(ctx, refused.Name, metav1.DeleteOptions{})).To(Succeed())
 	eventuallyGone(ctx, refused)
 	staged(ctx, "blank", blankAFU, true)
-	second := newPod(ctx, others, "second", withTemplate("plain"))
+	second := newPod(ctx, others, "second", withTemplate("logic"), f.withMemory(0))
 	running(ctx, second)
-	Expect(f.attribute(0, "afu_id")).To(Equal(blankAFU))
+	Expect(remembers(ctx, second)).To(BeFalse(), "a program reads what the claim of another namespace left in the card's memory")
 	eventuallyEvent(ctx, others, "ResourceClaim", onlyClaim(ctx, second).Name, "Programmed", "scrub")
 	f.end(ctx, second)
+	say("nothing but the blank image is in a region that the next claim takes as it is")
+	third := newPod(ctx, ours, "third", withTemplate("plain"), f.withMemory(0))
+	running(ctx, third)
+	Expect(f.attribute(0, "afu_id")).To(Equal(blankAFU))
+	Expect(remembers(ctx, third)).To(BeFalse())
+	f.end(ctx, third)
+}
+
+// withMemory gives a pod's container the memory of the card as /card, through the port that its claim is for: a simulated port's logic is
+// commanded by reading and writing the simulator's node, which is beside the device node that the claim brings.
+func (f *fpgas) withMemory(port int) func(*corev1.Pod) {
+	node := filepath.Join(harness.MachineRoot, simulatedNodes, filepath.Base(f.Place(f.card, port).Node))
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "card", VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: node, Type: new(corev1.HostPathFile)},
+		}})
+		c := &p.Spec.Containers[0]
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "card", MountPath: "/card"})
+	}
+}
+
+// remembers reads all memory of the card in a container and looks for what the first tenant wrote.
+func remembers(ctx context.Context, pod *corev1.Pod) bool {
+	GinkgoHelper()
+	content := inside(ctx, pod, main, `dd if=/card bs=4096 2>/dev/null | tr '\000' 0`)
+	Expect(content).To(HaveLen(fpgasim.MemorySize))
+	return strings.Contains(content, "first tenant")
 }
 
 // broken: a region that cannot be programmed leaves the slices. The pod that wanted it is deleted by force, so that nothing but the slices

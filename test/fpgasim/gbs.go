@@ -9,6 +9,10 @@ import (
 
 // GBS packs an image as the vendor's tools do: metadata, then what goes to the card. clock is the high user clock in MHz, or "auto".
 func GBS(interfaceID, afu, clock string, size int) []byte {
+	return pack(interfaceID, afu, clock, Image(interfaceID, afu, size))
+}
+
+func pack(interfaceID, afu, clock string, image []byte) []byte {
 	if clock == "auto" {
 		clock = `"auto"`
 	}
@@ -17,5 +21,5 @@ func GBS(interfaceID, afu, clock string, size int) []byte {
 		`"accelerator-type-uuid":%q}]}}`,
 		clock, interfaceID, afu)
 	file := binary.LittleEndian.AppendUint32([]byte("XeonFPGA\xb7GBSv001"), uint32(len(metadata)))
-	return append(append(file, metadata...), Image(interfaceID, afu, size)...)
+	return append(append(file, metadata...), image...)
 }

@@ -38,6 +38,7 @@ type card struct {
 	number  int
 	manager string
 	numVFs  int
+	memory  memory
 	Card
 }
 
@@ -279,6 +280,7 @@ func (s *model) program(c *card, number uint32, image []byte, pid int) (errno sy
 	c.busy = true
 	defer func() { c.busy = false }()
 	p.disables++
+	c.memory.stop(p, time.Now())
 	s.wait(f)
 	if errno, status := load(p, f, image); errno != 0 {
 		c.state, c.status = "write complete error", status
@@ -317,6 +319,8 @@ func load(p *port, f Fault, image []byte) (errno syscall.Errno, status string) {
 	p.AFU = afu
 	if f.AFU != "" {
 		p.AFU = f.AFU
+	} else if takes, ok := clears(image); ok {
+		p.card.memory.clear(p, takes, time.Now())
 	}
 	return 0, ""
 }

@@ -83,7 +83,11 @@ func TestTree(t *testing.T) {
 		"dev/char/244:1":                 "",
 	} {
 		got, err := os.ReadFile(filepath.Join(s.Root, name))
-		if strings.TrimSpace(string(got)) != want || err != nil && !strings.HasPrefix(name, "dev/") {
+		if strings.HasPrefix(name, "dev/") { // a node, which has the card's memory or nothing
+			got = nil
+			_, err = os.Stat(filepath.Join(s.Root, name))
+		}
+		if strings.TrimSpace(string(got)) != want || err != nil {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
 		}
 	}
@@ -204,5 +208,55 @@ func TestDigests(t *testing.T) {
 		if e := s.events()[0]; e.Op != "ioctl" || e.Size != len(image) || e.SHA256 != want {
 			t.Errorf("without digests %t: %v with %q and %d bytes", without, e, e.SHA256, e.Size)
 		}
+	}
+}
+
+// TestMemory: what a program writes through one port is what another reads through the next, whatever is programmed and reset, until the
+// logic of an image has cleared it. Another image in its place ends that.
+func TestMemory(t *testing.T) {
+	s := newModel(Machine{Cards: []Card{{Ports: []Port{{Interface: shell, AFU: nlb0}, {Interface: shell, AFU: nlb0}}}}})
+	c := s.cards[0]
+	read := func(p *port) (used int) {
+		_, errno := s.reach(p, 0, func(content []byte) int {
+			used = len(content) - bytes.Count(content, []byte{0})
+			return 0
+		})
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		return used
+	}
+	load := func(image []byte) {
+		t.Helper()
+		if errno := s.program(c, 0, image, 1); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	for at := range int64(MemorySize) {
+		_, _ = s.reach(c.ports[0], at, func(content []byte) int { content[0] = 1; return 1 })
+	}
+	load(Image(shell, nlb0, 100))
+	if got := read(c.ports[1]); got != MemorySize {
+		t.Errorf("after another image %d bytes are left, want all", got)
+	}
+	load(ClearingImage(shell, nlb0, 100, time.Hour))
+	c.memory.began = c.memory.began.Add(-time.Hour / 4)
+	if got := read(c.ports[1]); got > MemorySize*3/4 || got < MemorySize/2 {
+		t.Errorf("after a quarter of the time %d of %d bytes are left", got, MemorySize)
+	}
+	load(Image(shell, nlb0, 100))
+	left := read(c.ports[0])
+	c.memory.began = c.memory.began.Add(-time.Hour)
+	if got := read(c.ports[0]); got != left || got == 0 {
+		t.Errorf("an image that is there no more has cleared %d bytes", left-got)
+	}
+	load(ClearingImage(shell, nlb0, 100, time.Hour))
+	c.memory.began = c.memory.began.Add(-time.Hour)
+	if got := read(c.ports[1]); got != 0 {
+		t.Errorf("after all of the time %d bytes are left", got)
+	}
+	c.ports[1].disables = 1
+	if _, errno := s.reach(c.ports[1], 0, func([]byte) int { return 1 }); errno != unix.EIO {
+		t.Errorf("through a port that is disabled: %v, want EIO", errno)
 	}
 }

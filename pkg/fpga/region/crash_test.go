@@ -133,6 +133,7 @@ func secondLife(p *programmer, set []region.Param, release region.Release) (*pro
 	p.dir = p.t.TempDir()
 	p = p.process()
 	p.usedBy(theirs(), nlb0)
+	p.fills(0, secret)
 	program := p.program(ours(), p.image(nlb3), released(release, p.blank()))
 	return p, life{p.scrub(p.blank()), p.plan(set, nil), program}
 }
@@ -151,7 +152,8 @@ func (l life) back(p *programmer) []act {
 }
 
 // honest wants nothing to be known of the first region that the card was not seen to do: the last programming of it has ended well, and
-// content, owner and the accelerator that it shows are those of its bytes.
+// content, owner and the accelerator that it shows are those of its bytes. A region that the next claim may have has none of the other
+// tenant's data in its memory.
 func (p *programmer) honest() {
 	p.t.Helper()
 	c := p.content()
@@ -173,7 +175,7 @@ func (p *programmer) honest() {
 	}
 	var want region.Content
 	for afu, namespace := range map[string]string{nlb0: theirs().Namespace, nlb3: ours().Namespace, nothing: ""} {
-		if last.SHA256 == hexDigest(fpgasim.Image(shell, afu, 1000)) {
+		if last.SHA256 == hexDigest(payload(afu)) {
 			want = region.Content{Version: 1, Digest: p.image(afu).Digest, AFU: afu, BootID: boot, Namespace: namespace}
 		}
 	}
@@ -181,6 +183,9 @@ func (p *programmer) honest() {
 		p.t.Errorf("last was %v, then %v (-card +known):\n%s", last, end, diff)
 	}
 	p.shows(0, 0, c.AFU)
+	if !c.ForeignTo(ours().Namespace) {
+		p.forgets(0)
+	}
 }
 
 // recovers undoes a claim that was found halfway, twice, and gives the region to the next namespace, which finds nothing in it.
@@ -201,6 +206,7 @@ func (p *programmer) recovers(l life, params map[string]int32) {
 	must(p.t, p.apply(next))
 	p.holds(wiped(p.blank()))
 	p.shows(0, 0, nothing)
+	p.forgets(0)
 }
 
 // TestKilledInEachStep: the process is killed while the card is programmed for a step, which goes on. Before the card is done nobody gets

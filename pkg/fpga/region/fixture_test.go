@@ -155,7 +155,7 @@ func (n *node) later() *programmer {
 	own := region.New(region.Config{
 		Find:     n.find,
 		Backends: ways,
-		Contents: contents, Open: n.open, HostRoot: root, BootID: n.boot,
+		Contents: contents, Open: n.open, Siblings: n.siblings, HostRoot: root, BootID: n.boot,
 		Report: func(_ context.Context, a region.Attempt) { n.attempts = append(n.attempts, a) },
 	})
 	return &programmer{node: n, kinds: own.Kinds(), contents: contents, own: own}
@@ -177,6 +177,17 @@ func (n *node) find(name string) (*fpga.Region, error) {
 		return r, nil
 	}
 	return nil, region.ErrGone
+}
+
+// siblings are the other regions of a region's card.
+func (n *node) siblings(name string) []string {
+	var out []string
+	for other, r := range n.regions {
+		if other != name && r.Card == n.regions[name].Card {
+			out = append(out, other)
+		}
+	}
+	return out
 }
 
 // blob is a file of the store.
@@ -208,8 +219,19 @@ func (n *node) keep(file []byte) *region.Image {
 // image is one of the shell.
 func (n *node) image(afu string) *region.Image {
 	n.t.Helper()
-	return n.keep(gbs(shell, afu, "", 1000))
+	return n.keep(packed(shell, afu, "", payload(afu)))
 }
+
+// payload is what of such an image goes to the card. That of the blank one clears the card's memory.
+func payload(afu string) []byte {
+	if afu == nothing {
+		return fpgasim.ClearingImage(shell, afu, 1000, clearTime)
+	}
+	return fpgasim.Image(shell, afu, 1000)
+}
+
+// clearTime is how long the blank image takes to clear the memory of a card.
+const clearTime = time.Millisecond
 
 // blank wipes, and clears the card's memory.
 func (n *node) blank() *region.Image {
@@ -219,7 +241,7 @@ func (n *node) blank() *region.Image {
 
 // clearing says of a blank image that it clears the card's memory.
 func clearing(blank *region.Image) *region.Image {
-	blank.ClearTime = time.Millisecond
+	blank.ClearTime = clearTime
 	return blank
 }
 
@@ -378,9 +400,13 @@ func (n *node) shows(card, port int, afu string) {
 
 // gbs is an image in its usual form. clocks are members of the metadata, ending in a comma, such as `"clock-frequency-high":300,`.
 func gbs(interfaceID, afu, clocks string, size int) []byte {
+	return packed(interfaceID, afu, clocks, fpgasim.Image(interfaceID, afu, size))
+}
+
+func packed(interfaceID, afu, clocks string, payload []byte) []byte {
 	metadata := fmt.Sprintf(`{"version":1,"platform-name":"DCP","afu-image":{%s"power":50,"interface-uuid":%q,"magic-no":488605312,`+
 		`"accelerator-clusters":[{"total-contexts":1,"name":"afu","accelerator-type-uuid":%q}]}}`, clocks, interfaceID, afu)
-	return slices.Concat(head(metadata), fpgasim.Image(interfaceID, afu, size))
+	return slices.Concat(head(metadata), payload)
 }
 
 func head(metadata string) []byte {

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package region_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/fpgasim"
+)
+
+// secret is what a tenant leaves in a card's memory.
+const secret = "the other tenant's data;"
+
+// slowly is how long the blank image of these tests takes to clear the memory: far longer than the next image takes to be loaded.
+const slowly = 500 * time.Millisecond
+
+// fills writes a text to all memory of the first card, as a claim's program does through its port.
+func (n *node) fills(port int, text string) {
+	n.t.Helper()
+	all := strings.Repeat(text, fpgasim.MemorySize/len(text)+1)[:fpgasim.MemorySize]
+	f, err := os.OpenFile(filepath.Join(n.Root, n.Place(0, port).Node), os.O_RDWR, 0)
+	must(n.t, err)
+	_, err = f.WriteAt([]byte(all), 0)
+	must(n.t, err)
+	must(n.t, f.Close())
+}
+
+// memory is all memory of the first card, as a claim's program reads it through its port.
+func (n *node) memory(port int) []byte {
+	n.t.Helper()
+	f, err := os.Open(filepath.Join(n.Root, n.Place(0, port).Node))
+	must(n.t, err)
+	defer f.Close()
+	content := make([]byte, fpgasim.MemorySize)
+	_, err = f.ReadAt(content, 0)
+	must(n.t, err)
+	return content
+}
+
+// forgets wants the memory of the first card to have nothing of the tenant before.
+func (n *node) forgets(port int) {
+	n.t.Helper()
+	content := n.memory(port)
+	if left := bytes.Count(content, []byte(secret)); left > 0 {
+		n.t.Errorf("a program on port %d reads %d times %q of another namespace's claim, first at byte %d",
+			port, left, secret, bytes.Index(content, []byte(secret)))
+	}
+}
+
+// slowBlank is a blank image that takes a while to clear the card's memory, and of which the plugin knows it.
+func (n *node) slowBlank() *region.Image {
+	n.t.Helper()
+	blank := n.keep(packed(shell, nothing, "", fpgasim.ClearingImage(shell, nothing, 1000, slowly)))
+	blank.ClearTime = slowly
+	return blank
+}
+
+// TestMemoryOfTheNext: the program of a claim reads nothing of what a claim of another namespace left in the card's memory, through the same
+// region or another one of the card, however soon it comes. A claim of the same namespace finds its data.
+func TestMemoryOfTheNext(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		claim region.Claim
+		port  int
+		// keepMemory: a class accepts that the memory is not cleared.
+		keepMemory, finds bool
+	}{
+		{name: "another namespace", claim: ours()},
+		{name: "another namespace, another region of the card", claim: ours(), port: 1},
+		{name: "the same namespace", claim: claimOf(theirs().Namespace, "b2"), finds: true},
+		{name: "another namespace, accepted by the class", claim: ours(), keepMemory: true, port: 1, finds: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, machine(card(2)))
+			before := p.program(theirs(), p.image(nlb0), func(program *region.Program) { program.MarkCard = true })
+			must(t, p.apply(before))
+			p.fills(0, secret)
+			must(t, p.undo(before))
+			if !bytes.Contains(p.memory(0), []byte(secret)) {
+				t.Fatal("a release clears the memory of the simulated card, so that nothing is left to be cleared")
+			}
+
+			device := name(0, tc.port)
+			must(t, p.apply(&region.Scrub{
+				Device: device, Claim: tc.claim, Blank: p.slowBlank(), KeepMemory: tc.keepMemory, Required: true, Timeout: time.Minute,
+			}))
+			must(t, p.apply(p.program(tc.claim, p.image(nlb3), at(device))))
+			if !tc.finds {
+				p.forgets(tc.port)
+			} else if !bytes.Contains(p.memory(tc.port), []byte(secret)) {
+				t.Error("the memory was cleared")
+			}
+		})
+	}
+}
+
+// TestMemoryOfTheStopped: a plugin that is stopped while the blank image clears the memory leaves a region that nobody gets before all of
+// the memory is cleared.
+func TestMemoryOfTheStopped(t *testing.T) {
+	p := start(t, machine(card(1)))
+	p.usedBy(theirs(), nlb0)
+	p.fills(0, secret)
+	scrub := p.scrub(p.slowBlank())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	made := p.step(scrub)
+	go func() { ended <- p.kinds.Apply(ctx, made) }()
+	p.Await(2, func(e fpgasim.Event) bool { return e.Op == "done" }) // that of the tenant, and the blank image
+	cancel()
+	if err := <-ended; err == nil {
+		t.Fatal("the image has cleared the memory before it could be stopped")
+	}
+
+	p = p.process()
+	program := p.program(ours(), p.image(nlb3), mode(region.ModeNever))
+	wants(t, p.apply(program), region.ErrUnknownState)
+	must(t, p.apply(scrub))
+	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	p.forgets(0)
+}
