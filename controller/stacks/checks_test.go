@@ -194,10 +194,11 @@ func mended(s *v1alpha1.AcceleratorNodeStatus) {
 	s.Facts.WithoutDriver = 0
 }
 
-// checkedOnce gives a node the result of a check that passed, as of the fixture's boot and pod.
+// checkedOnce gives a node the result of a check that passed, as of the boot and the pod that it reports.
 func checkedOnce(name string, a *v1alpha1.AcceleratorNode) {
 	n := stack.Node{
-		Name: name, BootID: "boot-1", KernelVersion: "6.1.0-1", Accelerator: &a.Status, Plugins: []stack.Pod{{UID: "pod-1"}},
+		Name: name, BootID: "boot-1", KernelVersion: "6.1.0-1", Accelerator: &a.Status,
+		Plugins: []stack.Pod{{UID: a.Status.Facts.PluginPod}},
 	}
 	a.Status.SetChecks([]v1alpha1.NodeCheck{{
 		DeviceClassName: "gpu.fettle.dev", Evidence: stack.Evidence(&n, "gpu.fettle.dev"), Passed: true, Reason: "Passed",

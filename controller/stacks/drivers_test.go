@@ -21,7 +21,12 @@ const drivers = "fettle-drivers"
 // driving is a fixture whose stack s runs drivers on the nodes a and b.
 func driving(t *testing.T) *fixture {
 	t.Helper()
-	f := newFixture(t).verified(t)
+	return newFixture(t).driving(t)
+}
+
+func (f *fixture) driving(t *testing.T) *fixture {
+	t.Helper()
+	f.verified(t)
 	f.drivers = drivers
 	f.restart()
 	var s v1alpha1.AcceleratorStack
@@ -78,21 +83,20 @@ func (f *fixture) runs(t *testing.T, node, kernel string, state corev1.Container
 	t.Helper()
 	s := &v1alpha1.AcceleratorStack{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
 	set := setName(s, stack.Platform{KernelVersion: kernel, Architecture: "amd64"})
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: drivers, Name: "driver-" + node, Labels: map[string]string{stack.DriverLabel: set}, Annotations: map[string]string{
-			stack.DriverStackAnnotation: "s", stack.DriverArchAnnotation: "amd64", stack.DriverKernelAnnotation: kernel,
-			stack.DriverImageAnnotation: "registry.example/d:1-" + kernel,
-		},
-	}}
-	_ = f.api.Delete(t.Context(), p.DeepCopy())
-	p.Spec.NodeName = node
+	p := podOn(node, drivers, "driver-"+node)
+	p.Labels = map[string]string{stack.DriverLabel: set}
+	p.Annotations = map[string]string{
+		stack.DriverStackAnnotation: "s", stack.DriverArchAnnotation: "amd64", stack.DriverKernelAnnotation: kernel,
+		stack.DriverImageAnnotation: "registry.example/d:1-" + kernel,
+	}
+	_ = f.api.Delete(t.Context(), p.DeepCopy(), client.GracePeriodSeconds(0))
 	ready := corev1.ConditionFalse
 	if state.Running != nil {
 		ready = corev1.ConditionTrue
 	}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: driverContainer, State: state}}
-	must(t, f.api.Create(t.Context(), p))
+	f.write(t, p)
 }
 
 func running() corev1.ContainerState {

@@ -45,7 +45,7 @@ func pointers[T any](items []T) []*T {
 
 // TestPreviewAgrees: in each round of an upgrade the preview says what the controller then does, and names the pods that it evicts.
 func TestPreviewAgrees(t *testing.T) {
-	f := upgrading(t)
+	f := newFixture(t).upgrading(t)
 	f.restart()
 	phases, evicted := map[stack.Phase]bool{}, map[string]bool{}
 	const rounds = 40

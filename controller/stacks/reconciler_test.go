@@ -58,11 +58,8 @@ func cluster(t *testing.T, objects ...client.Object) client.WithWatch {
 func machine(name, pool string) []client.Object {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool}}}
 	node.Status.NodeInfo.BootID, node.Status.NodeInfo.KernelVersion = "boot-1", "6.1.0-1"
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: "plugin-" + name, UID: "pod-1",
-		Labels: map[string]string{names.ComponentLabel: names.PluginComponent},
-	}}
-	pod.Spec.NodeName = name
+	pod := podOn(name, namespace, "plugin-"+name)
+	pod.UID, pod.Labels = "pod-1", map[string]string{names.ComponentLabel: names.PluginComponent}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	a.Status.Facts = &v1alpha1.NodeFacts{BootID: "boot-1", PluginPod: "pod-1"}
@@ -95,7 +92,8 @@ func told(recorder *events.FakeRecorder) (out []string) {
 
 // fixture is a reconciler with the stack s, which selects the nodes a and b.
 type fixture struct {
-	api      client.WithWatch
+	// api is what the rest of the cluster reads and writes with, own what the controller does; nil: the same.
+	api, own client.WithWatch
 	recorder *events.FakeRecorder
 	row      reconciler.Row
 	checks   Checks
@@ -127,9 +125,17 @@ func (f *fixture) verified(t *testing.T) *fixture {
 }
 
 // restart has another process go on.
-func (f *fixture) restart() {
+func (f *fixture) restart() { f.startWith(&mortal{}) }
+
+// startWith has another process go on, which dies as m says.
+func (f *fixture) startWith(m *mortal) {
+	own := f.own
+	if own == nil {
+		own = f.api
+	}
+	own = m.client(own)
 	f.row = New(reconciler.Services{
-		Client: f.api, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace, Live: f.api,
+		Client: own, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace, Live: own,
 	}, f.checks, f.drivers)
 }
 
