@@ -31,6 +31,8 @@ type Options struct {
 	Devices bool
 	// MaxNodes bounds how many nodes are judged. Zero means all.
 	MaxNodes int
+	// NodeTimeout bounds the allocator's search on one node. Zero means a second.
+	NodeTimeout time.Duration
 	// Now is the time at which ages end.
 	Now time.Time
 	// Expressions keeps compiled selectors from one explanation to the next.

@@ -18,7 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
 )
 
-// nodeTimeout bounds the allocator's search on one node.
+// nodeTimeout bounds the allocator's search on one node by default.
 const nodeTimeout = time.Second
 
 // work is the explanation of one pod's claims.
@@ -69,7 +69,7 @@ func (w *work) judgeFor(pod *corev1.Pod, refused map[string][]string) {
 	}
 	base := w.cluster.JudgeInput(w.cluster.Nodes[0], nil)
 	base.Holders = hide(base.Holders, w.options.Sees)
-	base.Expressions, base.Timeout = w.options.Expressions, nodeTimeout
+	base.Expressions, base.Timeout = w.options.Expressions, cmp.Or(w.options.NodeTimeout, nodeTimeout)
 	nodes := slices.Clone(w.cluster.Nodes)
 	slices.SortStableFunc(nodes, func(a, b *corev1.Node) int {
 		return cmp.Compare(len(others(refused[a.Name])), len(others(refused[b.Name])))
@@ -176,7 +176,7 @@ func (n *nodeWork) lines() []string {
 	}
 	switch {
 	case n.verdict.Outcome == judge.TimedOut:
-		out = append(out, fmt.Sprintf("no combination of devices was found within %s", nodeTimeout))
+		out = append(out, fmt.Sprintf("no combination of devices was found within %s", n.input.Timeout))
 	case n.verdict.Outcome == judge.DoesNotFit && len(out) == 0:
 		out = append(out, "each request alone has enough devices, but no combination satisfies all of them")
 	}

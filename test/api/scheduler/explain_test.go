@@ -16,6 +16,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
 )
 
+// nodeTimeout is far longer than the search on a node takes that ends, however busy the machine is.
+const nodeTimeout = 5 * time.Second
+
 // because is how a pod that waits has to be explained: the reason, and words of the first line.
 type because struct {
 	reason explain.Reason
@@ -74,7 +77,7 @@ func (s scenario) explain(t *testing.T, version, pod string) explain.Explanation
 	if _, err := plan.Run(t.Context(), c, before, plan.Options{Timeout: s.timeout()}); err != nil {
 		t.Fatal(err)
 	}
-	return explain.Pod(t.Context(), c, explained, explain.Options{Now: time.Now()})
+	return explain.Pod(t.Context(), c, explained, explain.Options{Now: time.Now(), NodeTimeout: nodeTimeout})
 }
 
 // checkExplanation explains a pod that waits, by what is in the cluster, and wants what the scheduler says of it to be understood.
@@ -89,7 +92,7 @@ func (c *cluster) checkExplanation(t *testing.T, p *corev1.Pod, want because) {
 		t.Fatal(err)
 	}
 	at := slices.IndexFunc(known.Pods, func(q *corev1.Pod) bool { return q.Name == p.Name && q.Namespace == p.Namespace })
-	e := explain.Pod(t.Context(), known, known.Pods[at], explain.Options{Now: time.Now()})
+	e := explain.Pod(t.Context(), known, known.Pods[at], explain.Options{Now: time.Now(), NodeTimeout: nodeTimeout})
 	want.check(t, p, e)
 	for _, said := range e.Said {
 		meanings := strings.Join(said.Meanings, "\n")
