@@ -120,8 +120,13 @@ func documents(t *testing.T, stream []byte) [][]byte {
 // renderObjects is render, parsed; duplicate keys are faults.
 func renderObjects(t *testing.T, args ...string) []unstructured.Unstructured {
 	t.Helper()
+	return parse(t, render(t, args...))
+}
+
+func parse(t *testing.T, manifests [][]byte) []unstructured.Unstructured {
+	t.Helper()
 	var result []unstructured.Unstructured
-	for _, document := range render(t, args...) {
+	for _, document := range manifests {
 		var object unstructured.Unstructured
 		if err := sigsyaml.UnmarshalStrict(document, &object.Object); err != nil {
 			t.Fatalf("%v in\n%s", err, document)
