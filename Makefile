@@ -31,8 +31,10 @@ STATIC := $(addprefix ./,$(filter-out cmd/fettle-nvml,$(patsubst %/,%,$(dir $(wi
 # The modules that are linted and tested; those below tools/ have no code.
 MODULES := . test/cluster
 
+# -trimpath: what is compiled is the same in every checkout, and for programs and tests, so that Go's build cache has it once.
 # -buildvcs=false: the version is stamped, and a checkout that belongs to another user would not build.
-GOBUILD = go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 
 # For tests and the demo: where the binaries, the tools and the images are, and which version they have.
 export FETTLE_CACHE := $(CACHE)
@@ -320,7 +322,7 @@ test-vm-demo: vm-program ## Run a scenario of the demo there, on cgroup v2: RUN=
 
 .PHONY: test-vm-demo-here
 test-vm-demo-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(VM_PROGRAMS)/demo ./demo
+	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(VM_PROGRAMS)/demo ./demo
 	$(VM_CLUSTER) -timeout 60m -- $(VM_PROGRAMS)/demo -parallel 1 -nodes $(NODES) -run '$(RUN)'
 
 VM_FOCUS := gives devices to pods|lends directories|Fettle presets|warms pods with kernel caches
@@ -331,7 +333,7 @@ test-vm-e2e: vm-program ## Run the end-to-end specs of isolation, presets and ke
 
 .PHONY: test-vm-e2e-here
 test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
-	CGO_ENABLED=0 go test -c -trimpath -o $(VM_PROGRAMS)/e2e.test ./test/e2e
+	CGO_ENABLED=0 go test -c -o $(VM_PROGRAMS)/e2e.test ./test/e2e
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	$(VM_CLUSTER) -timeout 120m -- sh -c 'cd test/e2e && $(CURDIR)/$(VM_PROGRAMS)/e2e.test -ginkgo.no-color -ginkgo.skip="keeps its memory" \
@@ -339,21 +341,21 @@ test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOO
 
 .PHONY: vm-simulators
 vm-simulators:
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -o /dev/null ./test/pcisim/cmd
-	$(NVML_ENV) go build -trimpath -buildvcs=false -o /dev/null ./test/nvmlsim/fettle-nvml
-	go build -trimpath -o /dev/null ./test/fpgasim/cmd
-	go build -trimpath -o /dev/null ./deployments/images
+	CGO_ENABLED=0 go build -o /dev/null ./test/pcisim/cmd
+	$(NVML_ENV) go build -o /dev/null ./test/nvmlsim/fettle-nvml
+	go build -o /dev/null ./test/fpgasim/cmd
+	go build -o /dev/null ./deployments/images
 
 .PHONY: vm-program
 vm-program:
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(VM) ./test/vm
+	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(VM) ./test/vm
 
 .PHONY: vm-build
 vm-build:
 	@tools/debian 'qemu-system-x86>=1:8.1' busybox-static cpio kmod
 	$(VM) fetch
 	@mkdir -p $(VM_PROGRAMS)
-	CGO_ENABLED=0 go test -c -trimpath -o $(VM_PROGRAMS)/kernel.test ./test/vm/kerneltest
+	CGO_ENABLED=0 go test -c -o $(VM_PROGRAMS)/kernel.test ./test/vm/kerneltest
 
 .PHONY: fuzz-short
 fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
@@ -400,9 +402,9 @@ $(TOOLS)/dra-example-kubeletplugin: tools/dra-example-driver/go.mod
 $(TOOLS)/local-path-provisioner: tools/local-path-provisioner/go.mod
 $(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin $(TOOLS)/local-path-provisioner:
 	@mkdir -p $(TOOLS)
-	CGO_ENABLED=0 go build -C $(dir $<) -trimpath -buildvcs=false -ldflags "-s -w" -o $(TOOLS)/ tool
+	CGO_ENABLED=0 go build -C $(dir $<) -ldflags "-s -w" -o $(TOOLS)/ tool
 	@touch $@
 
 $(CLUSTER): $(shell find test/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
 	@mkdir -p $(dir $@)
-	CGO_ENABLED=0 go build -C test/cluster -trimpath -buildvcs=false -o $@ .
+	CGO_ENABLED=0 go build -C test/cluster -o $@ .

@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"syscall"
 	"time"
 )
 
@@ -39,12 +37,4 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-func inodeOf(info fs.FileInfo) (uint64, error) {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, fmt.Errorf("%s: no inode on this platform", info.Name())
-	}
-	return stat.Ino, nil
 }

@@ -21,15 +21,10 @@ type bench struct {
 	report  *report
 	cluster *cluster
 	floor   *floor
-	// syncs is nil where syncReason says why.
-	syncs      *syncCounter
-	syncReason error
-	// noRuntime says why there is no containerd.
-	noRuntime error
 	// fast and disk are directories of the run's own, in memory and on the disk of the plugins' records.
 	fast, disk string
-	// nodes and runtimes count what was started, for names.
-	nodes, runtimes int
+	// nodes counts what was started, for names.
+	nodes int
 	// classes are the names of the DeviceClasses that exist.
 	classes sync.Map
 
@@ -48,7 +43,6 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 	if err := b.makeDirectories(); err != nil {
 		return nil, err
 	}
-	b.noRuntime = checkContainerd(b.assets)
 	if b.plugin == "" {
 		b.say("building the plugin")
 		b.plugin = filepath.Join(b.disk, "fettle-kubeletplugin")
@@ -56,7 +50,6 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 			return nil, err
 		}
 	}
-	b.syncs, b.syncReason = newSyncCounter(ctx, b.fast)
 	if b.floor, err = newFloor(filepath.Join(b.disk, "floor")); err != nil {
 		return nil, err
 	}
@@ -90,9 +83,6 @@ func (b *bench) close() error {
 	if b.floor != nil {
 		errs = append(errs, b.floor.close())
 	}
-	if b.syncs != nil {
-		errs = append(errs, b.syncs.close())
-	}
 	for _, dir := range []string{b.fast, b.disk} {
 		if dir != "" {
 			errs = append(errs, os.RemoveAll(dir))
@@ -101,7 +91,7 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// measure goes from the start of a plugin to claims on the two machines, and to FPGAs. While plugins idle, claims are made.
+// measure goes through claims on the two machines, presets, instances and shares of GPUs, plans and caches.
 func (b *bench) measure(ctx context.Context) error {
 	switch {
 	case b.caches:
@@ -111,19 +101,12 @@ func (b *bench) measure(ctx context.Context) error {
 	case b.plans:
 		return b.measurePlan(ctx)
 	}
-	if err := b.binary(); err != nil {
-		return err
-	}
-	shipped, err := b.startShipped(ctx)
-	if err != nil {
+	if err := forget(b.plugin); err != nil {
 		return err
 	}
 	gpus, err := b.gpuSite(ctx)
 	if err != nil {
-		return errors.Join(err, stopAll(shipped))
-	}
-	if err := errors.Join(b.measureShipped(ctx, shipped), stopAll(shipped)); err != nil {
-		return errors.Join(err, gpus.stop())
+		return err
 	}
 	if err := errors.Join(b.measureSite(ctx, gpus), gpus.stop()); err != nil {
 		return err
@@ -135,10 +118,7 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := errors.Join(b.measureSite(ctx, disks), disks.stop()); err != nil {
 		return err
 	}
-	if err := b.measureFPGAs(ctx); err != nil {
-		return err
-	}
-	if err := b.measurePresets(ctx); err != nil {
+	if err := b.measurePresets(); err != nil {
 		return err
 	}
 	if err := b.measurePartitions(ctx); err != nil {
@@ -150,12 +130,12 @@ func (b *bench) measure(ctx context.Context) error {
 	return b.measureCaches(ctx)
 }
 
-func (b *bench) binary() error {
-	info, err := os.Stat(b.plugin)
-	if err != nil {
-		return fmt.Errorf("look at the plugin's binary: %w", err)
+// measurePartitions measures claims for MIG instances and for shares of GPUs.
+func (b *bench) measurePartitions(ctx context.Context) error {
+	if err := b.measureMIG(ctx); err != nil {
+		return err
 	}
-	return errors.Join(b.report.value("plugin.binary", nil, 1, float64(info.Size())/(1<<20)), forget(b.plugin))
+	return b.measureShares(ctx)
 }
 
 // forget has a file be read from the disk the next time, as a node reads a program whose image came some time ago. What the linker wrote a

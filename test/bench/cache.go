@@ -86,7 +86,7 @@ func (b *bench) measureCache(ctx context.Context, image *cacheImage) (err error)
 	if err != nil {
 		return err
 	}
-	c := &cold{bench: b, image: image, host: host, best: map[string]told{}, noCTR: b.noRuntime}
+	c := &cold{bench: b, image: image, host: host, best: map[string]told{}, noCTR: checkContainerd(b.assets)}
 	for range image.pulls {
 		if err = c.round(ctx); err != nil {
 			break
@@ -194,6 +194,17 @@ address = %q
 [ttrpc]
 address = %q
 `
+
+// checkContainerd says why there will be no containerd.
+func checkContainerd(assets string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("containerd needs root")
+	}
+	if _, err := os.Stat(filepath.Join(assets, "containerd")); err != nil {
+		return fmt.Errorf("no containerd, make cluster-build makes one: %w", err)
+	}
+	return nil
+}
 
 // ctr pulls with a containerd that has nothing yet. Its client's own start is not counted.
 func (c *cold) ctr(ctx context.Context) error {

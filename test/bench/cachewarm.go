@@ -228,7 +228,7 @@ func (b *bench) compareWarm(ctx context.Context, p *plugin, at point, plain, cac
 	claims := map[string][]claim{casePlain: plain, caseCache: cached}
 	random := rand.New(rand.NewPCG(7, 8))
 	begin := time.Now()
-	for n := -1; n < 0 || b.form.more(n, begin); n++ {
+	for n := -1; n < 0 || b.form.more(n, begin, b.form.limit); n++ {
 		for i := range plain {
 			order := []string{casePlain, caseCache}
 			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })

@@ -13,8 +13,6 @@ type cell struct {
 	point
 	plugin *plugin
 	claims []claim
-	// most bounds the passes where it is not 0.
-	most int
 }
 
 // passes goes through the claims until the form's passes are done or its time is over, and lets the plugin come to rest in
@@ -23,9 +21,6 @@ func (b *bench) passes(ctx context.Context, c cell, do func(pass, i int) (int, e
 	begin := time.Now()
 	measured := 0
 	passes := b.form.passesOf(c.Parallel, len(c.claims))
-	if c.most > 0 {
-		passes = min(passes, c.most)
-	}
 	for pass := range passes {
 		for i := 0; i < len(c.claims); {
 			if measured >= leastSamples && time.Since(begin) > b.form.limit {

@@ -9,41 +9,14 @@ import (
 	"slices"
 )
 
-// measureSite goes through the levels, and in the end starts both plugins again.
+// measureSite goes through the levels.
 func (b *bench) measureSite(ctx context.Context, s *site) error {
 	for _, held := range b.form.levels {
 		if err := b.level(ctx, s, held); err != nil {
 			return fmt.Errorf("machine %s with %d claims held: %w", s.machine.name, held, err)
 		}
 	}
-	b.say("%s: starting again", s.machine.name)
-	at := point{Machine: s.machine.name}
-	var err error
-	if s.bare, err = b.restart(ctx, s.bare, s.groups[0].bare[0], at); err != nil {
-		return err
-	}
-	at.Held = s.prepared
-	s.loaded, err = b.restart(ctx, s.loaded, s.groups[0].claims[0], at)
-	return err
-}
-
-// restart starts a plugin with what it holds, and writes when it served.
-func (b *bench) restart(ctx context.Context, old *plugin, c claim, at point) (*plugin, error) {
-	if err := old.stop(); err != nil {
-		return nil, err
-	}
-	p, err := b.start(ctx, old.node)
-	if err != nil {
-		return nil, err
-	}
-	took, err := b.answered(ctx, p, c)
-	if err == nil {
-		_, err = p.unprepare(ctx, c)
-	}
-	return p, errors.Join(err,
-		b.report.value("start.sockets", &at, 1, milliseconds(p.sockets)),
-		b.report.value("start.answered", &at, 1, milliseconds(took)),
-	)
+	return nil
 }
 
 // level measures everything with so many claims held.
@@ -54,7 +27,7 @@ func (b *bench) level(ctx context.Context, s *site, held int) (err error) {
 	}
 	at := point{Machine: s.machine.name, Held: held}
 	b.say("%s: measuring with %d held", s.machine.name, held)
-	if err := b.cells(ctx, s, at, nil); err != nil {
+	if err := b.cells(ctx, s, at); err != nil {
 		return err
 	}
 	if err := b.reportMemory(s.loaded, at); err != nil {
@@ -65,60 +38,29 @@ func (b *bench) level(ctx context.Context, s *site, held int) (err error) {
 			return err
 		}
 	}
-	if !slices.Contains(b.form.watched, held) {
-		return nil
-	}
-	at.Watched = true
-	if b.noRuntime != nil {
-		return b.report.nothing("prepare.p50", &at, b.noRuntime)
-	}
-	b.say("%s: measuring with %d held and containerd watching", s.machine.name, held)
-	runtime, err := b.watch(ctx, s.loaded.node)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, runtime.stop()) }()
-	return b.cells(ctx, s, at, runtime)
+	return nil
 }
 
 // cells measures all groups.
-func (b *bench) cells(ctx context.Context, s *site, at point, runtime *containerd) error {
+func (b *bench) cells(ctx context.Context, s *site, at point) error {
 	for _, g := range s.groups {
 		at.Case, at.Devices, at.Parallel = g.what, g.devices, 1
-		if err := b.counts(ctx, cell{point: at, plugin: s.loaded, claims: g.claims}, runtime); err != nil {
-			return fmt.Errorf("%s, %d devices: %w", g.what, g.devices, err)
-		}
 		for _, parallel := range g.parallel {
 			at.Parallel = parallel
 			measure, write := b.burst, b.report.burst
 			if parallel == 1 {
 				measure, write = b.single, b.report.single
 			}
-			measured, err := measure(ctx, cell{point: at, plugin: s.loaded, claims: g.claims, most: at.most()})
+			measured, err := measure(ctx, cell{point: at, plugin: s.loaded, claims: g.claims})
 			if err != nil {
 				return fmt.Errorf("%s, %d devices, %d at once: %w", g.what, g.devices, parallel, err)
 			}
 			if err := write(at, measured); err != nil {
 				return err
 			}
-			if err := runtime.quiet(ctx); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
-}
-
-// most bounds the passes while a containerd watches. It reads all CDI files for each event, of which a claim with a file of its own
-// makes three, so that some hundred claims keep it busy for many seconds after they are gone.
-func (p point) most() int {
-	switch {
-	case !p.Watched:
-		return 0
-	case p.Case == caseOwn:
-		return 1
-	}
-	return 2
 }
 
 // pairs measures the plugin that holds claims in turn with the one that holds none.

@@ -14,26 +14,24 @@
 // An object has these fields, of which only name, unit and value are always there:
 //
 //	name      what was measured; README.md lists the names
-//	machine   the simulated machine: gpus, disks, empty, 200-devices, 4xfpga, 8xh100, 8xh100-mig; presets or caches where none is part
+//	machine   the simulated machine: gpus, disks, 8xh100-iommu; presets or caches where none is part
 //	          of it
 //	held      claims that were prepared already
 //	devices   devices of a claim
 //	parallel  calls at once, one claim each
-//	case      what a Prepare has to do: plain, own or effect; always, clocked or loaded for a region of an FPGA;
-//	          gzip or zstd for a cache of kernels; device, withheld or card for a change of slices; whole or mixed for
-//	          allocations; short for a search for one device more than there is
-//	watched   whether a containerd watched the CDI directory
-//	bytes     size of the image that is for a region, or of the tar of a cache of kernels
+//	case      what a Prepare has to do: plain, own or effect; gzip or zstd for a cache of kernels; short for a search for one
+//	          device more than there is
+//	bytes     size of the tar of a cache of kernels
 //	files     how many files that cache has
 //	form      how it lies on the node: Image or Directory
 //	nodes     how many such machines there are
 //	samples   how many calls or rounds the value is from
-//	unit      ms, MiB, MB/s, B, 1/s, ratio or count
+//	unit      ms, MiB, B, 1/s or ratio
 //	value     null where it could not be measured; reason then says why
 //	target    the most that value should be
 //	met       whether it is
 //
-// Fields and names are only ever added.
+// A figure is there because a target reads it, or because it says what a target that is missed comes from.
 package main
 
 import (
@@ -94,7 +92,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.state, "state-dir", ".cache", "directory on the disk that the plugin's records shall be on")
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
 	flags.BoolVar(&o.caches, "caches", false, "measure caches of kernels and nothing else")
-	flags.BoolVar(&o.partitions, "partitions", false, "measure divided GPUs, their slices and their allocation, and nothing else")
+	flags.BoolVar(&o.partitions, "partitions", false, "measure MIG instances and shares of GPUs, and nothing else")
 	flags.BoolVar(&o.plans, "plans", false, "measure fettle plan and nothing else, which needs no cluster")
 	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
 	if err := flags.Parse(args); err != nil {

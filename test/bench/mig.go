@@ -53,6 +53,7 @@ const (
 	// migMachine has eight H100 with seven places of the smallest profile each.
 	migMachine   = "8xh100-iommu"
 	migProfile   = 19 // 1g.10gb
+	gpusPerNode  = 8
 	migPlaces    = gpusPerNode * 7
 	targetMIG    = 1.3
 	migStartName = "-mig-1g-10gb-s"
@@ -113,7 +114,7 @@ func (b *bench) measureMIG(ctx context.Context) (err error) {
 	}
 	b.say("%s: preparing", migMachine)
 	random := rand.New(rand.NewPCG(7, 8))
-	for begin := time.Now(); b.form.moreInstances(len(nodes[0].of(migPrepare)), begin); {
+	for begin := time.Now(); b.form.more(len(nodes[0].of(migPrepare)), begin, 10*b.form.limit); {
 		for _, i := range random.Perm(len(nodes)) {
 			if err := nodes[i].round(ctx, random.IntN(2) == 0); err != nil {
 				return err
@@ -121,11 +122,6 @@ func (b *bench) measureMIG(ctx context.Context) (err error) {
 		}
 	}
 	return b.report.instances(nodes[0], nodes[1])
-}
-
-// moreInstances says whether an instance is to be made once more, after n times.
-func (f form) moreInstances(n int, begin time.Time) bool {
-	return n < leastSamples || n < f.loads && time.Since(begin) < 10*f.limit
 }
 
 // createPolicy makes a PartitionPolicy from its YAML. forget deletes it, so that it holds for no machine that is measured later.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -34,16 +33,11 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestForms checks what the rest relies on: every level that is watched is measured, and a burst of all claims fits the machine.
+// TestForms checks what the rest relies on: a burst of all claims fits the machine.
 func TestForms(t *testing.T) {
 	for name, f := range map[string]form{"full": full(), "short": short()} {
 		if !slices.IsSorted(f.levels) || f.levels[0] != 0 || f.parallel[0] != 1 {
 			t.Errorf("%s: levels %v, parallel %v", name, f.levels, f.parallel)
-		}
-		for _, level := range f.watched {
-			if !slices.Contains(f.levels, level) {
-				t.Errorf("%s: level %d is watched and not measured", name, level)
-			}
 		}
 		for _, n := range f.parallel {
 			if f.width()%n != 0 {
@@ -175,18 +169,6 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-func TestCPUTime(t *testing.T) {
-	before, err := cpuTime(os.Getpid())
-	must(t, err)
-	for begin := time.Now(); time.Since(begin) < 5*time.Millisecond; {
-	}
-	after, err := cpuTime(os.Getpid())
-	must(t, err)
-	if before <= 0 || after <= before {
-		t.Errorf("CPU time went from %s to %s while the process was busy", before, after)
-	}
-}
-
 func TestFloor(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "floor")
 	f, err := newFloor(dir)
@@ -218,53 +200,6 @@ func TestCheckDisk(t *testing.T) {
 	}
 	if err := checkDisk(dir); err == nil || !strings.Contains(err.Error(), "-state-dir") {
 		t.Errorf("a file system in memory: %v", err)
-	}
-}
-
-func TestCountSyncs(t *testing.T) {
-	const trace = `# tracer: nop
-#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION: sys_fsync(
- fettle-kubelet-4711 [001] ..... 12.345678: sys_fsync(fd: 8)
- fettle-kubelet-4712 [000] ..... 12.345699: sys_fdatasync(fd: 9)
- sys_fsync(-4713     [000] ..... 12.345700: sys_read(fd: 9, buf: 0, count: 1)
- fettle-kubelet-4711 [001] ..... 12.345701: sys_sync_file_range(fd: 8, offset: 0, nbytes: 0, flags: 0)
- fettle-kubelet-4711 [001] ..... 12.345702: sys_sync()
-`
-	if got := countSyncs(trace); got != 4 {
-		t.Errorf("%d syncs, want 4", got)
-	}
-}
-
-// TestSyncCounter counts real ones, where the kernel counts for us.
-func TestSyncCounter(t *testing.T) {
-	s, err := newSyncCounter(t.Context(), t.TempDir())
-	if err != nil {
-		t.Skip(err)
-	}
-	defer func() { must(t, s.close()) }()
-	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	must(t, err)
-	defer f.Close()
-	const want = 5
-	got, err := s.count(t.Context(), os.Getpid(), func() error {
-		var errs []error
-		for range want {
-			// A thread that is locked ends with its goroutine, so the next one needs a new thread.
-			done := make(chan error)
-			go func() {
-				runtime.LockOSThread()
-				done <- f.Sync()
-			}()
-			errs = append(errs, <-done)
-		}
-		return errors.Join(errs...)
-	})
-	if err != nil || got != want {
-		t.Errorf("%d syncs, %v; want %d", got, err, want)
-	}
-	must(t, f.Sync())
-	if got, err := s.count(t.Context(), os.Getpid(), func() error { return nil }); err != nil || got != 0 {
-		t.Errorf("%d syncs, %v, while there were none", got, err)
 	}
 }
 

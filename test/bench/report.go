@@ -46,8 +46,6 @@ const (
 	unitMS    = "ms"
 	unitMiB   = "MiB"
 	unitRatio = "ratio"
-	unitCount = "count"
-	unitSpeed = "MB/s"
 	unitBytes = "B"
 	unitRate  = "1/s"
 )
@@ -69,32 +67,21 @@ const (
 // units are the names of all figures and their units. README.md explains them.
 func units() map[string]string {
 	all := map[string]string{
-		"plugin.binary": unitMiB, "rss": unitMiB, "rss.anon": unitMiB, "rss.peak": unitMiB, "rss.idle": unitMiB, "rss.idle.anon": unitMiB,
-		"start.sockets": unitMS, "start.published": unitMS, "start.answered": unitMS,
-		"prepare.syncs": unitCount, "unprepare.syncs": unitCount, "prepare.files": unitCount,
-		"cpu.plugin": unitMS, "cpu.containerd": unitMS,
+		"rss": unitMiB, "rss.anon": unitMiB, "rss.peak": unitMiB,
 		"prepare.flatness": unitRatio, "unprepare.flatness": unitRatio, "prepare.over_floor": unitRatio,
 		"prepare.own_over_floor": unitRatio, "unprepare.over_floor": unitRatio, "prepare.burst64": unitRatio,
 		"floor.burst64": unitRatio, "prepare.burst64_over_floor": unitRatio,
-		"preset.spec.shared": unitBytes, "preset.spec.claim": unitBytes, "preset.rescan.inline_over_shared": unitRatio,
-		slicesPublishWrites: unitCount, slicesBytes: unitBytes, slicesChangeWrites: unitCount,
-		allocateRate: unitRate, allocateGiven: unitCount, allocateCost: unitRatio,
-		shareFlatness: unitRatio, shareUnprepareFlatness: unitRatio,
+		presetSpecClaim: unitBytes, shareFlatness: unitRatio, shareUnprepareFlatness: unitRatio,
 		planRate: unitRate, planClaim: unitMS, planMemory: unitMiB, planSearch: unitMS,
 	}
-	for unit, names := range map[string][]string{
-		unitSpeed: fpgaThroughputs(), unitRatio: append(fpgaRatios(), migRatios()...), unitCount: fpgaCounts(),
-	} {
-		for _, name := range names {
-			all[name] = unit
-		}
+	for _, name := range migRatios() {
+		all[name] = unitRatio
 	}
 	maps.Copy(all, cacheUnits())
 	for _, s := range append([]string{
 		prepare, unprepare, again, get, rpc, floorCreate, floorAppend, floorUnlink, prepareWall, unprepareWall, getWall, waveWall,
-		floorWall, presetResolve, presetRescan,
-		sharePrepare, shareUnprepare, warmPrepare, warmUnprepare, slicesPublish, slicesChange, allocate,
-	}, slices.Concat(fpgaSeries(), migSeries())...) {
+		floorWall, sharePrepare, shareUnprepare, warmPrepare, warmUnprepare,
+	}, migSeries()...) {
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
 			all[s+suffix] = unitMS
 		}
@@ -109,7 +96,6 @@ type point struct {
 	Devices  int    `json:"devices,omitempty"`
 	Parallel int    `json:"parallel,omitempty"`
 	Case     string `json:"case,omitempty"`
-	Watched  bool   `json:"watched"`
 	Bytes    int    `json:"bytes,omitempty"`
 	Files    int    `json:"files,omitempty"`
 	Form     string `json:"form,omitempty"`
@@ -122,7 +108,7 @@ type point struct {
 }
 
 // quiet says that the point is one that the targets of single calls are about.
-func (p point) quiet() bool { return p.Devices == 1 && p.Parallel == 1 && !p.Watched }
+func (p point) quiet() bool { return p.Devices == 1 && p.Parallel == 1 }
 
 // figure is one line of output.
 type figure struct {
@@ -281,7 +267,7 @@ func (r *report) burst(at point, s samples) error {
 	if at.Parallel != targetBurstCalls {
 		return nil
 	}
-	isTarget := at.Case == casePlain && at.Devices == 1 && !at.Watched
+	isTarget := at.Case == casePlain && at.Devices == 1
 	n := len(s.of(prepareWall))
 	if err := r.value("floor.burst64", &at, n, s.median(floorWall)/s.median(getWall)); err != nil {
 		return err

@@ -67,18 +67,18 @@ func TestLines(t *testing.T) {
 	}{
 		{
 			"value", func(r *report) error { return r.value("prepare.p50", &at, 192, 1.23456) },
-			`{"name":"prepare.p50","machine":"gpus","held":0,"devices":1,"parallel":1,"case":"plain","watched":false,` +
+			`{"name":"prepare.p50","machine":"gpus","held":0,"devices":1,"parallel":1,"case":"plain",` +
 				`"samples":192,"unit":"ms","value":1.235}`,
 		},
 		{
-			"no point", func(r *report) error { return r.value("plugin.binary", nil, 1, 50) },
-			`{"name":"plugin.binary","samples":1,"unit":"MiB","value":50}`,
+			"no point", func(r *report) error { return r.value("rss", nil, 1, 50) },
+			`{"name":"rss","samples":1,"unit":"MiB","value":50}`,
 		},
 		{
 			"met", func(r *report) error {
 				return r.against(1.15, true, "prepare.flatness", &point{Machine: "gpus"}, 9, 1.15)
 			},
-			`{"name":"prepare.flatness","machine":"gpus","held":0,"watched":false,"samples":9,"unit":"ratio","value":1.15,` +
+			`{"name":"prepare.flatness","machine":"gpus","held":0,"samples":9,"unit":"ratio","value":1.15,` +
 				`"target":1.15,"met":true}`,
 		},
 		{
@@ -90,8 +90,8 @@ func TestLines(t *testing.T) {
 			`{"name":"prepare.burst64_over_floor","samples":8,"unit":"ratio","value":2.1}`,
 		},
 		{
-			"not measured", func(r *report) error { return r.nothing("prepare.syncs", nil, errors.New("no tracefs")) },
-			`{"name":"prepare.syncs","unit":"count","value":null,"reason":"no tracefs"}`,
+			"not measured", func(r *report) error { return r.nothing(cacheColdCTR, nil, errors.New("no containerd")) },
+			`{"name":"cache.cold.ctr_ratio","unit":"ratio","value":null,"reason":"no containerd"}`,
 		},
 		{
 			"no number", func(r *report) error { return r.against(2, true, "prepare.own_over_floor", nil, 0, math.NaN()) },
@@ -136,12 +136,6 @@ func TestTargets(t *testing.T) {
 	at.Held = 1000
 	if got := missed[0].String(); !strings.Contains(got, "100 held") {
 		t.Errorf("%s: the figure changed with its point", got)
-	}
-	at.Watched = true
-	r = newReport(io.Discard)
-	must(t, r.single(at, s))
-	if len(r.targeted) > 0 {
-		t.Errorf("%v: what a containerd on the same processors costs has no target", r.targeted)
 	}
 }
 
@@ -235,7 +229,7 @@ func TestCheck(t *testing.T) {
 	must(t, errors.Join(
 		r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2),
 		r.against(25, true, "rss.anon", nil, 1, 25.1),
-		r.nothing("prepare.syncs", nil, errors.New("no tracefs")),
+		r.nothing(cacheColdCTR, nil, errors.New("no containerd")),
 	))
 	for check, want := range map[bool]string{false: "", true: "1 of 2 targets are missed"} {
 		var progress bytes.Buffer
