@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -53,6 +54,8 @@ type Controller struct {
 	Registry prometheus.Registerer
 	Gatherer prometheus.Gatherer
 	Clock    clock.WithTicker
+	// Probes is served instead of the address for probes in Options, if it is not nil. Run closes it.
+	Probes net.Listener
 }
 
 // Run serves until ctx ends or the leader's Lease is lost, which is an error: the process must end then.
@@ -138,7 +141,9 @@ func (c Controller) version() (string, error) {
 
 // serve adds what every replica serves to the manager, and the keeper of the webhook's certificate, which the leader runs.
 func (c Controller) serve(mgr manager.Manager, certificate *webhook.Certificate) error {
-	probes := &httpserver.Server{Address: c.Options.ProbeAddress, Handler: httpserver.Health(func() error { return nil })}
+	probes := &httpserver.Server{
+		Name: "probes", Address: c.Options.ProbeAddress, Listener: c.Probes, Handler: httpserver.Health(func() error { return nil }),
+	}
 	err := errors.Join(mgr.Add(everyReplica(probes.Run)), mgr.Add(everyReplica(func(ctx context.Context) error {
 		return c.Options.Metrics.Run(ctx, c.Gatherer)
 	})))

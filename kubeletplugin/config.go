@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,8 +46,10 @@ type Config struct {
 	CDIRoot string
 	// StateDir holds the records of claims. It must survive the pod and a reboot.
 	StateDir string
-	// HTTPAddress serves /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness".
+	// HTTPAddress serves /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness"; 0 is any free port.
 	HTTPAddress string
+	// HTTPListener is served instead of HTTPAddress, if it is not nil. Run closes it.
+	HTTPListener net.Listener
 	// Metrics says where and to whom metrics are served. Without an address, HTTPAddress serves /metrics to all.
 	Metrics    httpserver.Metrics
 	HealthPort int
@@ -89,8 +92,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s must be an absolute path, is %q", name, path))
 		}
 	}
-	if c.HealthPort < 1 || c.HealthPort > 65535 {
-		errs = append(errs, fmt.Errorf("--health-port must be between 1 and 65535, is %d", c.HealthPort))
+	if c.HealthPort < 0 || c.HealthPort > 65535 {
+		errs = append(errs, fmt.Errorf("--health-port must be between 0 and 65535, is %d", c.HealthPort))
 	}
 	registrar, plugin := c.sockets()
 	for name, socket := range map[string]string{"--kubelet-registry-dir": registrar, "--kubelet-plugins-dir": plugin} {

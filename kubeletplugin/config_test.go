@@ -25,7 +25,9 @@ func TestConfigValidate(t *testing.T) {
 			name: "relative", change: func(c *Config) { c.HostRoot, c.StateDir, c.KubeletState = "host", "", "s" },
 			want: []string{`--host-root`, `--state-dir`, `--kubelet-state`},
 		},
-		{name: "port", change: func(c *Config) { c.HealthPort = 0 }, want: []string{"--health-port"}},
+		{name: "any free port", change: func(c *Config) { c.HealthPort = 0 }},
+		{name: "port", change: func(c *Config) { c.HealthPort = -1 }, want: []string{"--health-port"}},
+		{name: "high port", change: func(c *Config) { c.HealthPort = 65536 }, want: []string{"--health-port"}},
 		{name: "long plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
 		{name: "long registry", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},
 	}

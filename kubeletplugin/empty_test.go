@@ -92,7 +92,7 @@ func newPlugin(t *testing.T, state string) *Plugin {
 	dir := t.TempDir()
 	p, err := New(t.Context(), Config{
 		Node: testNode, Namespace: "fettle-system", HostRoot: nodefixture.Expand(t, "empty"), PluginsDir: filepath.Join(dir, "p"),
-		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: state, HTTPAddress: "127.0.0.1:0", HealthPort: 1,
+		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: state, HTTPAddress: "127.0.0.1:0",
 		File: nodeconfig.File{}.WithDefaults(),
 	}, Clients{Kube: fake.NewClientset(), Dynamic: noObjects(t), Events: events.NewFakeRecorder(10)}, "boot-1")
 	must(t, err)

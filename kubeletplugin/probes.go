@@ -30,7 +30,8 @@ func (p *Plugin) serveProbes(ctx context.Context) error {
 	if p.config.Metrics.Address == "" {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
 	}
-	return (&httpserver.Server{Address: p.config.HTTPAddress, Handler: mux}).Run(ctx)
+	server := &httpserver.Server{Name: "probes", Address: p.config.HTTPAddress, Listener: p.config.HTTPListener, Handler: mux}
+	return server.Run(ctx)
 }
 
 // readiness holds the conditions under which the plugin is ready.
@@ -136,11 +137,11 @@ const (
 	maxProbeIdle    = time.Minute
 )
 
-// serve answers on a TCP port until ctx ends.
-func (l *liveness) serve(ctx context.Context, port int) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+// serve answers on a listener, which it closes, or if there is none, on a TCP port, until ctx ends.
+func (l *liveness) serve(ctx context.Context, port int, listener net.Listener) error {
+	listener, err := httpserver.Listen(ctx, "liveness probes", fmt.Sprintf(":%d", port), listener)
 	if err != nil {
-		return fmt.Errorf("listen for liveness probes: %w", err)
+		return err
 	}
 	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxProbes), grpc.MaxRecvMsgSize(maxProbeSize), grpc.MaxHeaderListSize(maxProbeHeaders),
 		grpc.ConnectionTimeout(probeTimeout), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxProbeIdle}))

@@ -58,7 +58,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 	p, err := New(t.Context(), Config{
 		Node: nodefixture.Node, Namespace: "fettle-system", HostRoot: root, PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"),
-		CDIRoot:     filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0", HealthPort: 1,
+		CDIRoot:     filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0",
 		File: nodeconfig.File{HostDevices: nodefixture.LocalSSD()}.WithDefaults(),
 	}, Clients{Kube: client, Dynamic: noObjects(t), Events: events.NewFakeRecorder(10)}, "boot-1")
 	nodefixture.Must(t, err)

@@ -57,11 +57,11 @@ func (s *Server) Metrics() prometheus.Collector { return s.reviews }
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	reviews := &httpserver.Server{
-		Address: s.Address,
+		Name: "reviews", Address: s.Address,
 		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.follower.GetCertificate},
 		Handler: newGuard(s.follower.State, s.routes()),
 	}
-	probes := &httpserver.Server{Address: s.ProbeAddress, Handler: httpserver.Health(s.ready)}
+	probes := &httpserver.Server{Name: "probes", Address: s.ProbeAddress, Handler: httpserver.Health(s.ready)}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.follower.Run(ctx); return nil })
 	group.Go(func() error { return reviews.Run(ctx) })

@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // Limits of one server.
@@ -36,18 +38,22 @@ const (
 
 // Server is an HTTP or HTTPS server.
 type Server struct {
-	// Address is where it listens, such as ":8080".
+	// Name is what the log calls it.
+	Name string
+	// Address is where it listens, such as ":8080". Port 0 takes a free one, which the log names.
 	Address string
-	Handler http.Handler
+	// Listener is served instead, if it is not nil. Run closes it.
+	Listener net.Listener
+	Handler  http.Handler
 	// TLS has the certificate. Nil: plain HTTP.
 	TLS *tls.Config
 }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Address)
+	listener, err := Listen(ctx, s.Name, s.Address, s.Listener)
 	if err != nil {
-		return fmt.Errorf("serve HTTP on %s: %w", s.Address, err)
+		return err
 	}
 	server := &http.Server{
 		Handler: s.Handler, TLSConfig: s.TLS, MaxHeaderBytes: maxHeader,
@@ -77,7 +83,19 @@ func (s *Server) Run(ctx context.Context) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serve HTTP on %s: %w", s.Address, err)
+	return fmt.Errorf("serve %s on %s: %w", s.Name, listener.Addr(), err)
+}
+
+// Listen returns the open listener, or if there is none, a new one at the address. The log says where that is, since port 0 takes a free one.
+func Listen(ctx context.Context, name, address string, open net.Listener) (net.Listener, error) {
+	if open == nil {
+		var err error
+		if open, err = new(net.ListenConfig).Listen(ctx, "tcp", address); err != nil {
+			return nil, fmt.Errorf("serve %s on %s: %w", name, address, err)
+		}
+	}
+	klog.FromContext(ctx).Info("Serving", "what", name, "address", open.Addr().String())
+	return open, nil
 }
 
 // Bound returns the listener with the limits of connections that a [Server] has, for servers of other protocols.

@@ -18,30 +18,16 @@ func start(t *testing.T, handler http.HandlerFunc) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- (&Server{Address: address, Handler: handler}).Run(ctx) }()
+	go func() { done <- (&Server{Listener: l, Handler: handler}).Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("stopped with %v", err)
 		}
 	})
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
-		if err == nil {
-			_ = conn.Close()
-			return address
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	return l.Addr().String()
 }
 
 func dial(t *testing.T, from, to string) net.Conn {
@@ -57,7 +43,7 @@ func dial(t *testing.T, from, to string) net.Conn {
 
 // get asks over a connection and returns the first bytes of the answer, or why there is none.
 func get(conn net.Conn) string {
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // ends a test that hangs
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return err.Error()
 	}

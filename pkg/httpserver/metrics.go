@@ -27,7 +27,7 @@ func (m Metrics) Run(ctx context.Context, gatherer prometheus.Gatherer) error {
 		<-ctx.Done()
 		return nil
 	}
-	server := &Server{Address: m.Address}
+	server := &Server{Name: "metrics", Address: m.Address}
 	handler := promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
 	if m.Filter != nil {
 		var err error

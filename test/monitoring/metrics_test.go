@@ -54,7 +54,7 @@ func registered(t *testing.T) map[string]bool {
 	plugin, err := kubeletplugin.New(t.Context(), kubeletplugin.Config{
 		Node: nodefixture.Node, Namespace: "fettle-system", HostRoot: nodefixture.Expand(t, "empty"), PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "s"), HTTPAddress: "127.0.0.1:0",
-		HealthPort: 1, File: nodeconfig.File{}.WithDefaults(),
+		File: nodeconfig.File{}.WithDefaults(),
 	}, kubeletplugin.Clients{
 		Kube: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Events: events.NewFakeRecorder(1),
 	}, "boot-1")
