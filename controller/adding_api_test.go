@@ -83,7 +83,7 @@ func (c cluster) testCounter(t *testing.T, r replica) {
 		if err := c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)); err != nil {
 			t.Fatal(err)
 		}
-		apitest.Eventually(t, patience, func() string {
+		apitest.Eventually(t, func() string {
 			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
 				return err.Error()
 			}

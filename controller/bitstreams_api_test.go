@@ -76,7 +76,7 @@ func (c cluster) testBitstreamRules(t *testing.T) {
 		place   = "spec.image: Invalid value: must name its registry by a host with a dot or a port, such as docker.io"
 		badPath = "spec.hostFile.path in body should match"
 	)
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		return cmp.Or(errorText(c.client.List(t.Context(), &v1alpha1.FPGABitstreamList{})),
 			errorText(c.client.List(t.Context(), &v1alpha1.ClusterFPGABitstreamList{})))
 	})
@@ -223,7 +223,7 @@ func statusOf(object client.Object) v1alpha1.FPGABitstreamStatus {
 // await waits until the condition is as wanted; the object is then as it was read last.
 func (c cluster) await(t *testing.T, object client.Object, want string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if got := c.resolved(t, object); got != want {
 			return fmt.Sprintf("%s is %s, want %s: %+v", object.GetName(), got, want, statusOf(object))
 		}
@@ -273,9 +273,9 @@ func (c cluster) testBitstreams(t *testing.T, r replica) {
 		"Image": both.Spec.Image, "Digest": index.Digest,
 	})
 	c.wantRow(t, "clusterfpgabitstreams/staged", map[string]string{"Resolved": "True", "Namespaces": "*", "Image": "<nil>"})
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("torn", "NotABitstream") })
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("pinned", "Resolved") })
-	apitest.Eventually(t, patience, func() string { return missingReasons(t, r, "Resolved", "HostFile", "NotABitstream", "NotFound") })
+	apitest.Eventually(t, func() string { return c.missingEvent("torn", "NotABitstream") })
+	apitest.Eventually(t, func() string { return c.missingEvent("pinned", "Resolved") })
+	apitest.Eventually(t, func() string { return missingReasons(t, r, "Resolved", "HostFile", "NotABitstream", "NotFound") })
 	settled := pinned.ResourceVersion
 	c.await(t, missing, "False NotFound")
 	if c.await(t, pinned, "True Resolved"); pinned.ResourceVersion != settled {
@@ -296,7 +296,7 @@ func (c cluster) testHolders(t *testing.T) {
 	counted := func(want int32) {
 		t.Helper()
 		for _, object := range []client.Object{mine, all} {
-			apitest.Eventually(t, patience, func() string {
+			apitest.Eventually(t, func() string {
 				resolved := c.resolved(t, object)
 				if got := statusOf(object).Nodes; got == nil || *got != want || resolved != "True Resolved" {
 					return fmt.Sprintf("%s: %s, nodes %v, want %d", object.GetName(), resolved, ptr.Deref(got, -1), want)
@@ -414,7 +414,7 @@ func (c cluster) testMovingTag(t *testing.T) {
 		t.Errorf("digest %s, want %s", object.Status.Digest, before)
 	}
 	after := push(other)
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if got := c.resolved(t, object); got != "True Resolved" || object.Status.Digest != after || object.Status.Images[0].InterfaceID != other {
 			return fmt.Sprintf("%s %+v", got, object.Status)
 		}
@@ -472,10 +472,7 @@ func (c cluster) testPullSecrets(t *testing.T) {
 	c.await(t, object, "False Unauthorized")
 	change := func(secrets ...string) {
 		t.Helper()
-		object.Spec.ImagePullSecrets = own("", "", secrets...).Spec.ImagePullSecrets
-		if err := c.client.Update(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		c.update(t, object, func() { object.Spec.ImagePullSecrets = own("", "", secrets...).Spec.ImagePullSecrets })
 	}
 	for _, step := range []struct {
 		secrets []string
@@ -491,9 +488,7 @@ func (c cluster) testPullSecrets(t *testing.T) {
 	} {
 		change(step.secrets...)
 		c.await(t, object, step.want)
-		if wrong := c.wrongGrants(t, object, step.secrets...); wrong != "" {
-			t.Errorf("secrets %v: %s", step.secrets, wrong)
-		}
+		apitest.Eventually(t, func() string { return c.wrongGrants(t, object, step.secrets...) })
 	}
 	c.testForeignRole(t, image)
 	c.testClusterSecret(t, image)
@@ -524,9 +519,7 @@ func (c cluster) testClusterSecret(t *testing.T, image string) {
 	c.await(t, object, "False PullSecretUnavailable")
 	c.pullSecret(t, namespace, "pull", fpgaregistry.Password)
 	c.await(t, object, "True Resolved")
-	if wrong := c.wrongGrants(t, object, "pull"); wrong != "" {
-		t.Error(wrong)
-	}
+	apitest.Eventually(t, func() string { return c.wrongGrants(t, object, "pull") })
 }
 
 // grantedBitstream is an object for whose secret there is a Role.
@@ -537,9 +530,7 @@ func (c cluster) grantedBitstream(t *testing.T, name string) *v1alpha1.FPGABitst
 	object := own(name, c.registry.Host+"/private/nlb0:v1", name)
 	c.create(t, object)
 	c.await(t, object, "True Resolved")
-	if wrong := c.wrongGrants(t, object, name); wrong != "" {
-		t.Fatal(wrong)
-	}
+	apitest.Eventually(t, func() string { return c.wrongGrants(t, object, name) })
 	return object
 }
 
@@ -593,7 +584,7 @@ func (c cluster) othersGrant(t *testing.T, object client.Object, secret string) 
 	})
 }
 
-// pluginMay asks the API server.
+// pluginMay asks the API server, which takes a moment to know of a Role.
 func (c cluster) pluginMay(t *testing.T, where, verb, resource, name string) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{

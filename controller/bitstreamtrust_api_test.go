@@ -28,7 +28,7 @@ func (c cluster) testBitstreamTrust(t *testing.T) {
 	object := own("signed", c.registry.Host+"/signed/nlb0@"+d.String()) // which is resolved again only for a reason
 	expect := func(want string, result v1alpha1.VerdictResult) {
 		t.Helper()
-		apitest.Eventually(t, patience, func() string {
+		apitest.Eventually(t, func() string {
 			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 				return err.Error()
 			}

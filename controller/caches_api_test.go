@@ -59,7 +59,7 @@ func cacheStatus(object client.Object) *v1alpha1.GPUKernelCacheStatus {
 // is then as it was read last.
 func (c cluster) awaitCache(t *testing.T, object client.Object, resolved, verified, ready string, phase v1alpha1.CachePhase) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 			return err.Error()
 		}
@@ -82,7 +82,7 @@ func (c cluster) awaitCache(t *testing.T, object client.Object, resolved, verifi
 // edit updates an object that the controller writes the status of.
 func (c cluster) edit(t *testing.T, object client.Object, with func()) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 			return err.Error()
 		}
@@ -109,7 +109,7 @@ func (c cluster) testCaches(t *testing.T) {
 		"Status": "Pending", "Nodes": "0", "Node-In-Use": "0", "Pod-Running": "0", "Pod-Outdated": "0",
 		"Digest": first.String(), "Verified": "True",
 	})
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("triton", "Verified") })
+	apitest.Eventually(t, func() string { return c.missingEvent("triton", "Verified") })
 
 	second := c.images.Image(t, "kernels/triton", "v1", "two", signed.Labels("90"))
 	c.awaitCache(t, object, "True Resolved", "False Refused", "False Refused", v1alpha1.CacheError)
@@ -129,7 +129,7 @@ func (c cluster) testCaches(t *testing.T) {
 			t.Errorf("the refusal does not say %q: %s", word, m)
 		}
 	}
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("foreign", "Refused") })
+	apitest.Eventually(t, func() string { return c.missingEvent("foreign", "Refused") })
 	nobodys := ownCache("nobodys", c.registry.Host+"/team/nobodys:v1")
 	c.images.Image(t, "team/nobodys", "v1", "x", nil)
 	c.create(t, nobodys)
@@ -160,7 +160,7 @@ func (c cluster) testTrustPolicies(t *testing.T) {
 	})
 	c.awaitPolicy(t, policy, "False Invalid")
 	c.awaitCache(t, object, "Unknown TrustPolicyInvalid", "False TrustPolicyInvalid", "False TrustPolicyInvalid", v1alpha1.CacheError)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("trust", "Invalid") })
+	apitest.Eventually(t, func() string { return c.missingEvent("trust", "Invalid") })
 	c.wantRow(t, "trustpolicies/trust", map[string]string{"Mode": "Skip", "Valid": "False"})
 	c.edit(t, policy, func() { policy.Spec.Authorities = authorities(t, key) })
 	c.awaitPolicy(t, policy, "True Valid")
@@ -179,7 +179,7 @@ func (c cluster) testTrustPolicies(t *testing.T) {
 
 func (c cluster) awaitPolicy(t *testing.T, p *v1alpha1.TrustPolicy, want string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 			return err.Error()
 		}
@@ -263,7 +263,7 @@ func (c cluster) testCacheCounts(t *testing.T) {
 	entry.Phase, entry.CompatibleDevices, entry.Claims, entry.Reason = v1alpha1.NodeCacheError, 0, 0, "NoSpace"
 	says(entry)
 	c.awaitCache(t, object, resolved, verified, ready, v1alpha1.CacheError)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("counted", "NodesFailed") })
+	apitest.Eventually(t, func() string { return c.missingEvent("counted", "NodesFailed") })
 	if err := c.client.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
@@ -287,9 +287,12 @@ func (c cluster) testClusterCaches(t *testing.T) {
 	if !meta.IsStatusConditionFalse(object.Status.Conditions, v1alpha1.ConditionNamespaceMissing) {
 		t.Errorf("conditions %+v", object.Status.Conditions)
 	}
-	if !c.pluginMay(t, namespace, "get", "secrets", "pull-kernels") || c.pluginMay(t, namespace, "list", "secrets", "pull-kernels") {
-		t.Error("the kubelet plugin may not get the secret, or list secrets")
-	}
+	apitest.Eventually(t, func() string {
+		if !c.pluginMay(t, namespace, "get", "secrets", "pull-kernels") || c.pluginMay(t, namespace, "list", "secrets", "pull-kernels") {
+			return "the kubelet plugin may not get the secret, or list secrets"
+		}
+		return ""
+	})
 	c.wantRow(t, "clustergpukernelcaches/all", map[string]string{"Status": "Pending", "Namespaces": "comes"})
 }
 
@@ -300,6 +303,6 @@ func (c cluster) grantedCache(t *testing.T, name string) client.ObjectKey {
 	object.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: name}}
 	c.create(t, object)
 	key := client.ObjectKey{Namespace: team, Name: "fettle.dev:gpukernelcache:" + name}
-	apitest.Eventually(t, patience, func() string { return errorText(c.client.Get(t.Context(), key, &rbacv1.RoleBinding{})) })
+	apitest.Eventually(t, func() string { return errorText(c.client.Get(t.Context(), key, &rbacv1.RoleBinding{})) })
 	return key
 }

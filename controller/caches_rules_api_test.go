@@ -33,7 +33,7 @@ type cacheRule struct {
 
 // testCacheRules: the API server itself refuses what the definitions say, of both kinds.
 func (c cluster) testCacheRules(t *testing.T) {
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		return cmp.Or(errorText(c.client.List(t.Context(), &v1alpha1.GPUKernelCacheList{})),
 			errorText(c.client.List(t.Context(), &v1alpha1.ClusterGPUKernelCacheList{})))
 	})

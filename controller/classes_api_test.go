@@ -3,6 +3,7 @@
 package controller_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,7 +39,7 @@ func (c cluster) createForeignClass(t *testing.T) *resourceapi.DeviceClass {
 
 // testForeignClass: an admin's class is kept with an Event, and becomes ours once it is deleted.
 func (c cluster) testForeignClass(t *testing.T, r replica, foreign *resourceapi.DeviceClass) {
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(foreign.Name, "NotManaged") })
+	apitest.Eventually(t, func() string { return c.missingEvent(foreign.Name, "NotManaged") })
 	var live resourceapi.DeviceClass
 	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(foreign), &live); err != nil {
 		t.Fatal(err)
@@ -46,19 +47,22 @@ func (c cluster) testForeignClass(t *testing.T, r replica, foreign *resourceapi.
 	if diff := cmp.Diff(foreign.ResourceVersion, live.ResourceVersion); diff != "" {
 		t.Errorf("an admin's class was written (-before +after):\n%s", diff)
 	}
-	if got := gauges(t, r.registry, "fettle_controller_deviceclass_not_managed")[foreign.Name]; got != 1 {
-		t.Errorf("metric deviceclass_not_managed is %v, want 1", got)
-	}
+	apitest.Eventually(t, func() string {
+		if got := gauges(t, r.registry, "fettle_controller_deviceclass_not_managed")[foreign.Name]; got != 1 {
+			return fmt.Sprintf("metric deviceclass_not_managed is %v, want 1", got)
+		}
+		return ""
+	})
 	if err := c.client.Delete(t.Context(), foreign.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, foreign.Name) })
+	apitest.Eventually(t, func() string { return c.wrongClass(t, foreign.Name) })
 }
 
 // testClasses: made, made again, repaired in what we own, left alone in the rest.
 func (c cluster) testClasses(t *testing.T) {
 	for _, want := range deviceclasses.Classes(allClasses()) {
-		apitest.Eventually(t, patience, func() string { return c.wrongClass(t, want.Name) })
+		apitest.Eventually(t, func() string { return c.wrongClass(t, want.Name) })
 	}
 	gpu := client.ObjectKey{Name: "gpu.fettle.dev"}
 	var first resourceapi.DeviceClass
@@ -68,7 +72,7 @@ func (c cluster) testClasses(t *testing.T) {
 	if err := c.client.Delete(t.Context(), first.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, gpu.Name) })
+	apitest.Eventually(t, func() string { return c.wrongClass(t, gpu.Name) })
 
 	var class resourceapi.DeviceClass
 	if err := c.client.Get(t.Context(), gpu, &class); err != nil {
@@ -87,7 +91,7 @@ func (c cluster) testClasses(t *testing.T) {
 	if err := c.client.Update(t.Context(), &class); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, gpu.Name) })
+	apitest.Eventually(t, func() string { return c.wrongClass(t, gpu.Name) })
 	if err := c.client.Get(t.Context(), gpu, &class); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +136,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 		}
 		live.Spec.Selectors[0].CEL.Expression = "false"
 		must(t, c.client.Update(t.Context(), live))
-		apitest.Eventually(t, patience, func() string { return c.wrongClass(t, live.Name) })
+		apitest.Eventually(t, func() string { return c.wrongClass(t, live.Name) })
 		if diff := cmp.Diff(test.want, parameters()); diff != "" {
 			t.Errorf("%s: configurations of %s (-want +got):\n%s", test.name, live.Name, diff)
 		}
@@ -149,7 +153,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 		parameters()
 		uid := live.UID
 		switchOff(name)
-		apitest.Eventually(t, patience, func() string { // the running controller makes it again
+		apitest.Eventually(t, func() string { // the running controller makes it again
 			if problem := c.wrongClass(t, name); problem != "" || parameters() == nil && name == "vfio.gpu.fettle.dev" {
 				return "no new class " + name + ": " + problem
 			}

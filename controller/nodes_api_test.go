@@ -61,7 +61,7 @@ func (c cluster) testNodes(t *testing.T) {
 	c.create(t, lease)
 	c.accelerator(t, "left-behind", v1alpha1.RetireByUninstall, true)
 	c.accelerator(t, "by-admin", v1alpha1.RetireByAdmin, true)
-	apitest.Eventually(t, patience, func() string { return c.retirement(t, "left-behind") })
+	apitest.Eventually(t, func() string { return c.retirement(t, "left-behind") })
 	if held := time.Since(lease.Spec.RenewTime.Time); held < 3*time.Second {
 		t.Errorf("the retirement was taken back %s after the uninstall's last word, want 3s or more", held)
 	}
@@ -73,7 +73,7 @@ func (c cluster) testNodes(t *testing.T) {
 // waitCRD waits until AcceleratorNodes can be created.
 func (c cluster) waitCRD(t *testing.T) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		return errorText(c.client.List(t.Context(), &v1alpha1.AcceleratorNodeList{}))
 	})
 }
@@ -137,7 +137,7 @@ func (c cluster) testDeletedClaims(t *testing.T) {
 	}
 	untilTold := func(name string) {
 		t.Helper()
-		apitest.Eventually(t, patience, func() string {
+		apitest.Eventually(t, func() string {
 			if !told(name) {
 				c.allocatedAndDeleted(t, name, false) // the controller may not have watched before
 				return "the node was not told"

@@ -134,7 +134,7 @@ func (c cluster) testPriorityClasses(t *testing.T) {
 // awaitPriority waits until a PriorityClass has a value, 0 if it must not exist.
 func (c cluster) awaitPriority(t *testing.T, name string, want int32) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var class schedulingv1.PriorityClass
 		err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &class)
 		if client.IgnoreNotFound(err) != nil || class.Value != want {
@@ -146,7 +146,7 @@ func (c cluster) awaitPriority(t *testing.T, name string, want int32) {
 
 func (c cluster) awaitClasses(t *testing.T, p *v1alpha1.PartitionPolicy, want string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionPriorityClasses)
 		if string(got.Status)+" "+got.Reason != want || got.ObservedGeneration != p.Generation {
@@ -159,7 +159,7 @@ func (c cluster) awaitClasses(t *testing.T, p *v1alpha1.PartitionPolicy, want st
 // update changes an object as it is now.
 func (c cluster) update(t *testing.T, o client.Object, change func()) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(o), o))
 		change()
 		return errorText(c.client.Update(t.Context(), o))
@@ -196,7 +196,7 @@ func (c cluster) nodeTaints(t *testing.T, name string) string {
 func (c cluster) awaitTaints(t *testing.T, name string, want ...string) {
 	t.Helper()
 	slices.Sort(want)
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if got := c.nodeTaints(t, name); got != strings.Join(want, " ") {
 			return fmt.Sprintf("node %s has %q, want %q", name, got, want)
 		}
@@ -206,7 +206,7 @@ func (c cluster) awaitTaints(t *testing.T, name string, want ...string) {
 
 func (c cluster) awaitTainted(t *testing.T, p *v1alpha1.PartitionPolicy, want string, nodes int32) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionTainted)
 		if string(got.Status)+" "+got.Reason != want || p.Status.TaintedNodes != nodes || got.ObservedGeneration != p.Generation {
@@ -295,7 +295,7 @@ func (c cluster) tolerateTaints(t *testing.T) {
 			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: ptr.To("no")}}
 		}, none},
 	} {
-		apitest.Eventually(t, patience, func() string { // the API server reads its webhooks with a delay, and the webhook the policies
+		apitest.Eventually(t, func() string { // the API server reads its webhooks with a delay, and the webhook the policies
 			got, err := pod(test.change)
 			if err != nil || got != test.want {
 				return fmt.Sprintf("%s: tolerates %q, error %v; want %q", name, got, err, test.want)

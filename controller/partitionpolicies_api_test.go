@@ -16,7 +16,7 @@ import (
 
 // testPartitionPolicies: the status of policies follows what they say, which nodes they select, and what these report.
 func (c cluster) testPartitionPolicies(t *testing.T) {
-	apitest.Eventually(t, patience, func() string { return errorText(c.client.List(t.Context(), &v1alpha1.PartitionPolicyList{})) })
+	apitest.Eventually(t, func() string { return errorText(c.client.List(t.Context(), &v1alpha1.PartitionPolicyList{})) })
 	high, low := poolPolicy("api-high", 10), poolPolicy("api-low", 1)
 	c.create(t, high)
 	c.awaitPartitions(t, high, "True Valid", "Unknown NoNodes", "False NotOverruled", 0, 0, 0)
@@ -46,10 +46,11 @@ func (c cluster) testPartitionPolicies(t *testing.T) {
 	})
 
 	settled := high.ResourceVersion
-	high.Spec.Devices.DeviceSelector = &v1alpha1.PartitionDeviceSelector{CEL: `device.attributes["fettle.dev"].vendor ==`}
-	must(t, c.client.Update(t.Context(), high))
+	c.update(t, high, func() {
+		high.Spec.Devices.DeviceSelector = &v1alpha1.PartitionDeviceSelector{CEL: `device.attributes["fettle.dev"].vendor ==`}
+	})
 	c.awaitPartitions(t, high, "False Invalid", "False NotValid", "False NotOverruled", 2, 12, 2)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(high.Name, "Invalid") })
+	apitest.Eventually(t, func() string { return c.missingEvent(high.Name, "Invalid") })
 	if high.ResourceVersion == settled {
 		t.Error("the policy is the one before")
 	}
@@ -91,7 +92,7 @@ func (c cluster) awaitPartitions(
 	t *testing.T, p *v1alpha1.PartitionPolicy, valid, applied, overruled string, nodes, devices, waiting int32,
 ) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 			return err.Error()
 		}

@@ -39,7 +39,7 @@ func clusterPreset(name, value string, configMaps ...string) *v1alpha1.ClusterDe
 // awaitPreset waits until the conditions are of this generation and as wanted, and the counts too.
 func (c cluster) awaitPreset(t *testing.T, object client.Object, valid, conflicting string, claims, nodes int32) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 			return err.Error()
 		}
@@ -73,7 +73,7 @@ func (c cluster) testPresets(t *testing.T) {
 	c.awaitPreset(t, all, valid, alone, 0, 0)
 	c.create(t, own)
 	c.awaitPreset(t, own, valid, overlaps, 0, 0)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("site", "Overlaps") })
+	apitest.Eventually(t, func() string { return c.missingEvent("site", "Overlaps") })
 	rival := clusterPreset("rival", "z")
 	c.create(t, rival)
 	c.awaitPreset(t, rival, valid, overlaps, 0, 0)
@@ -94,10 +94,7 @@ func (c cluster) testPresets(t *testing.T) {
 	c.wantRow(t, "clusterdevicepresets/site", map[string]string{"Valid": "True", "Conflicting": "False", "Claims": "2", "Nodes": "1"})
 	c.wantRow(t, "namespaces/"+team+"/devicepresets/site", map[string]string{"Valid": "True", "Conflicting": "True", "Claims": "1"})
 
-	own.Spec.DeviceSelector.CEL = "device.driver =="
-	if err := c.client.Update(t.Context(), own); err != nil {
-		t.Fatal(err)
-	}
+	c.update(t, own, func() { own.Spec.DeviceSelector.CEL = "device.driver ==" })
 	c.awaitPreset(t, own, "False Invalid", "Unknown NotValid", 1, 1)
 	settled := own.ResourceVersion
 	if err := c.client.Delete(t.Context(), node); err != nil {
@@ -119,7 +116,7 @@ func (c cluster) testPresetGrants(t *testing.T) {
 		}
 		may := func(verb, name string, want bool) {
 			t.Helper()
-			apitest.Eventually(t, patience, func() string {
+			apitest.Eventually(t, func() string {
 				if got := c.pluginMay(t, where, verb, "configmaps", name); got != want {
 					return fmt.Sprintf("the kubelet plugin may %s ConfigMap %s/%s: %v, want %v", verb, where, name, got, want)
 				}
@@ -132,15 +129,14 @@ func (c cluster) testPresetGrants(t *testing.T) {
 		may("get", "n", false)
 		may("list", "m", false)
 		may("update", "m", false)
-		switch p := object.(type) {
-		case *v1alpha1.DevicePreset:
-			p.Spec.PresetRules = rulesWith("x")
-		case *v1alpha1.ClusterDevicePreset:
-			p.Spec.PresetRules = rulesWith("x")
-		}
-		if err := c.client.Update(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		c.update(t, object, func() {
+			switch p := object.(type) {
+			case *v1alpha1.DevicePreset:
+				p.Spec.PresetRules = rulesWith("x")
+			case *v1alpha1.ClusterDevicePreset:
+				p.Spec.PresetRules = rulesWith("x")
+			}
+		})
 		c.awaitPreset(t, object, valid, alone, 0, 0)
 		may("get", "m", false)
 	}
@@ -150,7 +146,7 @@ func (c cluster) testPresetGrants(t *testing.T) {
 func (c cluster) testMissingPreset(t *testing.T, r replica) {
 	missing := func(want float64) {
 		t.Helper()
-		apitest.Eventually(t, patience, func() string {
+		apitest.Eventually(t, func() string {
 			if got := gauges(t, r.registry, "fettle_controller_deviceclass_preset_missing")["gpu.fettle.dev"]; got != want {
 				return fmt.Sprintf("metric of gpu.fettle.dev is %v, want %v", got, want)
 			}
@@ -164,7 +160,7 @@ func (c cluster) testMissingPreset(t *testing.T, r replica) {
 		t.Fatal(err)
 	}
 	missing(1)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent("gpu.fettle.dev", "PresetMissing") })
+	apitest.Eventually(t, func() string { return c.missingEvent("gpu.fettle.dev", "PresetMissing") })
 	p := clusterPreset("nvidia", "x")
 	p.Spec.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libcuda.so.1"}}}
 	c.create(t, p)

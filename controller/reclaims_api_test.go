@@ -64,7 +64,7 @@ func (c cluster) testReclaim(t *testing.T) {
 	p.Spec.Nodes.Reclaim = v1alpha1.ReclaimEvict
 	c.create(t, p)
 
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		err := c.client.Get(t.Context(), client.ObjectKeyFromObject(holders["middle"]), &corev1.Pod{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Sprintf("pod middle is there, error %v", err)
@@ -133,7 +133,7 @@ func (c cluster) claimPod(t *testing.T, namespace, name, class, node string) *co
 // awaitNote waits for an Event about a pod and returns what it says.
 func (c cluster) awaitNote(t *testing.T, pod *corev1.Pod, reason string) (note string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var all eventsv1.EventList
 		must(t, c.client.List(t.Context(), &all, client.InNamespace(pod.Namespace)))
 		for i := range all.Items {

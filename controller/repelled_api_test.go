@@ -32,7 +32,7 @@ func (c cluster) testRepelled(t *testing.T) {
 	p := nodePolicy("repelling", pool, "example.com/gpu=a:NoSchedule")
 	c.create(t, p)
 	c.awaitRepelling(t, p, "True DaemonSetsRepelled", "1 DaemonSet without a toleration of the taints: repelled/exporter;")
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(p.Name, "DaemonSetsRepelled") })
+	apitest.Eventually(t, func() string { return c.missingEvent(p.Name, "DaemonSetsRepelled") })
 
 	for _, d := range kmmsim.CRDs() {
 		c.create(t, d)
@@ -44,7 +44,7 @@ func (c cluster) testRepelled(t *testing.T) {
 	module.SetKind("Module")
 	module.SetNamespace(space)
 	module.SetName("driver")
-	apitest.Eventually(t, patience, func() string { return errorText(c.client.Create(t.Context(), module.DeepCopy())) })
+	apitest.Eventually(t, func() string { return errorText(c.client.Create(t.Context(), module.DeepCopy())) })
 	c.update(t, p, func() { p.Spec.Nodes.Taints[0].Value = "b" })
 	c.awaitRepelling(t, p, "True ModulesRepelled", "1 Module without a toleration of the taints: repelled/driver;")
 
@@ -62,7 +62,7 @@ func (c cluster) testRepelled(t *testing.T) {
 	must(t, c.client.Delete(t.Context(), p))
 	for _, d := range kmmsim.CRDs() {
 		must(t, c.client.Delete(t.Context(), d))
-		apitest.Eventually(t, patience, func() string { // a later test begins without KMM
+		apitest.Eventually(t, func() string { // a later test begins without KMM
 			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(d), d); !apierrors.IsNotFound(err) {
 				return fmt.Sprintf("CustomResourceDefinition %s is still there, error %v", d.Name, err)
 			}
@@ -89,7 +89,7 @@ func (c cluster) daemonSet(t *testing.T, space, name, pool string, tolerations .
 // awaitRepelling waits until the condition is as wanted; without any it must be gone.
 func (c cluster) awaitRepelling(t *testing.T, p *v1alpha1.PartitionPolicy, want, says string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionRepelling)
 		outdated := want != "" && got.ObservedGeneration != p.Generation

@@ -4,8 +4,8 @@ package controller_test
 
 import (
 	"context"
+	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +35,6 @@ import (
 
 const (
 	namespace = "fettle-system"
-	patience  = 30 * time.Second
 	// checkNamespace is where claims are checked.
 	checkNamespace = "fettle-selftest"
 	// driverNamespace is where drivers are run.
@@ -54,8 +53,9 @@ type cluster struct {
 
 // replica is a running controller.
 type replica struct {
-	registry  *prometheus.Registry
-	probePort int
+	registry *prometheus.Registry
+	// probes is the address of the controller's probes.
+	probes string
 }
 
 // TestAPI runs the controller against a real API server; its parts share one to save time, and each cleans up after itself.
@@ -115,10 +115,10 @@ func TestAPI(t *testing.T) {
 func TestOlderAPI(t *testing.T) {
 	c := newCluster(t, map[string]string{"emulated-version": "1.34"})
 	r := c.start(t, deviceclasses.Options{ExtendedResources: true})
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		return c.missingEvent("gpu.fettle.dev", "ExtendedResourceUnsupported")
 	})
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		want := map[string]float64{
 			"fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1, "amd.gpu.fettle.dev": 1, "intel.gpu.fettle.dev": 1,
 			"nvidia.gpu.fettle.dev": 1,
@@ -170,14 +170,19 @@ func newCluster(t *testing.T, flags map[string]string) cluster {
 // start runs a controller until the test ends.
 func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendors ...string) replica {
 	t.Helper()
-	r := replica{registry: prometheus.NewRegistry(), probePort: apitest.FreePort(t)}
+	probes, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := replica{registry: prometheus.NewRegistry(), probes: probes.Addr().String()}
 	ctx, cancel := context.WithCancel(context.Background()) // ends in the cleanup, before the API server
 	done := make(chan error, 1)
 	go func() {
 		done <- controller.Controller{
 			Config: c.config, CRDs: crds.Files, Registry: r.registry, Gatherer: r.registry, Clock: clock.RealClock{}, Table: withCounter,
+			Probes: probes,
 			Options: controller.Options{
-				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"}, ProbeAddress: ":" + strconv.Itoa(r.probePort),
+				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"},
 				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
 				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
@@ -198,8 +203,8 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 
 func testHealth(t *testing.T, r replica) {
 	for _, path := range []string{"/healthz", "/readyz"} {
-		apitest.Eventually(t, patience, func() string {
-			answer, err := http.Get("http://127.0.0.1:" + strconv.Itoa(r.probePort) + path) //nolint:noctx // a probe of our own
+		apitest.Eventually(t, func() string {
+			answer, err := http.Get("http://" + r.probes + path) //nolint:noctx // a probe of our own
 			if err != nil {
 				return err.Error()
 			}
@@ -225,7 +230,7 @@ func (c cluster) create(t *testing.T, object client.Object) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience())
 		defer cancel()
 		if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
 			t.Errorf("clean up %T %s: %v", object, object.GetName(), err)
@@ -235,7 +240,7 @@ func (c cluster) create(t *testing.T, object client.Object) {
 
 // missingEvent returns why there is no Event with the reason about the cluster object.
 func (c cluster) missingEvent(name, reason string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience())
 	defer cancel()
 	var list eventsv1.EventList
 	if err := c.client.List(ctx, &list); err != nil {

@@ -85,7 +85,7 @@ func (c cluster) shipped(t *testing.T, name string) *v1alpha1.ClusterDevicePrese
 // change changes a preset, and repeats that after a conflict.
 func (c cluster) change(t *testing.T, name string, how func(*v1alpha1.ClusterDevicePreset)) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		live := c.shipped(t, name)
 		how(live)
 		if err := c.client.Update(t.Context(), live); err != nil {
@@ -98,7 +98,7 @@ func (c cluster) change(t *testing.T, name string, how func(*v1alpha1.ClusterDev
 // awaitShipped waits until exactly these presets are there with these priorities.
 func (c cluster) awaitShipped(t *testing.T, want map[string]int32) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var list v1alpha1.ClusterDevicePresetList
 		if err := c.client.List(t.Context(), &list); err != nil {
 			return err.Error()

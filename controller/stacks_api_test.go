@@ -24,7 +24,7 @@ import (
 // testStacks: a node joins and goes through all states, another one fails and holds back nobody, a node starts again and waits for its
 // plugin, and a younger stack has no node.
 func (c cluster) testStacks(t *testing.T) {
-	apitest.Eventually(t, patience, func() string { return errorText(c.client.List(t.Context(), &v1alpha1.AcceleratorStackList{})) })
+	apitest.Eventually(t, func() string { return errorText(c.client.List(t.Context(), &v1alpha1.AcceleratorStackList{})) })
 	s := hostStack("api-stack", "stacks")
 	c.create(t, s)
 	c.awaitStack(t, s, "Unknown NoNodes", "False Settled", "False NoNodeFailed", 0, 0, "")
@@ -45,7 +45,7 @@ func (c cluster) testStacks(t *testing.T) {
 	c.endCheck(t, good, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "True AllNodesReady", "False Settled", "False NoNodeFailed", 1, 1, "")
 	c.awaitNoCheck(t, good)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(good, "NodeReady") })
+	apitest.Eventually(t, func() string { return c.missingEvent(good, "NodeReady") })
 
 	bad := c.joins(t, "stack-bad", "stacks")
 	second := c.pluginPod(t, bad)
@@ -55,7 +55,7 @@ func (c cluster) testStacks(t *testing.T) {
 		a.SetProblems([]v1alpha1.NodeProblem{{Subject: "0000:17:00.0", Reason: "DriverNotLoaded", Message: "load nvidia"}})
 	})
 	c.awaitStack(t, s, "False DriverNotLoaded", "False Settled", "True DriverNotLoaded", 2, 1, "stack-bad DriverChecked DriverNotLoaded")
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "DriverNotLoaded") })
+	apitest.Eventually(t, func() string { return c.missingEvent(bad, "DriverNotLoaded") })
 	c.wantRow(t, "acceleratorstacks/"+s.Name, map[string]string{
 		"Driver": "Host", "Nodes": "2", "Ready": "1", "Failed": "1", "Available": "False", "Degraded": "True",
 		"Why": "1 of 2 nodes have passed every state; node stack-bad: DriverChecked: 0000:17:00.0: load nvidia",
@@ -69,7 +69,7 @@ func (c cluster) testStacks(t *testing.T) {
 	c.endCheck(t, bad, corev1.PodFailed, "selftest: open /dev/nvidia0: no such device")
 	c.endCheck(t, good, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "False CheckFailed", "False Settled", "True CheckFailed", 2, 1, "stack-bad ClaimChecked CheckFailed")
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "CheckFailed") })
+	apitest.Eventually(t, func() string { return c.missingEvent(bad, "CheckFailed") })
 	c.pluginReplaced(t, bad) // the driver was mended, and the plugin's pod is another: the result says nothing any more
 	c.endCheck(t, bad, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
@@ -109,7 +109,7 @@ func (c cluster) testDrivers(t *testing.T, good, bad string) {
 	for node, kernel := range map[string]string{good: "6.1.0-1", bad: "6.1.0-2+"} {
 		c.driverPod(t, node, kernel)
 	}
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 			return err.Error()
 		}
@@ -124,7 +124,7 @@ func (c cluster) testDrivers(t *testing.T, good, bad string) {
 		}
 		return ""
 	})
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "DriverImageMissing") })
+	apitest.Eventually(t, func() string { return c.missingEvent(bad, "DriverImageMissing") })
 	before := s.DeepCopy()
 	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineHost}
 	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
@@ -161,7 +161,7 @@ func (c cluster) driverPod(t *testing.T, node, kernel string) {
 // awaitSets waits until the DaemonSets of drivers are those of these kernels and images.
 func (c cluster) awaitSets(t *testing.T, want string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var list appsv1.DaemonSetList
 		if err := c.client.List(t.Context(), &list, client.InNamespace(driverNamespace)); err != nil {
 			return err.Error()
@@ -197,7 +197,7 @@ func (c cluster) testExternal(t *testing.T, good, bad string) {
 			bad:  map[string]any{"kernelVersion": "6.1.0-1", "status": "Upgrade-Failed"},
 		}},
 	}}
-	apitest.Eventually(t, patience, func() string { return errorText(c.client.Create(t.Context(), config.DeepCopy())) })
+	apitest.Eventually(t, func() string { return errorText(c.client.Create(t.Context(), config.DeepCopy())) })
 	before := s.DeepCopy()
 	s.Spec.Check = &v1alpha1.StackCheck{} // has the stack judged now, and not when the minute is over
 	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
@@ -286,7 +286,7 @@ func (c cluster) checkOf(t *testing.T, node string) *corev1.Pod {
 // endCheck has the pod of a node's check end, once there is one.
 func (c cluster) endCheck(t *testing.T, node string, phase corev1.PodPhase, message string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		p := c.checkOf(t, node)
 		if p == nil || p.Status.Phase == phase || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			return "node " + node + " has no pod of a check that runs"
@@ -301,7 +301,7 @@ func (c cluster) endCheck(t *testing.T, node string, phase corev1.PodPhase, mess
 
 func (c cluster) awaitNoCheck(t *testing.T, node string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if p := c.checkOf(t, node); p != nil {
 			return "pod " + p.Name + " is left"
 		}
@@ -334,7 +334,7 @@ func (c cluster) awaitStack(
 	t *testing.T, s *v1alpha1.AcceleratorStack, available, progressing, degraded string, nodes, ready int32, waiting string,
 ) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 			return err.Error()
 		}

@@ -61,7 +61,7 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 	c.awaitDriver(t, s, &kmm, bad+" UpgradeWaiting")
 	c.upgradesByKMM(t, s, &kmm, bad)
 	must(t, c.client.Delete(t.Context(), s))
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := kmm.Round(t.Context()); err != nil {
 			return err.Error()
 		}
@@ -109,7 +109,7 @@ func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *
 	c.reportsFacts(t, node, a.Status.Facts.BootID, a.Status.Facts.PluginPod, nil)
 	c.endCheck(t, node, corev1.PodSucceeded, "")
 	c.awaitDriver(t, s, kmm, "")
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a); err != nil {
 			return err.Error()
 		}
@@ -120,7 +120,7 @@ func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *
 // awaitDriver waits until these nodes wait in the state Driver, while KMM does its part.
 func (c cluster) awaitDriver(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *kmmsim.KMM, want string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if kmm != nil {
 			if err := kmm.Round(t.Context()); err != nil {
 				return err.Error()

@@ -90,7 +90,7 @@ func (c cluster) testStates(t *testing.T, good, bad string) {
 	c.statePod(t, good, true)
 	c.statePod(t, bad, false)
 	c.awaitState(t, s, "StateFailed", bad)
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(bad, "StateFailed") })
+	apitest.Eventually(t, func() string { return c.missingEvent(bad, "StateFailed") })
 	c.awaitStack(t, s, "False StateFailed", "False Settled", "True StateFailed", 2, 1, bad+" Exporter StateFailed")
 	if p := c.checkOf(t, bad); p != nil {
 		t.Errorf("a claim is checked on %s, which has failed a state before", bad)
@@ -101,7 +101,7 @@ func (c cluster) testStates(t *testing.T, good, bad string) {
 	}
 
 	c.manifests(t, s, files, exporterManifests)
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		gone := &corev1.ConfigMap{}
 		if err := c.client.Get(t.Context(), client.ObjectKey{Namespace: driverNamespace, Name: "exporter-settings"}, gone); err == nil {
 			return "the ConfigMap that is not in the manifests any more is there"
@@ -132,7 +132,7 @@ func (c cluster) manifests(t *testing.T, s *v1alpha1.AcceleratorStack, files *co
 // awaitState waits until the state of this generation's stack waits with the reason on these nodes and with no other reason anywhere.
 func (c cluster) awaitState(t *testing.T, s *v1alpha1.AcceleratorStack, reason string, nodes ...string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 			return err.Error()
 		}
@@ -152,7 +152,7 @@ func (c cluster) awaitState(t *testing.T, s *v1alpha1.AcceleratorStack, reason s
 // awaitStateSets waits until the DaemonSets of extra states have these images and nodes.
 func (c cluster) awaitStateSets(t *testing.T, want ...string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var list appsv1.DaemonSetList
 		if err := c.client.List(t.Context(), &list, client.InNamespace(driverNamespace), client.HasLabels{"fettle.dev/state"}); err != nil {
 			return err.Error()

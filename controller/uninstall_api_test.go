@@ -64,18 +64,16 @@ func (c cluster) startWorkload(t *testing.T, name string) workload {
 func (c cluster) readyNode(t *testing.T, name string, prepared int32) *v1alpha1.AcceleratorNode {
 	t.Helper()
 	node := c.accelerator(t, name, "", true)
+	before := node.DeepCopy()
 	node.Status.PreparedClaims = prepared
-	if err := c.client.Status().Update(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)))
 	var live corev1.Node
 	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &live); err != nil {
 		t.Fatal(err)
 	}
+	was := live.DeepCopy()
 	live.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if err := c.client.Status().Update(t.Context(), &live); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.client.Status().Patch(t.Context(), &live, client.MergeFrom(was)))
 	return node
 }
 
@@ -96,7 +94,7 @@ func (c cluster) uninstaller(t *testing.T, force bool, timeout time.Duration) un
 // testUninstallRefused: the error names the pods that hold devices, and nothing was changed.
 func (c cluster) testUninstallRefused(t *testing.T) {
 	w := c.startWorkload(t, "holder")
-	err := c.uninstaller(t, false, patience).Run(t.Context())
+	err := c.uninstaller(t, false, apitest.Patience()).Run(t.Context())
 	var inUse *uninstall.InUseError
 	if !errors.As(err, &inUse) {
 		t.Fatalf("uninstall returned %v, want a refusal", err)
@@ -117,22 +115,22 @@ func (c cluster) testUninstallRefused(t *testing.T) {
 // testUninstallDeadline: a plugin that does not answer is named, and the controller takes the retirement back.
 func (c cluster) testUninstallDeadline(t *testing.T) {
 	c.readyNode(t, "deaf", 0)
-	late, now := c.uninstaller(t, false, patience), clocktesting.NewFakeClock(time.Now())
+	late, now := c.uninstaller(t, false, apitest.Patience()), clocktesting.NewFakeClock(time.Now())
 	late.Clock = now
 	done := make(chan error, 1)
 	go func() { done <- late.Run(t.Context()) }()
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		if c.retirement(t, "deaf") == "" {
 			return "the plugin was not asked to retire"
 		}
 		return ""
 	})
-	now.Step(patience)
+	now.Step(apitest.Patience())
 	err := <-done
 	if err == nil || !strings.Contains(err.Error(), "deaf") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("uninstall returned %v, want an error that names the node and the flag", err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.retirement(t, "deaf") })
+	apitest.Eventually(t, func() string { return c.retirement(t, "deaf") })
 	if wrong := c.wrongClass(t, "gpu.fettle.dev"); wrong != "" {
 		t.Errorf("an uninstall that gave up changed a class: %s", wrong)
 	}
@@ -154,31 +152,29 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	preset := ownPreset("left-behind", "x", "left-behind")
 	c.create(t, preset)
 	c.awaitPreset(t, preset, "True Valid", "False NoConflict", 0, 0)
-	apitest.Eventually(t, patience, func() string { return c.wrongMapGrant(t, true) })
+	apitest.Eventually(t, func() string { return c.wrongMapGrant(t, true) })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	played := make(chan error, 1)
 	go func() { played <- c.playCluster(ctx, w) }()
-	if err := c.uninstaller(t, true, patience).Run(t.Context()); err != nil {
+	if err := c.uninstaller(t, true, apitest.Patience()).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	if err := <-played; err != nil {
 		t.Error(err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.missingEvent(w.pod.Name, "Evicted") })
+	apitest.Eventually(t, func() string { return c.missingEvent(w.pod.Name, "Evicted") })
 	c.wantNone(t, &v1alpha1.AcceleratorNodeList{})
 	c.wantNone(t, &resourceapi.ResourceSliceList{})
 	c.wantNone(t, &resourceapi.DeviceClassList{})
-	if wrong := c.wrongGrants(t, granted); wrong != "" {
-		t.Errorf("after the uninstall: %s", wrong)
-	}
+	apitest.Eventually(t, func() string { return c.wrongGrants(t, granted) })
 	for _, live := range []client.Object{&rbacv1.Role{}, &rbacv1.RoleBinding{}} {
 		if err := c.client.Get(t.Context(), roleOfCache, live); !apierrors.IsNotFound(err) {
 			t.Errorf("%T %s after the uninstall: %v", live, roleOfCache, err)
 		}
 	}
-	apitest.Eventually(t, patience, func() string { return c.wrongMapGrant(t, false) })
+	apitest.Eventually(t, func() string { return c.wrongMapGrant(t, false) })
 	if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(preset), preset); err != nil {
 		t.Errorf("the preset itself is its author's: %v", err)
 	}
@@ -195,7 +191,7 @@ func (c cluster) testUninstallForced(t *testing.T) {
 	if err := c.client.Delete(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, patience, func() string { return c.wrongClass(t, "gpu.fettle.dev") })
+	apitest.Eventually(t, func() string { return c.wrongClass(t, "gpu.fettle.dev") })
 }
 
 // playCluster stands in for what this API server lacks: the claim controller, which releases the claim of a pod that is gone, and

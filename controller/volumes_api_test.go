@@ -55,7 +55,7 @@ func testVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		return errorText(c.client.List(t.Context(), &v1alpha1.ClusterGPUKernelCacheList{}))
 	})
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "myns1"}})
@@ -127,7 +127,7 @@ func (c cluster) volumesOf(t *testing.T, o client.Object) []string {
 // wantVolumes waits for claims and Jobs.
 func (c cluster) wantVolumes(t *testing.T, o client.Object, want ...string) {
 	t.Helper()
-	apitest.Eventually(t, patience, func() string { return gocmp.Diff(want, c.volumesOf(t, o)) })
+	apitest.Eventually(t, func() string { return gocmp.Diff(want, c.volumesOf(t, o)) })
 }
 
 // complete ends a Job well, as the Job controller does.
@@ -186,10 +186,7 @@ func (c cluster) testROXVolume(t *testing.T) {
 	if err := c.client.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	k.Labels = map[string]string{"look": "again"} // pods tell nothing, and the interval is long
-	if err := c.client.Update(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
+	c.update(t, k, func() { k.Labels = map[string]string{"look": "again"} }) // pods tell nothing, and the interval is long
 	c.wantVolumes(t, k, "claim myns1/rox", "job myns1/rox-222222222222")
 }
 
@@ -210,7 +207,7 @@ func (c cluster) testVolumesStatus(t *testing.T) {
 	job := volumes.JobName("volume", d.String(), "")
 	said := func(want string, phase v1alpha1.CachePhase) {
 		t.Helper()
-		apitest.Eventually(t, patience, func() string {
+		apitest.Eventually(t, func() string {
 			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(k), k); err != nil {
 				return err.Error()
 			}
@@ -224,7 +221,7 @@ func (c cluster) testVolumesStatus(t *testing.T) {
 		})
 	}
 	said("volume "+job+" Pending , False Distributing", v1alpha1.CacheDownloading)
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		err := c.client.Get(t.Context(), client.ObjectKeyFromObject(k), k)
 		if err != nil || !strings.Contains(k.Status.Volumes[0].Message, "not bound") {
 			return fmt.Sprintf("%v, volumes %+v", err, k.Status.Volumes)
@@ -268,10 +265,7 @@ func (c cluster) testRWOVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.wantVolumes(t, k, "claim myns1/rwo-n1", "claim myns1/rwo-n2", "job myns1/rwo-n1-111111111111", "job myns1/rwo-n2-111111111111")
-	k.Spec.Distribution, k.Spec.PodTemplate = nil, nil
-	if err := c.client.Update(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
+	c.update(t, k, func() { k.Spec.Distribution, k.Spec.PodTemplate = nil, nil })
 	c.wantVolumes(t, k)
 }
 
@@ -299,10 +293,7 @@ func (c cluster) testVolumeNamespaces(t *testing.T) {
 	if owner := metav1.GetControllerOf(claim); owner == nil || owner.UID != k.UID || owner.Kind != v1alpha1.KindClusterGPUKernelCache {
 		t.Errorf("owner %+v", owner)
 	}
-	k.Spec.WorkloadNamespaces = []string{"myns1"}
-	if err := c.client.Update(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
+	c.update(t, k, func() { k.Spec.WorkloadNamespaces = []string{"myns1"} })
 	c.wantVolumes(t, k)
 }
 

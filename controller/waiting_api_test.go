@@ -56,7 +56,7 @@ func (c cluster) waitingPod(t *testing.T) *corev1.Pod {
 
 // testWaiting: the running controller posts to a waiting pod why it waits, and names nothing of another namespace.
 func (c cluster) testWaiting(t *testing.T, pod *corev1.Pod) {
-	apitest.Eventually(t, 2*patience, func() string { // the controller waits for 30 seconds itself
+	apitest.Eventually(t, func() string { // the controller waits for 30 seconds itself
 		var all eventsv1.EventList
 		if err := c.client.List(t.Context(), &all, client.InNamespace(pod.Namespace)); err != nil {
 			t.Fatal(err)

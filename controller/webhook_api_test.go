@@ -76,7 +76,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	w := c.startWebhook(t, "--metrics-authentication=false")
 	c.routeWebhook(t, w.port)
 	c.create(t, webhookConfiguration())
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		var live admissionregistrationv1.ValidatingWebhookConfiguration
 		if err := c.client.Get(t.Context(), client.ObjectKey{Name: names.WebhookConfiguration}, &live); err != nil {
 			return err.Error()
@@ -92,7 +92,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 		return ""
 	})
 	// The API server reads its webhooks with a delay.
-	apitest.Eventually(t, patience, func() string {
+	apitest.Eventually(t, func() string {
 		wrong := claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`)
 		err := c.client.Create(t.Context(), wrong, client.DryRunAll)
 		want := "spec.devices.config[0].opaque.parameters"
@@ -209,7 +209,7 @@ func (c cluster) forgeReviews(t *testing.T, r replica, w webhookProcess) {
 		group.Go(func() {
 			for range rounds {
 				path := []string{"/validate-config", webhook.PathPrefix, webhook.PathPrefix + strings.Repeat("0", 64)}[i%3]
-				resp, err := let.Post(fmt.Sprintf("https://127.0.0.1:%d%s", w.port, path), "application/json", bytes.NewReader(body))
+				resp, err := let.Post("https://127.0.0.1:"+w.port+path, "application/json", bytes.NewReader(body))
 				if err != nil {
 					continue // the connection was one too many, or closed before the body was sent
 				}
@@ -250,7 +250,7 @@ func (c cluster) forgeReviews(t *testing.T, r replica, w webhookProcess) {
 }
 
 // routeWebhook gives the Service endpoints at this machine's own address; the API server accepts no loopback one.
-func (c cluster) routeWebhook(t *testing.T, webhookPort int) {
+func (c cluster) routeWebhook(t *testing.T, webhookPort string) {
 	t.Helper()
 	address := ""
 	addresses, err := net.InterfaceAddrs()
@@ -265,7 +265,11 @@ func (c cluster) routeWebhook(t *testing.T, webhookPort int) {
 	if address == "" {
 		t.Skip("this machine has no IPv4 address besides loopback, and the API server sends no webhook call to loopback")
 	}
-	port := int32(webhookPort)
+	number, err := strconv.ParseInt(webhookPort, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := int32(number)
 	c.create(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.Webhook},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "webhook", Port: 443}}},

@@ -32,6 +32,7 @@ func (c *cluster) testLateBinding(t *testing.T) {
 	ready, failed := publish.BindingConditions(device.KindGPU)
 	var gpus []string
 	n.eventually(func() string {
+		gpus = nil
 		for _, s := range n.slices() {
 			for _, d := range s.Spec.Devices {
 				if late := slices.Equal(d.BindingConditions, []string{ready}); late != (s.Spec.Pool.Name == n.name+"/gpu") {

@@ -4,9 +4,11 @@ package kubeletplugin
 
 import (
 	"context"
-	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,15 +36,25 @@ import (
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
-const (
-	namespace = "team-a"
-	patience  = 30 * time.Second
-)
+const namespace = "team-a"
 
 // cluster is a real API server without a kubelet: the tests are the kubelet.
 type cluster struct {
 	config  *rest.Config
 	clients Clients
+	// requests counts what the API server was asked by way of config.
+	requests atomic.Int64
+}
+
+// counted counts requests.
+type counted struct {
+	http.RoundTripper
+	requests *atomic.Int64
+}
+
+func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.requests.Add(1)
+	return c.RoundTripper.RoundTrip(r)
 }
 
 // newCluster starts an API server with flags of its own.
@@ -54,6 +66,7 @@ func newCluster(t *testing.T, flags map[string]string) *cluster {
 	// What the binary sets by default.
 	config.QPS, config.Burst = 200, 400
 	c := &cluster{config: config}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, &c.requests} })
 	c.clients.Dynamic, err = dynamic.NewForConfig(config)
 	must(t, err)
 	compact := rest.CopyConfig(config)
@@ -97,8 +110,8 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 	n := &node{cluster: c, t: t, name: name, config: Config{
 		Node: name, Namespace: "fettle-system", HostRoot: filepath.Join(dir, "host"), PluginsDir: filepath.Join(dir, "p"),
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"),
-		HTTPAddress: fmt.Sprintf("127.0.0.1:%d", apitest.FreePort(t)), HealthPort: apitest.FreePort(t), Version: "test",
-		File: nodeconfig.File{HostDevices: nodefixture.LocalSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
+		Version: "test",
+		File:    nodeconfig.File{HostDevices: nodefixture.LocalSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
 	}}
 	must(t, os.Mkdir(n.config.RegistryDir, 0o700))
 	nodefixture.ExpandInto(t, machine, n.config.HostRoot)
@@ -109,6 +122,9 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 func (n *node) start(podUID string) {
 	n.t.Helper()
 	n.config.PodUID = podUID
+	var err error
+	n.config.HTTPListener, err = new(net.ListenConfig).Listen(n.t.Context(), "tcp", "127.0.0.1:0")
+	must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: n.clients.Kube.EventsV1()})
 	must(n.t, broadcaster.StartRecordingToSinkWithContext(ctx))
@@ -179,7 +195,7 @@ func (n *node) dial(path string) *grpc.ClientConn {
 
 func (n *node) eventually(check func() string) {
 	n.t.Helper()
-	apitest.Eventually(n.t, patience, check)
+	apitest.Eventually(n.t, check)
 }
 
 // slices are the node's ResourceSlices by name.

@@ -3,9 +3,11 @@
 package kubeletplugin
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -128,8 +131,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	if form, err := dryrun.CounterForm(t.Context(), c.clients.Kube, n.name); form != partition.FormSeparate || err != nil {
 		t.Errorf("the trial says that counters are kept in form %q: %v", form, err)
 	}
-	stream, err := n.health.NodeWatchResources(t.Context(), &drahealth.NodeWatchResourcesRequest{})
-	must(t, err)
+	stream := n.watchHealth(t)
 	allocatedBefore := n.claim("unhealthy-late", nil, nodefixture.Result("gpu", device.KindGPU, gpu))
 
 	n.uncorrectable(address, 3)
@@ -141,7 +143,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 		t.Errorf("taint (-want +got):\n%s", diff)
 	}
 	n.eventually(func() string { return n.healthFault(metav1.ConditionFalse, 1, 0, 1) })
-	awaitHealth(t, stream, gpu, drahealth.HealthStatus_UNHEALTHY, "uncorrectable errors")
+	stream.await(gpu, drahealth.HealthStatus_UNHEALTHY, "uncorrectable errors")
 	n.eventually(func() string {
 		list, err := n.clients.Kube.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
 		must(t, err)
@@ -166,7 +168,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, retirement.RecoverAnnotation, gpu)
 	objects := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
-	_, err = objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
 	n.eventually(func() string { return n.healthFault(metav1.ConditionTrue, 0, 0, 0) })
 	if got := n.taints(); len(got) != 8 || len(got[gpu]) != 0 {
@@ -177,23 +179,48 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	}
 }
 
-// awaitHealth waits until kubelet is told something of a device.
-func awaitHealth(
-	t *testing.T, stream drahealth.DRAResourceHealth_NodeWatchResourcesClient, name string, want drahealth.HealthStatus, text string,
-) {
+// healthStream is what kubelet is told of devices.
+type healthStream struct {
+	t      *testing.T
+	client drahealth.DRAResourceHealth_NodeWatchResourcesClient
+	end    context.CancelFunc
+}
+
+func (n *node) watchHealth(t *testing.T) *healthStream {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		report, err := stream.Recv()
-		must(t, err)
-		for _, d := range report.Devices {
-			if d.Device.DeviceName == name && d.Health == want && strings.Contains(d.Message, text) {
-				return
-			}
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	client, err := n.health.NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
+	must(t, err)
+	return &healthStream{t, client, cancel}
+}
+
+// until waits for a report.
+func (s *healthStream) until(what string, is func(*drahealth.NodeWatchResourcesResponse) bool) {
+	s.t.Helper()
+	stop := time.AfterFunc(apitest.Patience(), s.end)
+	defer stop.Stop()
+	var last *drahealth.NodeWatchResourcesResponse
+	for {
+		report, err := s.client.Recv()
+		if err != nil {
+			s.t.Fatalf("kubelet was never told that %s: %v; last %v", what, err, last)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("kubelet was never told that %s is %s; last %v", name, want, report)
+		if is(report) {
+			return
 		}
+		last = report
 	}
+}
+
+// await waits until kubelet is told something of a device.
+func (s *healthStream) await(name string, want drahealth.HealthStatus, text string) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("%s is %s", name, want), func(report *drahealth.NodeWatchResourcesResponse) bool {
+		return slices.ContainsFunc(report.Devices, func(d *drahealth.DeviceHealth) bool {
+			return d.Device.DeviceName == name && d.Health == want && strings.Contains(d.Message, text)
+		})
+	})
 }
 
 // TestOlderAPI: where the API server drops taints a device that fails is not published, and comes back by itself.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -101,7 +102,7 @@ func TestAPI(t *testing.T) {
 		}
 		return ""
 	}
-	apitest.Eventually(t, time.Minute, func() string {
+	apitest.Eventually(t, func() string {
 		select {
 		case err := <-ended:
 			t.Fatalf("the plugin ended: %v\n%s", err, log.String())
@@ -112,7 +113,7 @@ func TestAPI(t *testing.T) {
 	if fault := check("readiness"); fault == "" {
 		t.Error("an unknown service is said to be served")
 	}
-	apitest.Eventually(t, time.Minute, func() string {
+	apitest.Eventually(t, func() string {
 		slices, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=kmm"})
 		must(t, err)
 		if len(slices.Items) < 3 {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -155,7 +154,7 @@ func (w *walk) watches(t *testing.T) {
 	}
 	sees := func(soFar func() string, want string) {
 		t.Helper()
-		apitest.Eventually(t, time.Minute, func() string {
+		apitest.Eventually(t, func() string {
 			if got := soFar(); !strings.Contains(got, want) {
 				return fmt.Sprintf("got %q, want %q in it", got, want)
 			}

@@ -5,15 +5,17 @@
 package apitest
 
 import (
-	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Start runs an API server until the test ends and returns an administrator's access to it. Flags are kube-apiserver's, without
@@ -33,8 +35,8 @@ func Start(t *testing.T, flags map[string]string) *rest.Config {
 	environment := &envtest.Environment{
 		BinaryAssetsDirectory:    dir,
 		UseExistingCluster:       ptr.To(false),
-		ControlPlaneStartTimeout: time.Minute,
-		ControlPlaneStopTimeout:  time.Minute,
+		ControlPlaneStartTimeout: Patience(),
+		ControlPlaneStopTimeout:  Patience(),
 	}
 	arguments := environment.ControlPlane.GetAPIServer().Configure()
 	for name, value := range flags {
@@ -81,32 +83,24 @@ func root(t *testing.T) string {
 	}
 }
 
-// FreePort returns a TCP port that was free a moment ago on all addresses.
-func FreePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close() //nolint:errcheck // nothing was sent
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("address %v is not TCP's", listener.Addr())
-	}
-	return address.Port
+// Patience is how long to wait for what must come. On a slow machine, $FETTLE_PATIENCE makes it so many times longer, as in the end-to-end
+// suite.
+func Patience() time.Duration {
+	factor, _ := strconv.Atoi(os.Getenv("FETTLE_PATIENCE"))
+	return check.Patience * time.Duration(max(1, factor))
 }
 
-// Eventually calls check until it returns an empty text or the time is over, and then fails with its last text.
-func Eventually(t *testing.T, within time.Duration, check func() string) {
+// Eventually calls look until it returns an empty text or the patience is over, and then fails with its last text.
+func Eventually(t *testing.T, look func() string) {
 	t.Helper()
-	deadline := time.Now().Add(within)
+	deadline := time.Now().Add(Patience())
 	for {
-		text := check()
+		text := look()
 		if text == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", within, text)
+			t.Fatalf("after %s: %s", Patience(), text)
 		}
 		select {
 		case <-t.Context().Done():

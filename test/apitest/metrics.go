@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"net/http"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +41,7 @@ func MetricsAskForTokens(t *testing.T, config *rest.Config, namespace, address s
 		_ = response.Body.Close()
 		return response.Status
 	}
-	Eventually(t, time.Minute, func() string {
+	Eventually(t, func() string {
 		if got := get("https", reader); got != "200 OK" {
 			return "the reader is answered with " + got
 		}

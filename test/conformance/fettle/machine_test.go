@@ -11,13 +11,11 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
-	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/conformance/plugintest"
 )
 
 // machine is a simulated node on which the plugin runs.
 type machine struct {
-	t                            *testing.T
 	binary, kubeconfig           string
 	host, plugins, registry, cdi string
 	state                        string
@@ -27,7 +25,7 @@ type machine struct {
 func newMachine(t *testing.T, dir, binary, kubeconfig string) *machine {
 	t.Helper()
 	m := &machine{
-		t: t, binary: binary, kubeconfig: kubeconfig, host: filepath.Join(dir, "host"), plugins: filepath.Join(dir, "p"),
+		binary: binary, kubeconfig: kubeconfig, host: filepath.Join(dir, "host"), plugins: filepath.Join(dir, "p"),
 		registry: filepath.Join(dir, "r"), cdi: filepath.Join(dir, "cdi"), state: filepath.Join(dir, "state"),
 	}
 	text, err := os.ReadFile(filepath.Join(plugintest.Repository, "test", "machines", "8xh100-sxm.txtar"))
@@ -55,7 +53,7 @@ func (m *machine) command(n int) *exec.Cmd {
 	command := exec.Command(m.binary, "--kubeconfig="+m.kubeconfig, "--node-name="+nodeName, "--namespace=default",
 		fmt.Sprintf("--pod-uid=pod-%d", n), "--host-root="+m.host, "--kubelet-plugins-dir="+m.plugins,
 		"--kubelet-registry-dir="+m.registry, "--cdi-root="+m.cdi, "--state-dir="+m.state, "--nvml-command=",
-		fmt.Sprintf("--http-address=127.0.0.1:%d", apitest.FreePort(m.t)), fmt.Sprintf("--health-port=%d", apitest.FreePort(m.t)))
+		"--http-address=127.0.0.1:0", "--health-port=0")
 	command.Env = []string{} // what make exports for tests names no flag of the plugin
 	return command
 }
