@@ -13,10 +13,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/kubeletclaims"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const asProgram = "TEST_AS_CLAIMS"
@@ -41,16 +41,17 @@ func TestProgram(t *testing.T) {
 	}
 	const state = `{"Data":"{\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[]}","Checksum":%d}`
 	var err error
-	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+	check.Eventually(t, "the program answers", func() bool {
 		if _, err = kubeletclaims.Read(socket); err == nil || strings.Contains(err.Error(), "checksum") {
-			break
+			return true
 		}
 		if errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), "no such file") {
 			if err := os.WriteFile(file, fmt.Appendf(nil, state, 1), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
+		return false
+	})
 	if err == nil || !strings.Contains(err.Error(), "checksum 1, expected") && !strings.Contains(err.Error(), "expected 1") {
 		t.Errorf("answered %v; it said %s", err, stderr.String())
 	}

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const asProgram = "TEST_AS_MPS"
@@ -49,17 +49,15 @@ func TestProgram(t *testing.T) {
 	var stderr strings.Builder
 	program.Stderr = &stderr
 	must(t, program.Start())
-	r := mps.Runner{Client: mps.Client{Dir: dir}, Wait: 20 * time.Second}
+	r := mps.Runner{Client: mps.Client{Dir: dir}, Wait: check.Patience}
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{"GPU-00000001-0000-4000-8000-000000000000"}, ActiveThreadPercentage: 30}
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	check.Eventually(t, "the program is there", func() bool {
 		err := r.Ensure(t.Context(), d)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, mps.ErrNoSupervisor) || time.Since(begin) > 20*time.Second {
+		if err != nil && !errors.Is(err, mps.ErrNoSupervisor) {
 			t.Fatalf("%v; it said %s", err, stderr.String())
 		}
-	}
+		return err == nil
+	})
 	pid, err := os.ReadFile(filepath.Join(mps.HostDir(root), d.ID, mps.PipeName, "nvidia-cuda-mps-control.pid"))
 	must(t, err)
 	checkRights(t, fmt.Sprint(program.Process.Pid), confine.MPS().Capabilities)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -29,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -288,13 +288,7 @@ func TestRun(t *testing.T) {
 	go func() { defer close(ended); b.Run(ctx) }()
 	until := func(c *resourceapi.ResourceClaim, want string) {
 		t.Helper()
-		deadline := time.Now().Add(time.Minute)
-		for verdict(t, client, c) != want {
-			if time.Now().After(deadline) {
-				t.Fatalf("said %q, want %q", verdict(t, client, c), want)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		check.Eventually(t, "the verdict of "+c.Name+" is "+want, func() bool { return verdict(t, client, c) == want })
 	}
 	until(c, bitstreamReady+" Fetched")
 	_, err := client.ResourceV1().ResourceClaims(later.Namespace).Create(t.Context(), later, metav1.CreateOptions{})

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -399,17 +399,8 @@ func TestWatchRivals(t *testing.T) {
 	watching.Go(func() { w.watchConflicts(ctx) })
 	defer watching.Wait()
 	defer cancel()
-	eventually := func(what string, is func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !is(); {
-			if time.Now().After(deadline) {
-				t.Fatal(what + " never happened")
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}
-	eventually("the first look", func() bool { return len(a.questions()) == 2 })
+	check.Eventually(t, "the first look", func() bool { return len(a.questions()) == 2 })
 	a.has(nodeWith("nvidia.com/gpu=8"))
 	w.Holder.Set(nodefixture.SnapshotWith(v.Devices[1:]...))
-	eventually("the second look", func() bool { return len(w.ledger.Statuses()) == len(v.Devices)-1 })
+	check.Eventually(t, "the second look", func() bool { return len(w.ledger.Statuses()) == len(v.Devices)-1 })
 }

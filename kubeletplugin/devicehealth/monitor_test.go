@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -117,7 +118,7 @@ func (w *ward) start() (stop func()) {
 // until waits for a view.
 func (w *ward) until(what string, is func(*inventory.Snapshot) bool) *inventory.Snapshot {
 	w.t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(check.Patience)
 	for {
 		v, changed := w.Holder.Get()
 		if v != nil && is(v) {
@@ -176,33 +177,29 @@ func TestCountersOfTheKernel(t *testing.T) {
 // wantEvents waits until Events of these types and reasons were made, and no others.
 func (w *ward) wantEvents(want []string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	check.Eventually(w.t, fmt.Sprintf("the Events are %v", want), func() bool {
 		var got []string
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		for _, e := range w.events {
 			got = append(got, strings.Join(strings.SplitN(e, " ", 3)[:2], " "))
 		}
-		w.mu.Unlock()
-		if cmp.Equal(want, got) {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("events %v, want %v", got, want)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return cmp.Equal(want, got)
+	})
 }
 
 // counted waits until a baseline is on disk.
 func (w *ward) counted(counter, name string, want uint64) {
 	w.t.Helper()
-	w.onDisk(func(devices map[string]entryOnDisk) bool { return devices[name].Counters[counter] == want })
+	w.onDisk(fmt.Sprintf("%s of %s as %d", counter, name, want), func(devices map[string]entryOnDisk) bool {
+		return devices[name].Counters[counter] == want
+	})
 }
 
 // known waits until a device is in the ledger.
 func (w *ward) known(name string) {
 	w.t.Helper()
-	w.onDisk(func(devices map[string]entryOnDisk) bool { return devices[name].Kind != "" })
+	w.onDisk(name, func(devices map[string]entryOnDisk) bool { return devices[name].Kind != "" })
 }
 
 type entryOnDisk struct {
@@ -210,21 +207,15 @@ type entryOnDisk struct {
 	Counters map[string]uint64
 }
 
-func (w *ward) onDisk(is func(map[string]entryOnDisk) bool) {
+func (w *ward) onDisk(what string, is func(map[string]entryOnDisk) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	check.Eventually(w.t, what+" is on disk", func() bool {
 		var file struct{ Devices map[string]entryOnDisk }
 		data, err := os.ReadFile(filepath.Join(w.StateDir, "health.json"))
 		nodefixture.Must(w.t, err)
 		nodefixture.Must(w.t, json.Unmarshal(data, &file))
-		if is(file.Devices) {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("on disk is %s", data)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return is(file.Devices)
+	})
 }
 
 // TestUnreadableCounters make a device's health unknown and hurt nothing else.
@@ -370,9 +361,7 @@ func TestXid(t *testing.T) {
 		t.Errorf("the ignored Xid is counted %v times", got)
 	}
 	child.dies()
-	for testutil.ToFloat64(w.metrics.restarts) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	check.Eventually(t, "the child is started again", func() bool { return testutil.ToFloat64(w.metrics.restarts) > 0 })
 	child.says(stateOf(gpus, nil))
 	w.until("the reset GPU's recovery", is(gpus[2].Name, health.Healthy, ""))
 	child.says(xidOf(gpus[3], 79))
@@ -424,9 +413,7 @@ func TestNoLibrary(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", func(c *Config) { c.NVMLCommand = path })
 	w.watcher.FirstPause = time.Millisecond
 	w.start()
-	for testutil.ToFloat64(w.metrics.restarts) < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	check.Eventually(t, "the child is started again", func() bool { return testutil.ToFloat64(w.metrics.restarts) >= 2 })
 	for key := range w.sources.overdue(time.Now().Add(time.Hour)) {
 		if !strings.Contains(w.sources.overdue(time.Now().Add(time.Hour))[key], sourceSysfs) {
 			t.Errorf("%s is waited for: %v", key, w.sources.overdue(time.Now().Add(time.Hour)))
@@ -466,12 +453,9 @@ func TestRetiredIsLetGo(t *testing.T) {
 	child.says(xidOf(v.Devices[0], 79))
 	w.until("an Xid", is(v.Devices[0].Name, health.Unhealthy, "Xid79"))
 	w.Retirement.Set(true)
-	for deadline := time.Now().Add(time.Minute); len(w.sources.overdue(time.Now().Add(time.Hour))) > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the devices of a retired node are still watched")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	check.Eventually(t, "the devices of a retired node are not watched", func() bool {
+		return len(w.sources.overdue(time.Now().Add(time.Hour))) == 0
+	})
 	nodefixture.Must(t, w.ledger.Destroy())
 	w.Refresh()
 	nodefixture.Must(t, w.ledger.SetTaintsKept(true))

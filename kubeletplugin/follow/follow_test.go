@@ -5,18 +5,19 @@ package follow
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func pod(namespace, name string) *corev1.Pod {
@@ -46,20 +47,14 @@ func TestFollow(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := Run(ctx, informer)
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		t.Fatal("nothing was read")
-	}
+	// The fake API server shows nobody what was created before the watch began.
+	check.Eventually(t, "a watch is open", func() bool { return informer.HasSynced() && informer.Current() })
 	for _, p := range []*corev1.Pod{pod("a", "odd"), pod("a", "new"), pod("b", "other")} {
 		if _, err := client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err = wait.PollUntilContextTimeout(ctx, time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
-		return len(informer.GetStore().ListKeys()) >= 3, nil
-	})
-	if err != nil {
-		t.Fatalf("has %v: %v", informer.GetStore().ListKeys(), err)
-	}
+	check.Eventually(t, "three pods are kept", func() bool { return len(informer.GetStore().ListKeys()) >= 3 })
 	found, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -102,12 +97,7 @@ func TestCurrent(t *testing.T) {
 	stopped := Run(ctx, informer)
 	becomes := func(want bool, when string) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
-			return informer.HasSynced() && informer.Current() == want, nil
-		})
-		if err != nil {
-			t.Errorf("%s: current is %v, want %v", when, !want, want)
-		}
+		check.Eventually(t, fmt.Sprintf("%s: current is %v", when, want), func() bool { return informer.HasSynced() && informer.Current() == want })
 	}
 	becomes(false, "read, with no watch yet")
 	reachable <- struct{}{}

@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -628,11 +629,11 @@ func TestWatched(t *testing.T) {
 	changed := notify.New()
 	n.Changed = changed.Send
 	policiesStopped, stopped := n.Policies.Watch(ctx), n.Watch(ctx)
-	eventually(t, "all that is there is known", func() bool { return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1 })
-	eventually(t, "caches of both kinds and policies are watched", func() bool { return n.watches() == 3 })
+	check.Eventually(t, "all that is there is known", func() bool { return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1 })
+	check.Eventually(t, "caches of both kinds and policies are watched", func() bool { return n.watches() == 3 })
 	select {
 	case <-changed:
-	case <-time.After(30 * time.Second):
+	case <-time.After(check.Patience):
 		t.Error("that caches are known is not told of")
 	}
 	n.client.ClearActions()
@@ -656,15 +657,4 @@ func TestWatched(t *testing.T) {
 	cancel()
 	stopped()
 	policiesStopped()
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }

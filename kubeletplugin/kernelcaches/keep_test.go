@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestLimitRetained: what stays is the same as long as nothing changes, and never more than it may be.
@@ -115,8 +116,8 @@ func (n *node) follow() (stop func()) {
 			}
 		}
 	}()
-	eventually(n.T, "all that is there is known", n.objects.synced)
-	eventually(n.T, "both kinds of caches are watched", func() bool { return n.watches() >= before+2 })
+	check.Eventually(n.T, "all that is there is known", n.objects.synced)
+	check.Eventually(n.T, "both kinds of caches are watched", func() bool { return n.watches() >= before+2 })
 	return func() {
 		cancel()
 		<-done
@@ -140,7 +141,7 @@ func (n *node) watches() int {
 func (n *node) pinned(tree artifact.Digest, owners ...string) {
 	n.Helper()
 	var pins []string
-	eventually(n.T, "the pins of the tree are "+strings.Join(owners, " "), func() bool {
+	check.Eventually(n.T, "the pins of the tree are "+strings.Join(owners, " "), func() bool {
 		var err error
 		pins, err = n.host.Pins(tree)
 		n.must(err)
@@ -181,7 +182,7 @@ func TestKeep(t *testing.T) {
 				keeps(c)
 			}
 		})
-		eventually(t, name+" is known", func() bool { return len(n.objects.list()) == i+1 })
+		check.Eventually(t, name+" is known", func() bool { return len(n.objects.list()) == i+1 })
 		uses[name] = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: name}))
 		tree, err := n.host.PeekTree(uses[name].Tree)
 		n.must(err)
@@ -266,7 +267,7 @@ func TestKeptNoMore(t *testing.T) {
 		stop := n.follow()
 		defer stop()
 		n.cache("team-b", "add", image, digest, keeps)
-		eventually(t, "the other is known", func() bool { return len(n.objects.list()) == 2 })
+		check.Eventually(t, "the other is known", func() bool { return len(n.objects.list()) == 2 })
 		n.only(n.decide("team-b", "claim-b", named))
 		n.pinned(tree, owner, "object.uid-team-b-add")
 		n.cache("team-a", "add", image, digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
@@ -354,7 +355,7 @@ func TestRun(t *testing.T) {
 					close(ran)
 				}()
 				if when == "meanwhile" {
-					eventually(t, "all that is there is known", n.objects.synced)
+					check.Eventually(t, "all that is there is known", n.objects.synced)
 					n.pinned(tree, "object.uid-team-a-add")
 					end(n, image, digest)
 				}

@@ -45,6 +45,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/pcisim"
@@ -166,7 +167,7 @@ func (p *process) event(_, reason, note string) {
 // says waits for an Event with a text.
 func (p *process) says(text string) {
 	p.node.t.Helper()
-	ctx, cancel := context.WithTimeout(p.node.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(p.node.t.Context(), check.Patience)
 	defer cancel()
 	var said []string
 	for {
@@ -225,8 +226,7 @@ func (n *node) process() *process {
 // until waits for a snapshot.
 func (p *process) until(what string, is func(*inventory.Snapshot) bool) *inventory.Snapshot {
 	p.node.t.Helper()
-	// With the race detector each of a hundred questions to the library takes a third of a second.
-	ctx, cancel := context.WithTimeout(p.node.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(p.node.t.Context(), check.Patience)
 	defer cancel()
 	for {
 		s, changed := p.holder.Get()
@@ -568,17 +568,12 @@ func TestRestart(t *testing.T) {
 // next one then.
 func (p *process) askedAgain() {
 	p.node.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	check.Eventually(p.node.t, "the library is asked more than twice", func() bool {
 		p.requery.Send()
 		s, err := p.node.machine.Look()
 		must(p.node.t, err)
-		if s.Calls["DeviceGetCount"] > 2 {
-			return
-		}
-		if time.Now().After(end) {
-			p.node.t.Fatalf("the library was asked %d times", s.Calls["DeviceGetCount"])
-		}
-	}
+		return s.Calls["DeviceGetCount"] > 2
+	})
 }
 
 // disturb has the library fail to tell how GPUs are divided, as it does when the MIG mode changes meanwhile.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -26,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
@@ -53,11 +53,7 @@ func (n *node) attribute(function, name string) string {
 // reads waits for the value of an attribute that the node writes while what it publishes stays.
 func (n *node) reads(function, name, want string) {
 	n.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); n.attribute(function, name) != want; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%s of %s is %q, want %q", name, function, n.attribute(function, name), want)
-		}
-	}
+	check.Eventually(n.t, fmt.Sprintf("%s of %s is %q", name, function, want), func() bool { return n.attribute(function, name) == want })
 }
 
 // driver is the driver of a PCI function, empty for none.

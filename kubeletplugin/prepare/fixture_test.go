@@ -36,7 +36,7 @@ import (
 const (
 	testNode = "node-1"
 	// patience is how long a test waits for what must happen, and a call of kubelet's for its claim.
-	patience = 20 * time.Second
+	patience = time.Minute
 
 	keepContent = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"onRelease":"Keep"}}`
 	atScratch   = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"/scratch"}`

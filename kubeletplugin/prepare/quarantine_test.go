@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -352,26 +352,27 @@ func TestClearOutlivesTheProcess(t *testing.T) {
 // TestQuarantineBeforeClear: an undoing that ends in the very moment in which its call's time is used up must not leave its devices in
 // quarantine: nobody would come back to clear them.
 func TestQuarantineBeforeClear(t *testing.T) {
-	s := newSite(t)
-	s.Budget = 2 * time.Second // more than half of it must be the undoing's
-	s.prepare(allocated("u1", aDisk("ssd0")))
-	v, g := s.listen(), s.guard("ssd0")
-	inner := s.health.quarantine
-	s.health.quarantine = func(r *record.Record, cause error) {
-		g.open()
-		// What the end of the undoing brings about has time to come first.
-		for deadline := time.Now().Add(time.Second); there(s.recordFile("u1")) && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
+	inBubble(t, func(t *testing.T, s *site) {
+		s.prepare(allocated("u1", aDisk("ssd0")))
+		v, g := s.listen(), s.guard("ssd0")
+		inner := s.health.quarantine
+		s.health.quarantine = func(r *record.Record, cause error) {
+			g.open()
+			// What the end of the undoing brings about may come first now. It must wait for a lock, which counts for synctest as going on,
+			// so no time passes here, and synctest.Wait would not return.
+			for yields := 0; there(s.recordFile("u1")) && yields < 100_000; yields++ {
+				runtime.Gosched()
+			}
+			inner(r, cause)
 		}
-		inner(r, cause)
-	}
-	_, err := s.Unprepare(t.Context(), "u1", s.now())
-	s.pending(err)
-	s.wg.Wait()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	want := []string{"quarantine u1 ssd0: is being unprepared: undoes step host.scratch (/mnt/disks/ssd0)", "clear u1 ssd0"}
-	if diff := cmp.Diff(want, v.lines); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
+		_, err := s.Unprepare(t.Context(), "u1", s.now())
+		s.pending(err)
+		s.wg.Wait()
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		want := []string{"quarantine u1 ssd0: is being unprepared: undoes step host.scratch (/mnt/disks/ssd0)", "clear u1 ssd0"}
+		if diff := cmp.Diff(want, v.lines); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
 }

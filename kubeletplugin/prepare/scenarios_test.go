@@ -309,17 +309,25 @@ func TestClaimOfRegions(t *testing.T) {
 	t.Run("a dead port keeps its claim, and everybody else off, until it is bound anew and blank", showDeadPort)
 	t.Run("the card takes longer than a call: the next call finds it done", func(t *testing.T) {
 		g := newRig(t, 1)
-		g.Budget = time.Second // in which a try must get as far as the card
 		g.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 		c := allocated("a1", aRegion(card0))
-		for deadline := time.Now().Add(patience); g.programmings() == 0 && time.Now().Before(deadline); {
-			if _, err := g.ask(c); err == nil {
-				t.Fatal("prepared while the card works")
+		g.put(c)
+		ctx, giveUp := context.WithCancel(t.Context())
+		answer := make(chan error, 1)
+		go func() {
+			_, err := g.Prepare(ctx, c, g.now())
+			answer <- err
+		}()
+		g.Await(1, g.isProgramming)
+		giveUp()
+		for range 2 {
+			err := receive(t, answer)
+			if _, pending := errors.AsType[*PendingError](err); !pending || !strings.Contains(err.Error(), region.ProgramKind) {
+				t.Errorf("got %v, want that the programming goes on", err)
 			}
-		}
-		_, err := g.ask(c)
-		if _, pending := errors.AsType[*PendingError](err); !pending || !strings.Contains(err.Error(), region.ProgramKind) {
-			t.Errorf("got %v, want that the programming goes on", err)
+			g.Budget = 50 * time.Millisecond // the next call's, which nothing can answer in time
+			_, err = g.ask(c)
+			answer <- err
 		}
 		g.Budget = patience
 		g.Go()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func must(t *testing.T, err error) {
@@ -72,7 +72,7 @@ func (r *Reader) named(t *testing.T, image, namespace string) (names []string) {
 func TestFor(t *testing.T) {
 	r, client := reader(t, policy(t, "z", nil, "registry.example/a/*"), policy(t, "a", []string{"team-a"}, "registry.example/**"),
 		policy(t, "other", nil, "registry.example/b/*"))
-	check := func(what string) {
+	answers := func(what string) {
 		t.Helper()
 		for namespace, want := range map[string][]string{"team-a": {"a", "z"}, "team-b": {"z"}, "": {"z"}} {
 			if diff := cmp.Diff(want, r.named(t, "registry.example:443/a/x:v1", namespace)); diff != "" {
@@ -83,7 +83,7 @@ func TestFor(t *testing.T) {
 			t.Errorf("%s: another registry: %v", what, got)
 		}
 	}
-	check("asked for")
+	answers("asked for")
 	if r.Synced() {
 		t.Error("synced before it watches")
 	}
@@ -98,26 +98,15 @@ func TestFor(t *testing.T) {
 	told := notify.New()
 	r.OnChange(told.Send)
 	stopped := r.Watch(ctx)
-	await := func(what string, is func() bool) {
-		t.Helper()
-		for deadline := time.After(30 * time.Second); !is(); {
-			select {
-			case <-told:
-			case <-time.After(10 * time.Millisecond):
-			case <-deadline:
-				t.Fatalf("not within 30 s: %s", what)
-			}
-		}
-	}
-	await("synced", r.Synced)
-	await("a watch is open", r.informer.Current) // some time after all were listed
+	check.Eventually(t, "synced", r.Synced)
+	check.Eventually(t, "a watch is open", r.informer.Current) // some time after all were listed
 	client.ClearActions()
-	check("followed")
+	answers("followed")
 	if asked := client.Actions(); len(asked) > 0 {
 		t.Errorf("the API server was asked: %v", asked)
 	}
 	must(t, client.Tracker().Add(policy(t, "m", nil, "**")))
-	await("a new policy", func() bool { return slices.Contains(r.named(t, "quay.io/x", ""), "m") })
+	check.Eventually(t, "a new policy", func() bool { return slices.Contains(r.named(t, "quay.io/x", ""), "m") })
 	cancel()
 	stopped()
 }
