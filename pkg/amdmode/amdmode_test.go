@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/pcisim"
 	"github.com/fettle-dev/fettle/test/stepcrash"
@@ -87,7 +88,7 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine) *node {
 	must(t, err)
 	t.Cleanup(func() { must(t, tree.Close()) })
 	n.tree = tree
-	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Wait: 2 * time.Second})
+	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Clock: pcisim.NewClock()})
 	n.kinds = n.switcher.Kinds()
 	return n
 }
@@ -164,13 +165,19 @@ func TestSwitch(t *testing.T) {
 // the partition away that the first has.
 func TestTogether(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
-	n.Fault(pcisim.Fault{Path: "current_compute_partition", Hang: 50 * time.Millisecond})
-	patient := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Wait: time.Minute})
-	var all sync.WaitGroup
+	n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true})
+	var all, begun sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
-		all.Go(func() { errs[i] = patient.Ensure(t.Context(), gpu(), "CPX") })
+		begun.Add(1)
+		all.Go(func() {
+			begun.Done()
+			errs[i] = n.switcher.Ensure(t.Context(), gpu(), "CPX")
+		})
 	}
+	begun.Wait()
+	check.Eventually(t, "a claim that switches", func() bool { return n.Held() == 1 })
+	n.Go()
 	all.Wait()
 	must(t, errors.Join(errs...))
 	if trace := n.Trace(); len(trace) != 1 || n.mode() != "CPX" {
@@ -186,12 +193,8 @@ func TestTurn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() { first <- patient.Ensure(ctx, gpu(), "CPX") }()
-	for len(n.Trace()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	short, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer done()
-	err := patient.Ensure(short, gpu(), "CPX")
+	check.Eventually(t, "a claim that tries to switch", func() bool { return len(n.Trace()) > 0 })
+	err := patient.Ensure(check.Passed(t), gpu(), "CPX")
 	wants(t, err, context.DeadlineExceeded, "another claim")
 	cancel()
 	wants(t, <-first, amdmode.ErrInUse)
@@ -242,8 +245,7 @@ func TestInUse(t *testing.T) {
 	}
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(0)})
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EBUSY"}) // once: exit is cleaned up late
-	again := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root)})
-	must(t, again.Ensure(t.Context(), gpu(), "SPX"))
+	must(t, n.switcher.Ensure(t.Context(), gpu(), "SPX"))
 	if n.mode() != "SPX" {
 		t.Errorf("mode %s", n.mode())
 	}
@@ -365,7 +367,7 @@ func TestChild(t *testing.T) {
 	tree, err := sysfs.Open(r.Root)
 	must(t, err)
 	write := stepcrash.Writer{Injector: in, Under: openWriter(t, r.Root)}
-	kinds := amdmode.New(amdmode.Config{Tree: tree, Write: write, Wait: 10 * time.Second}).Kinds()
+	kinds := amdmode.New(amdmode.Config{Tree: tree, Write: write, Clock: pcisim.NewClock()}).Kinds()
 	do := func(what string, act func(context.Context, step.Step) error) {
 		must(t, act(t.Context(), r.Step))
 		must(t, in.Do(what, func() error { return nil }))

@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // filled is a store with a clock that steps a minute a use, and blobs of 1000 bytes.
@@ -209,21 +211,21 @@ func TestUsageAndSweep(t *testing.T) {
 
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
+	check.Eventually(t, what, is)
 }
 
 func TestSweepEnds(t *testing.T) {
-	s := newStore(t, StoreConfig{Clock: clocktesting.NewFakeClock(time.Now())})
+	fake := clocktesting.NewFakeClock(time.Now())
+	s := newStore(t, StoreConfig{Clock: fake})
 	for _, name := range []string{"a", "b"} {
 		must(t, os.WriteFile(s.path(trashDir+"/"+name), nil, 0o600))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := s.Sweep(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), s.dir) {
+	ctx, pass := check.Deadline(t)
+	swept := make(chan error, 1)
+	go func() { swept <- s.Sweep(ctx) }()
+	check.Eventually(t, "the sweep pauses", fake.HasWaiters)
+	pass()
+	if err := <-swept; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), s.dir) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -418,9 +420,7 @@ func TestPins(t *testing.T) {
 	unlock, err := s.lockNames(t.Context())
 	must(t, err)
 	defer unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := s.Pin(ctx, absent, "x"); !errors.Is(err, context.DeadlineExceeded) || !IsRetryable(err) {
+	if err := s.Pin(check.Passed(t), absent, "x"); !errors.Is(err, context.DeadlineExceeded) || !IsRetryable(err) {
 		t.Error(err)
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/computemode"
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
@@ -211,11 +211,14 @@ func TestHangs(t *testing.T) {
 	for name, after := range map[string]bool{"before it is set": false, "after it was set": true} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
-			must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, After: after, Do: nvmlsim.Hang}))
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
-			err := n.process().Kinds().Apply(ctx, stepOf(t, "a", exclusive))
-			if !errors.Is(err, context.DeadlineExceeded) {
+			gate := filepath.Join(t.TempDir(), "gate") // which never opens
+			must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, After: after, Do: nvmlsim.Wait, File: gate}))
+			ctx, pass := check.Deadline(t)
+			applied := make(chan error, 1)
+			go func() { applied <- n.process().Kinds().Apply(ctx, stepOf(t, "a", exclusive)) }()
+			waits(t, gate)
+			pass()
+			if err := <-applied; !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v", err)
 			}
 			n.is(map[bool]string{false: "Default", true: "ExclusiveProcess"}[after] + ` ["a"]`)
@@ -241,6 +244,15 @@ func TestAdministrator(t *testing.T) {
 	n.is("Default []")
 }
 
+// waits returns once a child waits at the gate.
+func waits(t *testing.T, gate string) {
+	t.Helper()
+	check.Eventually(t, "the child comes to the mode", func() bool {
+		_, err := os.Stat(gate + ".waiting")
+		return err == nil
+	})
+}
+
 // TestOrphan: while the child of a plugin that was killed may still set the mode, nobody else acts.
 func TestOrphan(t *testing.T) {
 	n := start(t)
@@ -248,17 +260,8 @@ func TestOrphan(t *testing.T) {
 	must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, Do: nvmlsim.Wait, File: gate}))
 	applied := make(chan error, 1)
 	go func() { applied <- n.apply("a", exclusive) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(gate + ".waiting"); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the child never came to the mode")
-		}
-	}
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := n.process().Kinds().Undo(short, stepOf(t, "a", exclusive)); !errors.Is(err, filelock.ErrHeld) {
+	waits(t, gate)
+	if err := n.process().Kinds().Undo(check.Passed(t), stepOf(t, "a", exclusive)); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the child: %v", err)
 	}
 	must(t, os.WriteFile(gate, nil, 0o600))

@@ -140,7 +140,7 @@ func TestWaitFlock(t *testing.T) {
 	must(t, WaitFlock(t.Context(), held, Exclusive))
 	errTired := errors.New("tired")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	time.AfterFunc(20*time.Millisecond, func() { cancel(errTired) })
+	cancel(errTired)
 	gaveUp := open()
 	if err := WaitFlock(ctx, gaveUp, Exclusive); !errors.Is(err, ErrHeld) || !errors.Is(err, errTired) {
 		t.Errorf("held: %v, want ErrHeld and the cause", err)

@@ -288,12 +288,8 @@ func TestLockIsHeld(t *testing.T) {
 	l := m.open()
 	unlock, err := (&file{fs: disk.OS{}, dir: m.dir}).lock()
 	must(t, err)
-	begin := time.Now()
 	if err := l.Happened(xid("a", "79")); !errors.Is(err, filelock.ErrHeld) || !strings.Contains(err.Error(), m.dir) {
 		t.Errorf("got %v", err)
-	}
-	if took := time.Since(begin); took > 15*lockPatience { // on a busy machine
-		t.Errorf("waited %s", took)
 	}
 	m.is(l, "a", Unhealthy, "Xid79")
 	unlock()

@@ -14,13 +14,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/mig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
@@ -292,23 +292,17 @@ func TestOrphan(t *testing.T) {
 		_, err := n.plugin(ctx, false)
 		ended <- err
 	}()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(gate + ".waiting"); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the child never came to the creation")
-		}
-	}
+	check.Eventually(t, "the child comes to the creation", func() bool {
+		_, err := os.Stat(gate + ".waiting")
+		return err == nil
+	})
 	cancel()
 	if err := <-ended; err == nil {
 		t.Fatal("the plugin was not killed")
 	}
 	s, err := w.Step()
 	must(t, err)
-	short, done := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer done()
-	if err := n.process().Kinds().Undo(short, s); !errors.Is(err, filelock.ErrHeld) {
+	if err := n.process().Kinds().Undo(check.Passed(t), s); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the orphan: %v", err)
 	}
 	n.has(beside(), w.Device)

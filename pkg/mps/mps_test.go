@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const gpu, instance = "GPU-00000001-0000-4000-8000-000000000000", "MIG-00000003-0000-4000-8000-000000000000"
@@ -161,10 +162,13 @@ func TestProtocol(t *testing.T) {
 	if diff := cmp.Diff(*d, f.daemons["u-1"]); diff != "" {
 		t.Error(diff)
 	}
-	err = Runner{Client: c, Wait: 200 * time.Millisecond}.Ensure(t.Context(), d)
-	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "a reason") || !strings.Contains(err.Error(), "2 times") {
-		t.Errorf("not ready: %v", err)
-	}
+	check.GrowingLimit(t, "an answer with the reason", func(limit time.Duration) bool {
+		err := Runner{Client: c, Wait: limit}.Ensure(t.Context(), d)
+		if !errors.Is(err, ErrNotReady) {
+			t.Fatalf("not ready: %v", err)
+		}
+		return strings.Contains(err.Error(), "a reason") && strings.Contains(err.Error(), "2 times")
+	})
 	other := *d
 	other.MultiUser = false
 	if _, err := c.Run(t.Context(), &other); !errors.Is(err, ErrConflict) {
@@ -252,11 +256,28 @@ func TestSilentSupervisor(t *testing.T) {
 	listener, err := net.Listen("unix", filepath.Join(dir, SocketName))
 	must(t, err)
 	defer listener.Close() //nolint:errcheck // the test is over
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := (Client{Dir: dir}).List(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	connected := make(chan net.Conn, 2)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connected <- conn
+		}
+	}()
+	ctx, pass := check.Deadline(t)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := (Client{Dir: dir}).List(ctx)
+		ended <- err
+	}()
+	defer (<-connected).Close() //nolint:errcheck // the test is over
+	pass()
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want the context's", err)
 	}
+	// fragile: the supervisor never answers, so that no limit is too short
 	err = Runner{Client: Client{Dir: dir}, Wait: 50 * time.Millisecond}.Ensure(t.Context(), &Daemon{ID: "u", Devices: []string{gpu}})
 	if !errors.Is(err, ErrNotReady) {
 		t.Errorf("error %v, want ErrNotReady", err)

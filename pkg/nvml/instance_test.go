@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // sampleMIG has the child's arguments as the words of the activation.
@@ -37,7 +38,7 @@ func playMIG(mode string) int {
 			return 1
 		}
 		_ = os.WriteFile(os.Getenv("RUNNING"), nil, 0o600)
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "mig overlong":
 		answer.Instance.Placement.Size = 1 << 30
 	case "mig silent":
@@ -141,7 +142,7 @@ func TestProberMIGLock(t *testing.T) {
 		_, err := prober.ListMIG(ctx, lock, place())
 		done <- err
 	}()
-	waitFor(t, func() bool {
+	check.Eventually(t, "the child runs", func() bool {
 		_, err := os.Stat(running)
 		return err == nil
 	})
@@ -156,7 +157,7 @@ func TestProberMIGLock(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	waitFor(t, func() bool {
+	check.Eventually(t, "the lock is free", func() bool {
 		locked, err := filelock.TryFlock(other, filelock.Exclusive)
 		return locked && err == nil
 	})

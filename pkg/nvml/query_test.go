@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // childMode makes this test binary play the child.
@@ -59,7 +60,7 @@ func playChild(mode string) int {
 		return 1
 	case "crashes":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // Go would survive SIGSEGV long enough to explain it.
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "garbage":
 		fmt.Println("\x00NVML\xff")
 	case "silent":
@@ -70,14 +71,17 @@ func playChild(mode string) int {
 			}
 		}
 	case "hangs":
-		time.Sleep(time.Hour)
+		if file := os.Getenv("PIDFILE"); file != "" {
+			_ = os.WriteFile(file, nil, 0o600)
+		}
+		check.Hang()
 	case "hangs with a child": // which keeps the pipes open
 		sleeper := exec.Command("/proc/self/exe")
 		sleeper.Env = []string{childMode + "=hangs"}
 		sleeper.Stdout, sleeper.Stderr = os.Stdout, os.Stderr
 		_ = sleeper.Start()
 		_ = os.WriteFile(os.Getenv("PIDFILE"), []byte(strconv.Itoa(sleeper.Process.Pid)), 0o600)
-		time.Sleep(time.Hour)
+		check.Hang()
 	}
 	return 0
 }
@@ -130,10 +134,18 @@ func TestQueryFails(t *testing.T) {
 }
 
 func TestQueryHangs(t *testing.T) {
-	_, err := nvml.Query(t.Context(), command(t, "hangs", 200*time.Millisecond))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not answer in time") {
-		t.Errorf("got %v, want a deadline", err)
-	}
+	file := filepath.Join(t.TempDir(), "pid")
+	t.Setenv("PIDFILE", file)
+	check.GrowingLimit(t, "a child that hangs", func(limit time.Duration) bool {
+		_, err := nvml.Query(t.Context(), command(t, "hangs", limit))
+		if _, early := os.Stat(file); early != nil {
+			return false
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not answer in time") {
+			t.Errorf("got %v, want a deadline", err)
+		}
+		return true
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := nvml.Query(ctx, command(t, "hangs", time.Minute)); !errors.Is(err, context.Canceled) {
@@ -154,7 +166,7 @@ func TestQueryKillsTheGroup(t *testing.T) {
 		ended <- err
 	}()
 	var pid string
-	waitFor(t, func() bool {
+	check.Eventually(t, "both processes run", func() bool {
 		text, err := os.ReadFile(file)
 		pid = string(text)
 		return err == nil && alive(t, pid)
@@ -163,7 +175,7 @@ func TestQueryKillsTheGroup(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want cancelled", err)
 	}
-	waitFor(t, func() bool { return !alive(t, pid) })
+	check.Eventually(t, "the grandchild is gone", func() bool { return !alive(t, pid) })
 }
 
 // alive reports whether a process runs; a zombie that nobody has reaped does not.
@@ -192,10 +204,8 @@ func TestProber(t *testing.T) {
 		}
 		done <- err
 	}()
-	waitFor(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := prober.Query(ctx)
+	check.Eventually(t, "a question finds the child stuck", func() bool {
+		_, err := prober.Query(check.Passed(t))
 		return errors.Is(err, nvml.ErrStuck)
 	})
 	cancel()
@@ -203,18 +213,8 @@ func TestProber(t *testing.T) {
 		t.Errorf("got %v, want cancelled", err)
 	}
 	t.Setenv(childMode, "healthy")
-	waitFor(t, func() bool {
+	check.Eventually(t, "an answer", func() bool {
 		_, err := prober.Query(t.Context())
 		return err == nil
 	})
-}
-
-func waitFor(t *testing.T, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); {
-		if time.Now().After(deadline) {
-			t.Fatal("it never happened")
-		}
-		time.Sleep(time.Millisecond)
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // playWatch is a watching child. It writes its process id into a file where one is asked for.
@@ -35,27 +36,26 @@ func playWatch(mode string) int {
 		for {
 			beat()
 			_ = out.Encode(event("00000000:1B:00.0", 79))
-			time.Sleep(10 * time.Millisecond)
 		}
 	case "watch crashes":
 		beat()
 		fmt.Fprintln(os.Stderr, "Unable to determine the device handle")
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "watch ends":
 		beat()
 	case "watch hangs":
 		beat()
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "watch mute":
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "watch garbage":
 		beat()
 		fmt.Println("Segmentation fault")
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "watch long":
 		_, _ = os.Stdout.WriteString(strings.Repeat("x", 2<<20))
-		time.Sleep(time.Hour)
+		check.Hang()
 	case "watch no library":
 		fmt.Fprintln(os.Stderr, "looked everywhere")
 		return nvml.ExitNoLibrary
@@ -73,7 +73,7 @@ func playWatch(mode string) int {
 
 func watcher(t *testing.T, mode string) *nvml.Watcher {
 	t.Helper()
-	return &nvml.Watcher{Command: command(t, mode, time.Minute), Interval: 100 * time.Millisecond, FirstPause: time.Millisecond}
+	return &nvml.Watcher{Command: command(t, mode, time.Minute), Interval: time.Minute, FirstPause: time.Millisecond}
 }
 
 // watched runs a watcher until stop says so of what was received and failed so far.
@@ -84,7 +84,7 @@ func watched(t *testing.T, w *nvml.Watcher, stop func(received []nvml.Message, f
 	var mu sync.Mutex
 	var received []nvml.Message
 	var failed []error
-	check := func() {
+	look := func() {
 		if stop(received, failed) {
 			cancel()
 		}
@@ -93,12 +93,12 @@ func watched(t *testing.T, w *nvml.Watcher, stop func(received []nvml.Message, f
 		mu.Lock()
 		defer mu.Unlock()
 		received = append(received, m)
-		check()
+		look()
 	}, func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		failed = append(failed, err)
-		check()
+		look()
 	})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Fatalf("it never happened: received %d messages, failed %v", len(received), failed)
@@ -127,11 +127,14 @@ func TestWatcherStartsAgain(t *testing.T) {
 		"watch garbage":    {"decode message: invalid character", 1},
 		"watch long":       {"printed a line of more than 1048576 bytes", 0},
 		"watch no library": {nvml.ErrNoLibrary.Error() + ": looked everywhere", 0},
-		"watch arguments":  {"exit status 1: -driver-root /driver watch -interval 100ms", 0},
+		"watch arguments":  {"exit status 1: -driver-root /driver watch -interval 1m0s", 0},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			w := watcher(t, mode)
 			w.Command.DriverRoot = "/driver"
+			if mode == "watch hangs" {
+				w.Interval = time.Millisecond // of which it misses all
+			}
 			received, failed := watched(t, w, func(_ []nvml.Message, failed []error) bool { return len(failed) == 2 })
 			for _, err := range failed {
 				if !strings.Contains(err.Error(), tc.want) {
@@ -150,7 +153,7 @@ func TestWatcherStartsAgain(t *testing.T) {
 
 func TestWatcherWithoutHeartbeat(t *testing.T) {
 	w := watcher(t, "watch mute")
-	w.Command.Timeout = 50 * time.Millisecond
+	w.Command.Timeout, w.Interval = time.Millisecond, time.Millisecond // of a child that never says anything
 	_, failed := watched(t, w, func(_ []nvml.Message, failed []error) bool { return len(failed) == 1 })
 	if !strings.Contains(failed[0].Error(), "hung") {
 		t.Errorf("failed with %v", failed[0])
@@ -188,7 +191,7 @@ func TestWatcherDiesWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pid string
-	waitFor(t, func() bool {
+	check.Eventually(t, "the child runs", func() bool {
 		text, err := os.ReadFile(file)
 		pid = string(text)
 		return err == nil && alive(t, pid)
@@ -197,5 +200,5 @@ func TestWatcherDiesWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = parent.Wait()
-	waitFor(t, func() bool { return !alive(t, pid) })
+	check.Eventually(t, "the child is gone", func() bool { return !alive(t, pid) })
 }

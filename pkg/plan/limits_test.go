@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func planOf(t *testing.T, ctx context.Context, s plan.Snapshot, options plan.Options) plan.Report { //nolint:revive // as all helpers
@@ -66,15 +67,15 @@ func TestTimeout(t *testing.T) {
 		device.Name = fmt.Sprintf("more-%d", i)
 		s.Slices[0].Spec.Devices = append(s.Slices[0].Spec.Devices, device)
 	}
-	report := planOf(t, t.Context(), s, plan.Options{Timeout: 100 * time.Millisecond})
-	want := "node node-0000: timed out trying to allocate devices. The scheduler stops the search after 100ms and tries the pod again " +
-		"later; it tries the devices of 16 requests in every order, so ask for equal devices in one request with a count."
-	if pod := report.Pods["team/pod-0000"]; pod.Reason != want {
-		t.Errorf("reason %q, want %q", pod.Reason, want)
-	}
-	if next := report.Pods["team/next"]; next.Node == nil {
-		t.Errorf("the next pod has no node: %s", next.Reason)
-	}
+	check.GrowingLimit(t, "the next pod has a node", func(limit time.Duration) bool {
+		report := planOf(t, t.Context(), s, plan.Options{Timeout: limit})
+		want := fmt.Sprintf("node node-0000: timed out trying to allocate devices. The scheduler stops the search after %s and tries the pod "+
+			"again later; it tries the devices of 16 requests in every order, so ask for equal devices in one request with a count.", limit)
+		if pod := report.Pods["team/pod-0000"]; pod.Reason != want {
+			t.Errorf("reason %q, want %q", pod.Reason, want)
+		}
+		return report.Pods["team/next"].Node != nil
+	})
 }
 
 // TestStopped: when the caller has enough, the pods that are left say so.

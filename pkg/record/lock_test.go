@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -20,6 +19,8 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // lockHelper is set in a child process: it locks, in the store that it names, the claim and the devices that follow it, and holds
@@ -77,13 +78,6 @@ func otherProcess(t *testing.T, s *Store, uid string, devices ...string) (kill f
 	})
 }
 
-// soon is enough to find out that something is locked, and long enough that it would have been got.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func busy(t *testing.T, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), what) {
@@ -109,12 +103,12 @@ func TestLockBetweenProcesses(t *testing.T) {
 		s := open(t)
 		kill := otherProcess(t, s, "u1", pool+"/gpu-0", pool+"/gpu-1")
 		defer kill()
-		_, err := s.LockClaim(soon(t), "u1")
+		_, err := s.LockClaim(check.Passed(t), "u1")
 		busy(t, "claim u1", err)
 		if hold, err := s.TryLockClaim("u1"); hold != nil || err != nil {
 			t.Errorf("tried: %v, %v, want neither", hold, err)
 		}
-		_, err = s.LockAll(soon(t))
+		_, err = s.LockAll(check.Passed(t))
 		busy(t, "state directory", err)
 		hold, err := s.LockSpecs(t.Context(), true)
 		got(t, "the CDI directory", hold, err)
@@ -122,7 +116,7 @@ func TestLockBetweenProcesses(t *testing.T) {
 		other, err := s.LockClaim(t.Context(), "u2")
 		must(t, err)
 		must(t, other.Devices(t.Context(), []string{pool + "/gpu-2"}))
-		busy(t, "device node-1/gpu/gpu-1", other.Devices(soon(t), []string{pool + "/gpu-1"}))
+		busy(t, "device node-1/gpu/gpu-1", other.Devices(check.Passed(t), []string{pool + "/gpu-1"}))
 
 		// A process that dies gives its locks back, however it dies.
 		waiting := make(chan error, 2)
@@ -173,7 +167,7 @@ func TestLockScopes(t *testing.T) {
 		must(t, err)
 		for second, lock := range locks {
 			want := excluded[[2]string{first, second}] || excluded[[2]string{second, first}]
-			hold, err := lock(soon(t))
+			hold, err := lock(check.Passed(t))
 			if want {
 				busy(t, "", err)
 			} else {
@@ -244,7 +238,14 @@ func TestManyClaimsAndDevices(t *testing.T) {
 	var taken [devices]inside
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	round := func(caller int) error {
+	random := seed.New(t)
+	var orders [callers][rounds][]int
+	for caller := range orders {
+		for i := range orders[caller] {
+			orders[caller][i] = random.Perm(devices)[:each]
+		}
+	}
+	round := func(caller, i int) error {
 		claim := caller / 2
 		hold, err := s.LockClaim(ctx, fmt.Sprintf("u%d", claim))
 		if err != nil {
@@ -253,7 +254,7 @@ func TestManyClaimsAndDevices(t *testing.T) {
 		defer hold.Release()
 		claims[claim].enter(t, "a claim")
 		defer claims[claim].leave()
-		order := rand.Perm(devices)[:each]
+		order := orders[caller][i]
 		var names []string
 		for _, d := range order {
 			names = append(names, fmt.Sprintf("%s/gpu-%d", pool, d))
@@ -270,8 +271,8 @@ func TestManyClaimsAndDevices(t *testing.T) {
 	var wg sync.WaitGroup
 	for caller := range callers {
 		wg.Go(func() {
-			for range rounds {
-				if err := round(caller); err != nil {
+			for i := range rounds {
+				if err := round(caller, i); err != nil {
 					t.Error(err)
 					return
 				}
@@ -306,7 +307,7 @@ func TestLockAfterDestroy(t *testing.T) {
 		must(t, s.Destroy())
 		all.Release()
 		hold := <-waiting
-		_, err = s.LockClaim(soon(t), "u1")
+		_, err = s.LockClaim(check.Passed(t), "u1")
 		busy(t, "claim u1", err)
 		hold.Release()
 		again, err := s.LockClaim(t.Context(), "u1")

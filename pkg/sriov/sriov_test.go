@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -102,7 +101,7 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *n
 	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
 	must(t, n.points.Make())
-	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Wait: 2 * time.Second})
+	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Clock: pcisim.NewClock()})
 	n.kinds = n.maker.Kinds()
 	return n
 }
@@ -311,7 +310,7 @@ func TestReboot(t *testing.T) {
 }
 
 func kinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
-	return sriov.New(sriov.Config{Tree: tree, Write: w, Points: points, Wait: 10 * time.Second}).Kinds()
+	return sriov.New(sriov.Config{Tree: tree, Write: w, Points: points, Clock: pcisim.NewClock()}).Kinds()
 }
 
 func TestChildMake(t *testing.T) { stepcrash.Child(t, kinds) }

@@ -19,6 +19,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestOpenNodes(t *testing.T) {
@@ -106,21 +107,21 @@ func TestBounded(t *testing.T) {
 	write := func(ctx context.Context) { errs <- b.Write(ctx, "sys/d/unbind", "x") }
 
 	go write(t.Context())
-	await(t, c.HasWaiters)
+	check.Eventually(t, "the write is waited for", c.HasWaiters)
 	c.Step(time.Minute)
 	if err := <-errs; !errors.Is(err, sysfs.ErrNoAnswer) || !strings.Contains(err.Error(), "/sys/d/unbind") {
 		t.Errorf("after a minute: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go write(ctx)
-	await(t, c.HasWaiters)
+	check.Eventually(t, "the write is waited for", c.HasWaiters)
 	stop := errors.New("stop")
 	cancel(stop)
 	if err := <-errs; !errors.Is(err, sysfs.ErrNoAnswer) || !errors.Is(err, stop) {
 		t.Errorf("after its context: %v", err)
 	}
 	go write(t.Context())
-	await(t, c.HasWaiters)
+	check.Eventually(t, "the write is waited for", c.HasWaiters)
 	refused := errors.New("refused")
 	s.answer <- refused
 	if err := <-errs; !errors.Is(err, refused) {
@@ -136,14 +137,5 @@ func TestBounded(t *testing.T) {
 	}
 	if !slices.Equal(s.asked, []string{"sys/d/unbind=x", "sys/d/unbind=x"}) {
 		t.Errorf("asked %v", s.asked)
-	}
-}
-
-func await(t testing.TB, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it never is")
-		}
 	}
 }

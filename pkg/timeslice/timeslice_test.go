@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/timeslice"
 	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/smi"
 )
@@ -187,23 +188,30 @@ func TestHangs(t *testing.T) {
 		fault nvmlsim.Fault
 		then  string
 	}{
-		"asked for its version": {fault: nvmlsim.Fault{Function: smi.Version, Do: nvmlsim.Hang}, then: "Default []"},
-		"before it is set":      {fault: nvmlsim.Fault{Function: smi.SetTimeslice, Do: nvmlsim.Hang}, then: `Default ["a"]`},
-		"after it was set":      {fault: nvmlsim.Fault{Function: smi.SetTimeslice, Do: nvmlsim.Hang, After: true}, then: `Long ["a"]`},
+		"asked for its version": {fault: nvmlsim.Fault{Function: smi.Version}, then: "Default []"},
+		"before it is set":      {fault: nvmlsim.Fault{Function: smi.SetTimeslice}, then: `Default ["a"]`},
+		"after it was set":      {fault: nvmlsim.Fault{Function: smi.SetTimeslice, After: true}, then: `Long ["a"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := start(t)
-			must(t, n.Script(tc.fault))
-			n.timeout = 300 * time.Millisecond
-			err := n.apply("a", timeslice.Long)
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v", err)
-			}
-			n.is(tc.then)
-			must(t, n.Script())
-			n.timeout = 0
-			must(t, n.undo("a", timeslice.Long))
-			n.is("Default []")
+			check.GrowingLimit(t, "a tool that hangs there", func(limit time.Duration) bool {
+				n := start(t)
+				tc.fault.Do, tc.fault.File = nvmlsim.Wait, filepath.Join(t.TempDir(), "gate") // which never opens
+				must(t, n.Script(tc.fault))
+				n.timeout = limit
+				err := n.apply("a", timeslice.Long)
+				if _, early := os.Stat(tc.fault.File + ".waiting"); early != nil {
+					return false
+				}
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v", err)
+				}
+				n.is(tc.then)
+				must(t, n.Script())
+				n.timeout = 0
+				must(t, n.undo("a", timeslice.Long))
+				n.is("Default []")
+				return true
+			})
 		})
 	}
 }
@@ -278,17 +286,11 @@ func TestOrphan(t *testing.T) {
 	must(t, n.Script(nvmlsim.Fault{Function: smi.SetTimeslice, Nth: 1, Do: nvmlsim.Wait, File: gate}))
 	applied := make(chan error, 1)
 	go func() { applied <- n.apply("a", timeslice.Long) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(gate + ".waiting"); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the tool never came to the interval")
-		}
-	}
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := n.process().Kinds().Undo(short, stepOf(t, "a", timeslice.Long)); !errors.Is(err, filelock.ErrHeld) {
+	check.Eventually(t, "the tool comes to the interval", func() bool {
+		_, err := os.Stat(gate + ".waiting")
+		return err == nil
+	})
+	if err := n.process().Kinds().Undo(check.Passed(t), stepOf(t, "a", timeslice.Long)); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the tool: %v", err)
 	}
 	must(t, os.WriteFile(gate, nil, 0o600))

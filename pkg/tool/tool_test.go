@@ -21,6 +21,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // place is where the program is below its root: this test's binary under another name.
@@ -62,14 +63,14 @@ func program(args []string) int {
 		return code
 	case "signal":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		time.Sleep(time.Minute)
+		check.Hang()
 	case "endless":
 		for {
 			fmt.Println(strings.Repeat("x", 1<<12))
 		}
 	case "hang":
 		child(args[1])
-		time.Sleep(time.Minute)
+		check.Hang()
 	case "leave":
 		child(args[1])
 	case "rights":
@@ -80,7 +81,10 @@ func program(args []string) int {
 		var data syscall.Rlimit
 		fmt.Println(syscall.Getrlimit(syscall.RLIMIT_DATA, &data), data.Max)
 	case "wait":
-		time.Sleep(time.Minute)
+		if len(args) > 1 {
+			_ = os.WriteFile(args[1], nil, 0o600)
+		}
+		check.Hang()
 	}
 	return 0
 }
@@ -155,7 +159,6 @@ func TestFailures(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		args    []string
-		timeout time.Duration
 		cause   error
 		started bool
 		exit    int
@@ -164,17 +167,13 @@ func TestFailures(t *testing.T) {
 		{name: "exit", args: []string{"exit", "7"}, started: true, exit: 7, output: "some words\n\nand the ?[31mreason?"},
 		{name: "signal", args: []string{"signal"}, started: true, exit: -1},
 		{name: "endless", args: []string{"endless"}, cause: tool.ErrOutput, started: true, exit: -1, output: strings.Repeat("x", 1000)},
-		{name: "too late", args: []string{"wait"}, timeout: 50 * time.Millisecond, cause: context.DeadlineExceeded, started: true, exit: -1},
 		{name: "empty argument", args: []string{"args", ""}, cause: tool.ErrNotStarted, exit: -1},
 		{name: "argument with a space", args: []string{"args", "a b"}, cause: tool.ErrNotStarted, exit: -1},
 		{name: "argument with a line", args: []string{"args", "a\nb"}, cause: tool.ErrNotStarted, exit: -1},
 		{name: "argument with NUL", args: []string{"args", "a\x00b"}, cause: tool.ErrNotStarted, exit: -1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if tc.timeout == 0 {
-				tc.timeout = time.Minute
-			}
-			_, err := p.Run(t.Context(), tool.Run{Args: tc.args, Timeout: tc.timeout})
+			_, err := p.Run(t.Context(), tool.Run{Args: tc.args, Timeout: time.Minute})
 			failure, ok := errors.AsType[*tool.Error](err)
 			if !ok || failure.Started != tc.started || failure.Exit != tc.exit || !strings.Contains(failure.Output, tc.output) ||
 				tc.cause != nil && !errors.Is(err, tc.cause) || len(failure.Output) > 1<<10 {
@@ -182,6 +181,23 @@ func TestFailures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTimeout: a program that is not done in time is killed.
+func TestTimeout(t *testing.T) {
+	p := install(t, false)
+	file := filepath.Join(t.TempDir(), "began")
+	check.GrowingLimit(t, "the program begins", func(limit time.Duration) bool {
+		_, err := p.Run(t.Context(), tool.Run{Args: []string{"wait", file}, Timeout: limit})
+		if _, early := os.Stat(file); early != nil {
+			return false
+		}
+		failure, ok := errors.AsType[*tool.Error](err)
+		if !ok || !failure.Started || failure.Exit != -1 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, %+v", err, failure)
+		}
+		return true
+	})
 }
 
 // TestConfined: the program has no capability and no socket. Package confine tests the same for another root directory.
@@ -238,13 +254,12 @@ func TestGroup(t *testing.T) {
 
 func await(t *testing.T, done func() (string, bool)) string {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if text, ok := done(); ok {
-			return text
-		}
-	}
-	t.Fatal("it did not happen")
-	return ""
+	var text string
+	check.Eventually(t, "what the processes do", func() (ok bool) {
+		text, ok = done()
+		return ok
+	})
+	return text
 }
 
 func TestFind(t *testing.T) {

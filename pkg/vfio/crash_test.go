@@ -4,7 +4,6 @@ package vfio_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -15,7 +14,7 @@ import (
 )
 
 func kinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
-	return vfio.New(vfio.Config{Tree: tree, Write: w, Points: points, Wait: 10 * time.Second}).Kinds()
+	return vfio.New(vfio.Config{Tree: tree, Write: w, Points: points, Clock: pcisim.NewClock()}).Kinds()
 }
 
 func TestChildBind(t *testing.T) { stepcrash.Child(t, kinds) }

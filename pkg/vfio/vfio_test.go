@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -23,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/vfio"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
@@ -87,6 +87,7 @@ type node struct {
 	points *restorepoint.Store
 	kinds  step.Kinds
 	binder *vfio.Binder
+	clock  pcisim.Clock
 }
 
 func start(t testing.TB) *node {
@@ -98,7 +99,7 @@ func start(t testing.TB) *node {
 // process is a new process of the plugin on the same node.
 func process(t testing.TB, s *pcisim.Sim, dir, boot string) *node {
 	t.Helper()
-	n := &node{Sim: s, t: t, dir: dir}
+	n := &node{Sim: s, t: t, dir: dir, clock: pcisim.NewClock()}
 	tree, err := sysfs.Open(s.Root)
 	must(t, err)
 	writer, err := sysfs.OpenWriter(s.Root)
@@ -106,7 +107,7 @@ func process(t testing.TB, s *pcisim.Sim, dir, boot string) *node {
 	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
 	must(t, n.points.Make())
-	n.binder = vfio.New(vfio.Config{Tree: tree, Write: writer, Points: n.points, Wait: 2 * time.Second})
+	n.binder = vfio.New(vfio.Config{Tree: tree, Write: writer, Points: n.points, Clock: n.clock})
 	n.kinds = n.binder.Kinds()
 	return n
 }
@@ -547,10 +548,18 @@ func TestStuckDriver(t *testing.T) {
 	before := n.state()
 	s := n.plan(gpu(), ours)
 	n.Fault(pcisim.Fault{Path: "nvidia/unbind", Hold: true})
-	wants(t, n.kinds.Apply(t.Context(), s), sysfs.ErrNoAnswer, "nvidia/unbind")
-	wants(t, n.kinds.Apply(t.Context(), s), sysfs.ErrNoAnswer)
+	tooLate := func() error {
+		ended := make(chan error, 1)
+		go func() { ended <- n.kinds.Apply(t.Context(), s) }()
+		check.Eventually(t, "the step waits for the driver", func() bool { return n.Held() == 1 && n.clock.HasWaiters() })
+		n.clock.Step(vfio.DefaultWait)
+		return <-ended
+	}
+	wants(t, tooLate(), sysfs.ErrNoAnswer, "nvidia/unbind")
+	wants(t, tooLate(), sysfs.ErrNoAnswer)
 	n.Go()
-	must(t, eventually(t, func() error { return n.kinds.Apply(t.Context(), s) }))
+	check.Eventually(t, "the driver lets go", func() bool { return n.Held() == 0 })
+	n.apply(s)
 	unbinds := 0
 	for _, w := range n.writes(0) {
 		if strings.HasPrefix(w, "nvidia/unbind") {
@@ -564,16 +573,6 @@ func TestStuckDriver(t *testing.T) {
 	if diff := cmp.Diff(before, n.state()); diff != "" {
 		t.Errorf("after Undo (-before +after):\n%s", diff)
 	}
-}
-
-func eventually(t testing.TB, try func() error) (err error) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = try(); err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 // TestLoad: the driver's module is loaded if the node's plugin may do that.

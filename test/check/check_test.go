@@ -3,6 +3,8 @@
 package check_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -47,4 +49,50 @@ func TestNever(t *testing.T) {
 		}()
 		check.Eventually(f, "the moon", func() bool { return false })
 	})
+}
+
+func TestDeadline(t *testing.T) {
+	ctx, pass := check.Deadline(t)
+	child, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	if ctx.Err() != nil || child.Err() != nil {
+		t.Errorf("before: %v, %v", ctx.Err(), child.Err())
+	}
+	pass()
+	pass()
+	<-ctx.Done()
+	<-child.Done()
+	for _, ctx := range []context.Context{ctx, child, check.Passed(t)} {
+		if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			t.Errorf("after: %v, %v", err, context.Cause(ctx))
+		}
+	}
+}
+
+func TestGrowingLimit(t *testing.T) {
+	var limits []time.Duration
+	check.GrowingLimit(t, "three", func(limit time.Duration) bool {
+		limits = append(limits, limit)
+		return len(limits) == 3
+	})
+	if len(limits) != 3 || limits[2] != 4*limits[0] {
+		t.Errorf("limits %v", limits)
+	}
+	f := &failure{TB: t}
+	defer func() {
+		if recover() != f {
+			t.Error("it does not give up")
+		}
+	}()
+	check.GrowingLimit(f, "never", func(time.Duration) bool { return false })
+}
+
+func TestHurried(t *testing.T) {
+	clock := check.Hurried()
+	begin := clock.Now()
+	<-clock.NewTimer(time.Hour).C()
+	<-clock.After(time.Minute)
+	if took := clock.Since(begin); took != time.Hour+time.Minute {
+		t.Errorf("%s passed", took)
+	}
 }

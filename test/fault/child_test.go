@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -48,6 +48,7 @@ func TestChild(t *testing.T) {
 	case "die":
 		must(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
 	case "hang":
+		must(t, os.WriteFile(filepath.Join(j.Dir, "hangs"), nil, 0o600))
 		select {}
 	}
 }
@@ -159,9 +160,18 @@ func TestOtherEnds(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", do, err, want)
 		}
 	}
-	brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := (fault.Child{}).Run(brief, plan(t, "hang", "")); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, pass := check.Deadline(t)
+	dir, ended := t.TempDir(), make(chan error, 1)
+	go func() {
+		_, err := fault.Child{}.Run(ctx, plan(t, "hang", dir))
+		ended <- err
+	}()
+	check.Eventually(t, "the child hangs", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "hangs"))
+		return err == nil
+	})
+	pass()
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a child that hangs: %v", err)
 	}
 	if _, err := (fault.Child{Test: "TestNothing"}).Run(t.Context(), plan(t, "", "")); err == nil {

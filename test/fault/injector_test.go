@@ -261,7 +261,7 @@ type slow struct {
 func (s slow) Rename(from, to string) error {
 	s.most.Store(max(s.most.Load(), s.within.Add(1)))
 	defer s.within.Add(-1)
-	time.Sleep(100 * time.Microsecond)
+	time.Sleep(100 * time.Microsecond) // fragile: it only makes it likely that another comes, and nothing fails without
 	return s.OS.Rename(from, to)
 }
 

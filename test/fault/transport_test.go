@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -21,7 +22,13 @@ func TestTransport(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
 	defer server.Close()
 	in := fault.New(fault.Fail(2, syscall.ECONNREFUSED), fault.Lose(3, syscall.ECONNRESET), fault.Delay(4, time.Hour))
-	client := &http.Client{Transport: in.Transport(http.DefaultTransport)}
+	brief, pass := check.Deadline(t)
+	client := &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+		if r.Context() == brief {
+			pass()
+		}
+		return in.Transport(http.DefaultTransport).RoundTrip(r)
+	})}
 	patch := func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPatch, server.URL+"/apis/x?dryRun=All", strings.NewReader("body"))
 		must(t, err)
@@ -31,8 +38,6 @@ func TestTransport(t *testing.T) {
 		}
 		return err
 	}
-	brief, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
 	for i, test := range []struct {
 		ctx    context.Context
 		want   error
@@ -59,3 +64,8 @@ func TestTransport(t *testing.T) {
 		t.Errorf("logged %+v", op)
 	}
 }
+
+// transport is a function as an http.RoundTripper.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -9,7 +9,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Machine is what is simulated.
@@ -212,9 +211,8 @@ type Fault struct {
 	Errno string `json:"errno,omitempty"`
 	// Status is the fpga_manager's status afterwards, such as "reconfig CRC error".
 	Status string `json:"status,omitempty"`
-	// Hang is how long the hardware takes. Hold makes it take until the command "go".
-	Hang time.Duration `json:"hang,omitempty"`
-	Hold bool          `json:"hold,omitempty"`
+	// Hold makes the hardware take until the command "go".
+	Hold bool `json:"hold,omitempty"`
 	// Busy is how many reads of afu_id say EBUSY although the port is enabled, after a programming.
 	Busy int `json:"busy,omitempty"`
 	// AFU is what the port holds after a programming, whatever was in the image.

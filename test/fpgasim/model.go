@@ -151,7 +151,7 @@ func (s *model) open(h *handle, pid int) (errno syscall.Errno) {
 // awaitReleases waits for files that were closed: the kernel tells a FUSE server of a release after close(2) has returned, while a
 // driver knows before.
 func (s *model) awaitReleases(p *port) {
-	const longest = time.Second
+	const longest = 5 * time.Second
 	timer := time.AfterFunc(longest, s.changed.Broadcast)
 	defer timer.Stop()
 	for start := time.Now(); time.Since(start) < longest; s.changed.Wait() {
@@ -295,11 +295,6 @@ func (s *model) program(c *card, number uint32, image []byte, pid int) (errno sy
 // wait is the time that the hardware takes, during which everything else goes on.
 func (s *model) wait(f Fault) {
 	resumes := s.resumes
-	if f.Hang > 0 {
-		s.mu.Unlock()
-		time.Sleep(f.Hang)
-		s.mu.Lock()
-	}
 	for f.Hold && s.resumes == resumes {
 		s.changed.Wait()
 	}

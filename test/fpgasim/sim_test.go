@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -113,7 +112,7 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%+v was accepted", c)
 		}
 	}
-	if a := s.obey(Command{Fault: &Fault{On: OnPR, Errno: "EIO", Hang: time.Second}}); a.Error != "" {
+	if a := s.obey(Command{Fault: &Fault{On: OnPR, Errno: "EIO", Hold: true}}); a.Error != "" {
 		t.Error(a.Error)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fusetree"
 )
 
@@ -153,19 +154,22 @@ func (s *Sim) Trace() []Event { s.t.Helper(); return s.do(Command{Trace: true}).
 // Await polls the trace until it has n events that match.
 func (s *Sim) Await(n int, match func(Event) bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	var trace []Event
+	came := false
+	defer func() {
+		if !came {
+			s.t.Logf("the trace is\n%v", trace)
+		}
+	}()
+	check.Eventually(s.t, fmt.Sprintf("%d events", n), func() bool {
 		found := 0
-		trace := s.Trace()
+		trace = s.Trace()
 		for _, e := range trace {
 			if match(e) {
 				found++
 			}
 		}
-		if found >= n {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%d of %d events came, the trace is\n%v", found, n, trace)
-		}
-	}
+		came = found >= n
+		return came
+	})
 }

@@ -189,7 +189,12 @@ func runDaemon(pipes string, multiUser bool, stdout io.Writer) error {
 	if settings.Stubborn {
 		signal.Ignore(syscall.SIGTERM)
 	}
-	time.Sleep(settings.StartDelay)
+	for settings.StartsWith != "" {
+		if _, err := os.Stat(settings.StartsWith); err == nil {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 	return d.serve()
 }
 

@@ -221,7 +221,7 @@ func (d *daemon) admit(conn net.Conn, user uint32, pid int32) (answer string, id
 	d.logf("NEW CLIENT %d from user %d", pid, user)
 	for d.server != nil && d.user != user && len(d.clients) > 0 {
 		d.mu.Unlock()
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		d.mu.Lock()
 	}
 	if d.server != nil && d.user != user {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"time"
 )
 
 // SettingsName is the file with the Settings, beside the program. Without it the stand-in is well, and knows any device.
@@ -18,8 +17,8 @@ const SettingsName = "nvidia-cuda-mps-control.json"
 
 // Settings change what the stand-in does. They are read at its start, Deaf at each connection.
 type Settings struct {
-	// StartDelay is the time before it answers.
-	StartDelay time.Duration `json:"startDelay,omitempty"`
+	// StartsWith is a file that has to be there before it answers. It is an absolute path.
+	StartsWith string `json:"startsWith,omitempty"`
 	// FailStart is what it prints before it ends with status 1 at its start.
 	FailStart string `json:"failStart,omitempty"`
 	// Deaf: it accepts connections and does not answer.

@@ -19,9 +19,7 @@ const (
 	Fail Action = "fail"
 	// Kill ends the process that calls.
 	Kill Action = "kill"
-	// Hang never returns.
-	Hang Action = "hang"
-	// Wait makes a file, Fault.File with ".waiting", and lets the call go on once Fault.File is there. It is for before a call only.
+	// Wait makes a file, Fault.File with ".waiting", and lets the call go on once Fault.File is there.
 	Wait Action = "wait"
 )
 
@@ -100,24 +98,15 @@ func (f Fault) happen() {
 	case Kill:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
-	case Hang:
-		hang()
 	case Wait:
 		_ = os.WriteFile(f.File+".waiting", nil, 0o600)
 		for {
 			if _, err := os.Stat(f.File); err == nil {
 				return
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	case Fail:
-	}
-}
-
-// hang waits forever in the kernel, as a call into a driver that does not answer.
-func hang() {
-	for {
-		_ = syscall.Pause()
 	}
 }
 

@@ -5,7 +5,6 @@ package pcisim
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
 )
@@ -54,9 +53,8 @@ type Fault struct {
 	Data string `json:"data,omitempty"`
 	// Errno is what the caller gets, such as "EIO". Where it is empty the write is done.
 	Errno string `json:"errno,omitempty"`
-	// Hang is how long the driver takes. Hold makes it take until the command "go".
-	Hang time.Duration `json:"hang,omitempty"`
-	Hold bool          `json:"hold,omitempty"`
+	// Hold makes the driver take until the command "go".
+	Hold bool `json:"hold,omitempty"`
 	// Times is how often it happens, once where it is 0.
 	Times int `json:"times,omitempty"`
 }
@@ -99,7 +97,7 @@ type Command struct {
 	Set   *Set   `json:"set,omitempty"`
 	// Go ends all that is held.
 	Go bool `json:"go,omitempty"`
-	// Trace asks for the trace.
+	// Trace asks for the trace, and for how many writes are held.
 	Trace bool `json:"trace,omitempty"`
 }
 
@@ -107,4 +105,6 @@ type Command struct {
 type Answer struct {
 	Error string  `json:"error,omitempty"`
 	Trace []Event `json:"trace,omitempty"`
+	// Held is how many writes wait for the command "go".
+	Held int `json:"held,omitempty"`
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +30,7 @@ type model struct {
 	faults    []Fault
 	trace     []Event
 	resumes   int
+	held      int
 	vfio      vfioNodes
 	amd       topology
 }
@@ -232,14 +232,11 @@ func (s *model) disturb(name, value string) (errno syscall.Errno, failed bool) {
 			s.faults = slices.Delete(s.faults, i, i+1)
 		}
 		resumes := s.resumes
-		if f.Hang > 0 {
-			s.mu.Unlock()
-			time.Sleep(f.Hang)
-			s.mu.Lock()
-		}
+		s.held++
 		for f.Hold && s.resumes == resumes {
 			s.changed.Wait()
 		}
+		s.held--
 		return errnoOf(f.Errno), f.Errno != ""
 	}
 	return 0, false

@@ -59,7 +59,7 @@ func (s *model) obey(c Command) (a Answer) {
 	}
 	if c.Trace {
 		s.mu.Lock()
-		a.Trace = slices.Clone(s.trace)
+		a.Trace, a.Held = slices.Clone(s.trace), s.held
 		s.mu.Unlock()
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -177,5 +177,8 @@ func (s *Sim) Set(change Set) { s.t.Helper(); s.do(Command{Set: &change}) }
 // Go ends all that is held.
 func (s *Sim) Go() { s.t.Helper(); s.do(Command{Go: true}) }
 
+// Held is how many writes wait for Go.
+func (s *Sim) Held() int { s.t.Helper(); return s.do(Command{Trace: true}).Held }
+
 // Trace is all that was written.
 func (s *Sim) Trace() []Event { s.t.Helper(); return s.do(Command{Trace: true}).Trace }

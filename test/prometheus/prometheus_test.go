@@ -10,9 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestLabels: the labels of fettle_device_claim_info stay those of the pod that has the device, also where they are empty, although the
@@ -48,19 +49,14 @@ func TestLabels(t *testing.T) {
 	wants := func(expr, label string, want ...string) {
 		t.Helper()
 		var got []string
-		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		check.Eventually(t, expr, func() bool {
 			samples, err := s.Query(t.Context(), expr)
 			got = nil
 			for _, one := range samples {
 				got = append(got, one.Metric[label])
 			}
-			if err == nil && len(got) >= len(want) {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %v, %v", expr, got, err)
-			}
-		}
+			return err == nil && len(got) >= len(want)
+		})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s, label %s (-want +got):\n%s", expr, label, diff)
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestFetch(t *testing.T) {
@@ -342,22 +343,19 @@ func TestTakeOver(t *testing.T) {
 	go func() { first <- s.Fetch(ctx, h.source(t), blob) }()
 	<-halfway
 	go func() { second <- s.again(t).Fetch(t.Context(), h.source(t), blob) }()
-	waiting, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer stop()
-	err := s.Fetch(waiting, h.source(t), blob)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "in use by another fetch") {
-		t.Errorf("who waits too long got %v", err)
-	}
-	for deadline := time.Now().Add(time.Minute); ; { // until its 30 000 bytes are written
+	check.GrowingLimit(t, "a third fetch waits for the first", func(limit time.Duration) bool {
+		waiting, stop := context.WithTimeout(t.Context(), limit)
+		defer stop()
+		err := s.Fetch(waiting, h.source(t), blob)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("who waits too long got %v", err)
+		}
+		return strings.Contains(err.Error(), "in use by another fetch")
+	})
+	check.Eventually(t, "the first fetch has written its 30 000 bytes", func() bool {
 		info, err := os.Stat(s.path(partialName(blob.Digest, blob.Size)))
-		if err == nil && info.Size() == 30_000 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the first fetch wrote nothing")
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return err == nil && info.Size() == 30_000
+	})
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) || !artifact.IsRetryable(err) {
 		t.Errorf("the first got %v", err)

@@ -25,7 +25,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/seed"
 	"github.com/fettle-dev/fettle/test/treesum"
 )
 
@@ -170,7 +172,7 @@ func (h *hub) faulty() {
 			_, _ = w.Write(body[:some])
 			w.(http.Flusher).Flush()
 			body = body[some:]
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // fragile: it only gives kills the time to come in between, and none has to
 		}
 	}))
 }
@@ -225,14 +227,15 @@ func TestKilledWhilePulling(t *testing.T) {
 	}
 	h.faulty()
 	e := pulling{Dir: filepath.Join(t.TempDir(), "store"), Host: h.host(), Images: images}
-	partial, most := 0, 0
+	partial, most, random := 0, 0, seed.New(t)
 	for n := range kills {
-		e.Seed = uint64(n)
+		e.Seed = random.Uint64()
 		children := []*exec.Cmd{startChild(t, "TestPullingChild", e), startChild(t, "TestPullingChild", e)}
 		asked := h.count("GET")
 		waitFor(t, "children that pull", func() bool { return h.count("GET") > asked+4 })
 		for _, child := range children {
-			time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // at random: this is no check
+			until := h.count("GET") + random.IntN(images/2)
+			waitFor(t, "a child that pulls still", func() bool { return h.count("GET") >= until })
 			must(t, child.Process.Kill())
 			err := child.Wait()
 			var exit *exec.ExitError
@@ -246,7 +249,7 @@ func TestKilledWhilePulling(t *testing.T) {
 		bad, trees := wrongTrees(t, e.Dir, want)
 		badBlobs, _ := wrong(e.Dir)
 		if most = max(most, trees); len(bad)+len(badBlobs) > 0 {
-			t.Fatalf("after %d kills: %v %v", 2*(n+1), bad, badBlobs)
+			t.Fatalf("after %d of %d kills: %v %v", 2*(n+1), 2*kills, bad, badBlobs)
 		}
 	}
 	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
@@ -322,14 +325,13 @@ func TestKilledAtRandom(t *testing.T) {
 	if testing.Short() {
 		kills = 10
 	}
-	partial, most := 0, 0
+	partial, most, random := 0, 0, seed.New(t)
 	for n := range kills {
-		e.Seed = uint64(n)
+		e.Seed = random.Uint64()
 		children := []*exec.Cmd{startChild(t, "TestFetchingChild", e), startChild(t, "TestFetchingChild", e)}
 		for i, child := range children {
-			asked := h.count("/blobs/")
-			waitFor(t, "a child that fetches", func() bool { return h.count("/blobs/") > asked })
-			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			until := h.count("/blobs/") + 1 + random.IntN(8)
+			waitFor(t, "a child that fetches", func() bool { return h.count("/blobs/") >= until })
 			if err := child.Process.Kill(); err != nil {
 				t.Errorf("child %d: %v", i, err)
 			}
@@ -378,7 +380,7 @@ func trickle(w http.ResponseWriter, body []byte, n int) {
 		}
 		_, _ = w.Write(chunk)
 		w.(http.Flusher).Flush()
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // fragile: it only gives kills the time to come in between, and none has to
 	}
 }
 
@@ -403,9 +405,5 @@ func startChild(t *testing.T, name string, e any) *exec.Cmd {
 
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
+	check.Eventually(t, what, is)
 }

@@ -554,14 +554,27 @@ func TestRetryAfterForms(t *testing.T) {
 	}
 }
 
+// standing is the real clock, on which pauses have no end. It tells that one begins.
+type standing struct {
+	clock.RealClock
+	waits chan<- struct{}
+}
+
+func (s standing) NewTimer(d time.Duration) clock.Timer {
+	s.waits <- struct{}{}
+	return clocktesting.NewFakeClock(time.Time{}).NewTimer(d)
+}
+
 func TestContextEnds(t *testing.T) {
 	h := plainHub(t)
 	_, blob := h.push(t, "v1", blobBytes(6, 1000))
 	reason := errors.New("the claim is gone")
 	release := make(chan struct{})
 	defer close(release)
+	waits := make(chan struct{}, 10)
+	hangs := func() { waits <- struct{}{}; <-release }
 	for name, before := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
-		"handshake": func(http.ResponseWriter, *http.Request) bool { <-release; return true },
+		"handshake": func(http.ResponseWriter, *http.Request) bool { hangs(); return true },
 		"body": func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/blobs/") {
 				return false
@@ -569,7 +582,7 @@ func TestContextEnds(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = w.Write(make([]byte, 10))
 			w.(http.Flusher).Flush()
-			<-release
+			hangs()
 			return true
 		},
 		"pause": answering(503, map[string]string{"Retry-After": "1"}, ""),
@@ -577,11 +590,16 @@ func TestContextEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h.set(before)
 			ctx, cancel := context.WithCancelCause(t.Context())
-			timer := time.AfterFunc(50*time.Millisecond, func() { cancel(reason) })
-			defer timer.Stop()
 			config := h.quick()
-			config.MaxWait = time.Minute
-			_, err := newSource(t, config, h.host()+"/"+repo+":v1").ReadBlob(ctx, blob)
+			config.MaxWait, config.Clock = time.Minute, standing{waits: waits}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := newSource(t, config, h.host()+"/"+repo+":v1").ReadBlob(ctx, blob)
+				ended <- err
+			}()
+			<-waits
+			cancel(reason)
+			err := <-ended
 			if !errors.Is(err, reason) || !artifact.IsRetryable(err) {
 				t.Errorf("got %v", err)
 			}
@@ -642,23 +660,23 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// listened is a clock that counts how often somebody began to wait for a registry.
+// listened is a clock that tells each time that somebody begins to wait for a registry.
 type listened struct {
 	*clocktesting.FakeClock
-	times *atomic.Int64
+	waits chan struct{}
 }
 
 func (l listened) AfterFunc(d time.Duration, f func()) clock.Timer {
-	return listenedTimer{l.FakeClock.AfterFunc(d, f), l.times}
+	return listenedTimer{l.FakeClock.AfterFunc(d, f), l.waits}
 }
 
 type listenedTimer struct {
 	clock.Timer
-	times *atomic.Int64
+	waits chan<- struct{}
 }
 
 func (l listenedTimer) Reset(d time.Duration) bool {
-	defer l.times.Add(1)
+	defer func() { l.waits <- struct{}{} }()
 	return l.Timer.Reset(d)
 }
 
@@ -667,19 +685,16 @@ func TestSlowIsNotStalled(t *testing.T) {
 	h := plainHub(t)
 	layer := blobBytes(8, 40)
 	_, blob := h.push(t, "v1", layer)
-	slow := listened{clocktesting.NewFakeClock(time.Now()), new(atomic.Int64)}
+	slow := listened{clocktesting.NewFakeClock(time.Now()), make(chan struct{}, 1000)}
 	h.set(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
 		w.(http.Flusher).Flush()
-		deadline := time.Now().Add(time.Minute)
 		for i := range layer {
-			for slow.times.Load() <= int64(i) && r.Context().Err() == nil && time.Now().Before(deadline) {
-				time.Sleep(time.Millisecond)
-			}
-			if !time.Now().Before(deadline) {
-				t.Error("nobody waits for the next byte")
+			select {
+			case <-slow.waits: // for the next byte
+			case <-r.Context().Done():
 				return true
 			}
 			slow.Step(defaultStall - time.Second)

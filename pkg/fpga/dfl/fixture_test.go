@@ -13,10 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
@@ -74,17 +70,6 @@ func client(text string) error {
 	_, err = lease.Program(context.Background(), dfl.Load{Image: image, AFU: nlb3})
 	return err
 }
-
-// hurried is a clock on which waiting takes no time.
-type hurried struct{ *clocktesting.FakeClock }
-
-func (h hurried) NewTimer(d time.Duration) clock.Timer {
-	timer := h.FakeClock.NewTimer(d)
-	h.Step(d)
-	return timer
-}
-
-func hurry() clock.Clock { return hurried{clocktesting.NewFakeClock(time.Unix(0, 0))} }
 
 // site is a simulated machine and the host that is tested on it.
 type site struct {

@@ -19,8 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -147,7 +149,7 @@ func TestFailures(t *testing.T) {
 			name: "EIO", fault: fpgasim.Fault{Errno: "EIO", Status: "reconfig fifo overflow error"},
 			kind: backend.Unknown, cause: unix.EIO, status: "reconfig fifo overflow error",
 		},
-		{name: "hang", fault: fpgasim.Fault{Errno: "ETIMEDOUT", Hang: 30 * time.Millisecond}, kind: backend.Unknown, cause: unix.ETIMEDOUT},
+		{name: "hang", fault: fpgasim.Fault{Errno: "ETIMEDOUT"}, kind: backend.Unknown, cause: unix.ETIMEDOUT},
 		{name: "busy", fault: fpgasim.Fault{Errno: "EBUSY"}, kind: backend.Retryable, cause: unix.EBUSY},
 		{name: "no memory", fault: fpgasim.Fault{Errno: "ENOMEM"}, kind: backend.Retryable, cause: unix.ENOMEM},
 		{name: "invalid", fault: fpgasim.Fault{Errno: "EINVAL"}, kind: backend.Terminal, cause: unix.EINVAL},
@@ -157,7 +159,7 @@ func TestFailures(t *testing.T) {
 		{name: "never enabled", fault: fpgasim.Fault{Busy: 1 << 30}, kind: backend.Unknown, cause: dfl.ErrNotEnabled},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := start(t, oneCard(1), dfl.Options{Clock: hurry()})
+			s := start(t, oneCard(1), dfl.Options{Clock: check.Hurried()})
 			tc.fault.On = fpgasim.OnPR
 			s.fault(tc.fault)
 			if tc.image == nil {
@@ -178,7 +180,7 @@ func TestFailures(t *testing.T) {
 
 // TestEnabledLate: a port may need some time after it was programmed.
 func TestEnabledLate(t *testing.T) {
-	s := start(t, oneCard(1), dfl.Options{Clock: hurry()})
+	s := start(t, oneCard(1), dfl.Options{Clock: check.Hurried()})
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 5})
 	_, err := s.acquire(s.port(0)).Program(t.Context(), dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3})
 	must(t, err)
@@ -212,7 +214,7 @@ func TestSleptThrough(t *testing.T) {
 
 // TestDeadPort: after a failed programming the next one returns 0, and the port is dead. Only a new binding helps.
 func TestDeadPort(t *testing.T) {
-	s := start(t, oneCard(1), dfl.Options{Clock: hurry()})
+	s := start(t, oneCard(1), dfl.Options{Clock: check.Hurried()})
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Errno: "EIO", Status: "reconfig CRC error"})
 	lease := s.acquire(s.port(0))
 	load := dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3}
@@ -267,9 +269,8 @@ func TestTwoPorts(t *testing.T) {
 	all.Go(func() { run(s.port(0)) })
 	s.Await(1, programming)
 	run(s.portOf(1, 0))
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := s.Acquire(short, s.port(1), shell); backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.DeadlineExceeded) {
+	_, err := s.Acquire(check.Passed(t), s.port(1), shell)
+	if backend.KindOf(err) != backend.Retryable || !errors.Is(err, filelock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the card is in use: %v, want retryable", err)
 	}
 	if strings.Contains(strings.Join(s.asked(), "\n"), "open dfl-port.1") {
@@ -357,9 +358,7 @@ func TestKilled(t *testing.T) {
 	s.Await(1, programming)
 	must(t, command.Process.Kill())
 
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := s.Acquire(short, s.port(1), shell); backend.KindOf(err) != backend.Retryable {
+	if _, err := s.Acquire(check.Passed(t), s.port(1), shell); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("the card works: %v, want retryable", err)
 	}
 	elsewhere := s.port(0)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -20,10 +21,10 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
-	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -69,7 +70,7 @@ func TestChildLife(t *testing.T) {
 	left := &atomic.Int64{}
 	left.Store(j.Ticks)
 	open := func() (*dfl.Host, error) {
-		return dfl.Open(j.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond, Clock: deadly{left: left}})
+		return dfl.Open(j.Root, dfl.Options{PlainNodes: true, Clock: deadly{check.Hurried(), left}})
 	}
 	kinds := region.New(region.Config{
 		Find: n.find, Backends: map[string]region.Backend{"dfl": region.DFL(open, n.state())}, Contents: region.OpenContents(n.fs, n.state()),
@@ -82,7 +83,7 @@ func TestChildLife(t *testing.T) {
 
 // deadly is a clock that kills who looks at it for the nth time.
 type deadly struct {
-	clock.RealClock
+	clock.Clock
 	left *atomic.Int64
 }
 
@@ -95,12 +96,12 @@ func (d deadly) tick() {
 
 func (d deadly) Now() time.Time {
 	d.tick()
-	return d.RealClock.Now()
+	return d.Clock.Now()
 }
 
 func (d deadly) NewTimer(after time.Duration) clock.Timer {
 	d.tick()
-	return d.RealClock.NewTimer(after)
+	return d.Clock.NewTimer(after)
 }
 
 // child runs acts in a process of its own, which is killed as the faults say, by a tick, or when ctx ends.
@@ -245,11 +246,7 @@ func TestKilledInEachStep(t *testing.T) {
 			}
 			p.asks(nil, func() {
 				for _, a := range append(l.all(p)[:1], l.back(p)[0]) {
-					short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-					if err := a.do(short, p.kinds); backend.KindOf(err) != backend.Retryable {
-						t.Errorf("%s, undone %t, while the card works: %v, want retryable", a.Step, a.Undo, err)
-					}
-					cancel()
+					p.waits(fmt.Sprintf("%s, undone %t,", a.Step, a.Undo), func(ctx context.Context) error { return a.do(ctx, p.kinds) })
 				}
 			})
 			p.Go()

@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestFailures: so many may fail within an hour, and as many as may still fail may run. It outlives the process.
@@ -32,9 +33,7 @@ func TestFailures(t *testing.T) {
 	}
 	full := func(namespace string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		if _, err := failures.Begin(ctx, namespace); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := failures.Begin(check.Passed(t), namespace); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want to wait", err)
 		}
 	}
@@ -112,9 +111,16 @@ func TestClearingFails(t *testing.T) {
 	must(t, p.undo(before))
 	scrub := &region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}
 	scrub.Blank.ClearTime = time.Hour
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	wants(t, p.applyIn(ctx, scrub), context.DeadlineExceeded, "clear the memory")
+	still := clocktesting.NewFakeClock(time.Unix(0, 0))
+	p.clock = still
+	p = p.process()
+	ctx, pass := check.Deadline(t)
+	ended := make(chan error, 1)
+	go func() { ended <- p.applyIn(ctx, scrub) }()
+	check.Eventually(t, "the memory is being cleared", still.HasWaiters)
+	pass()
+	wants(t, <-ended, context.DeadlineExceeded, "clear the memory")
+	p.clock = nil
 	if c := p.content(); !c.Unknown || c.Data() != theirs().Namespace {
 		t.Errorf("known as %+v while the memory is cleared", c)
 	}

@@ -21,12 +21,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -73,6 +77,8 @@ type node struct {
 	ways map[string]region.Backend
 	fs   disk.FS
 	boot string
+	// clock is for the memory of cards to be cleared; nil: the real one.
+	clock clock.Clock
 	// attempts are what was reported, and lastLog what was done to the disk when the power went.
 	attempts []region.Attempt
 	lastLog  fault.Log
@@ -155,18 +161,16 @@ func (n *node) later() *programmer {
 	own := region.New(region.Config{
 		Find:     n.find,
 		Backends: ways,
-		Contents: contents, Open: n.open, Siblings: n.siblings, HostRoot: root, BootID: n.boot,
+		Contents: contents, Open: n.open, Siblings: n.siblings, HostRoot: root, BootID: n.boot, Clock: n.clock,
 		Report: func(_ context.Context, a region.Attempt) { n.attempts = append(n.attempts, a) },
 	})
 	return &programmer{node: n, kinds: own.Kinds(), contents: contents, own: own}
 }
 
-// dflAt waits for an accelerator's id as long as the simulator needs, which is not as long as a card may.
-func dflAt(root, state string) region.Backend { return dflWithin(root, state, 60*time.Millisecond) }
-
-func dflWithin(root, state string, settle time.Duration) region.Backend {
+// dflAt looks for an accelerator's id as often as it may, without a pause.
+func dflAt(root, state string) region.Backend {
 	return region.DFL(func() (*dfl.Host, error) {
-		return dfl.Open(root, dfl.Options{PlainNodes: true, Settle: settle})
+		return dfl.Open(root, dfl.Options{PlainNodes: true, Clock: check.Hurried()})
 	}, state)
 }
 
@@ -385,6 +389,24 @@ func (n *node) programmings() (payloads []string) {
 		}
 	}
 	return payloads
+}
+
+// waits runs an act, again with a longer limit each time, until the limit ended its wait for a card that another call programs: before
+// that it does what takes its time on a busy computer.
+func (n *node) waits(what string, act func(ctx context.Context) error) {
+	n.t.Helper()
+	check.GrowingLimit(n.t, what+" waits for the card", func(limit time.Duration) bool {
+		ctx, cancel := context.WithTimeout(n.t.Context(), limit)
+		defer cancel()
+		err := act(ctx)
+		if !errors.Is(err, filelock.ErrHeld) && errors.Is(err, context.DeadlineExceeded) {
+			return false
+		}
+		if !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
+			n.t.Errorf("%s while the card works: %v, want that it waits, and retryable", what, err)
+		}
+		return true
+	})
 }
 
 func isProgramming(e fpgasim.Event) bool { return e.Op == "ioctl" && e.Request == fpgasim.OnPR }

@@ -12,16 +12,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
-
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // script is what the fake xbmgmt does. It lies in the driver root.
@@ -64,9 +63,9 @@ func fake(root string, args []string) int {
 		err = note(root, args)
 	}
 	// A test that fails says nothing, and this process must not outlive it for good.
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(check.Patience)
 	for s.Await && args[0] != "--version" && !exists(filepath.Join(root, "go")) && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	switch {
 	case err != nil:
@@ -74,12 +73,12 @@ func fake(root string, args []string) int {
 		return 99
 	case args[0] == "--version":
 		if s.HangVersion {
-			time.Sleep(time.Minute)
+			check.Hang()
 		}
 		fmt.Print(s.Version)
 		return 0
 	case s.Hang:
-		time.Sleep(time.Minute)
+		check.Hang()
 	case s.Endless:
 		for {
 			fmt.Println(strings.Repeat("Downloading xclbin ", 100))
@@ -158,7 +157,7 @@ func newSite(t *testing.T, o Options) *site {
 	s.script(script{Version: versions, Image: printed})
 	o.Tools, o.StateDir = tool.Root{Dir: s.tools}, s.state
 	if o.Clock == nil {
-		o.Clock = hurried{clocktesting.NewFakeClock(time.Unix(0, 0))}
+		o.Clock = check.Hurried()
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
@@ -172,15 +171,6 @@ func newSite(t *testing.T, o Options) *site {
 		LockFile: filepath.Join(s.state, "card.lock"),
 	}
 	return s
-}
-
-// hurried is a clock on which waiting takes no time.
-type hurried struct{ *clocktesting.FakeClock }
-
-func (h hurried) NewTimer(d time.Duration) clock.Timer {
-	timer := h.FakeClock.NewTimer(d)
-	h.Step(d)
-	return timer
 }
 
 func address(t *testing.T, text string) pci.Address {
@@ -227,6 +217,12 @@ func (s *site) script(x script) {
 // calls are the runs so far, apart from those that asked for the version.
 func (s *site) calls() []call {
 	s.t.Helper()
+	return slices.DeleteFunc(s.runs(), func(c call) bool { return c.Args[0] == "--version" })
+}
+
+// runs are all runs so far.
+func (s *site) runs() []call {
+	s.t.Helper()
 	f, err := os.Open(filepath.Join(s.tools, "calls"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -239,9 +235,7 @@ func (s *site) calls() []call {
 		if err := d.Decode(&c); errors.Is(err, io.EOF) {
 			return calls
 		}
-		if c.Args[0] != "--version" {
-			calls = append(calls, c)
-		}
+		calls = append(calls, c)
 	}
 }
 

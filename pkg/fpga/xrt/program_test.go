@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestProgram(t *testing.T) {
@@ -97,22 +99,30 @@ func TestFailures(t *testing.T) {
 		{name: "success, and no lock", script: script{Image: printed, Unlocked: true}, kind: backend.Unknown, cause: ErrNotLocked},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			timeout := time.Minute
+			within := func(limit time.Duration) bool {
+				s := newSite(t, Options{})
+				tc.script.Version = versions
+				l := s.acquire()
+				s.script(tc.script)
+				s.host.options.Timeout = limit
+				_, err := l.Program(t.Context(), Load{Image: newImage("x"), UUID: wanted})
+				if len(s.calls()) == 0 {
+					return false // the limit was over before xbmgmt had begun
+				}
+				failure, ok := errors.AsType[*backend.Error](err)
+				if !ok || failure.Kind != tc.kind || !strings.Contains(failure.Status, tc.says) || failure.Next == "" ||
+					tc.cause != nil && !errors.Is(err, tc.cause) {
+					t.Errorf("got %v (status %q), want %s", err, failure.Status, tc.kind)
+				}
+				if left := s.copies(); len(left) > 0 {
+					t.Errorf("left behind: %q", left)
+				}
+				return true
+			}
 			if tc.script.Hang {
-				timeout = 300 * time.Millisecond
-			}
-			s := newSite(t, Options{Timeout: timeout})
-			tc.script.Version = versions
-			l := s.acquire()
-			s.script(tc.script)
-			_, err := l.Program(t.Context(), Load{Image: newImage("x"), UUID: wanted})
-			failure, ok := errors.AsType[*backend.Error](err)
-			if !ok || failure.Kind != tc.kind || !strings.Contains(failure.Status, tc.says) || failure.Next == "" ||
-				tc.cause != nil && !errors.Is(err, tc.cause) {
-				t.Errorf("got %v (status %q), want %s", err, failure.Status, tc.kind)
-			}
-			if left := s.copies(); len(left) > 0 {
-				t.Errorf("left behind: %q", left)
+				check.GrowingLimit(t, "xbmgmt begins", within)
+			} else if !within(time.Minute) {
+				t.Error("xbmgmt was not run")
 			}
 		})
 	}
@@ -120,16 +130,23 @@ func TestFailures(t *testing.T) {
 
 // TestLate: the user function may go on showing the old image for a moment.
 func TestLate(t *testing.T) {
-	s := newSite(t, Options{Clock: clock.RealClock{}, Settle: time.Minute})
+	passes := clocktesting.NewFakeClock(time.Unix(0, 0))
+	s := newSite(t, Options{Clock: passes, Settle: time.Minute})
 	l := s.acquire()
 	ended := make(chan error, 1)
 	go func() { ended <- l.Verify(t.Context(), wanted) }()
+	for range 3 { // pauses between two looks
+		check.Eventually(t, "another image is shown still", passes.HasWaiters)
+		passes.Step(time.Second)
+	}
+	check.Eventually(t, "another image is shown still", passes.HasWaiters)
 	select {
 	case err := <-ended:
 		t.Errorf("verified another image: %v", err)
-	case <-time.After(50 * time.Millisecond):
+	default:
 	}
 	s.set("1/xclbinuuid", printed+"\n")
+	passes.Step(time.Second)
 	must(t, <-ended)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -150,19 +167,10 @@ func TestContextEnds(t *testing.T) {
 		_, err := l.Program(ctx, Load{Image: newImage("x"), UUID: wanted})
 		ended <- err
 	}()
-	for deadline := time.Now().Add(30 * time.Second); len(s.calls()) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("xbmgmt was not run")
-		}
-	}
+	check.Eventually(t, "xbmgmt is run", func() bool { return len(s.calls()) > 0 })
 	cancel()
-	select {
-	case err := <-ended:
-		t.Errorf("not waited for: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
 	must(t, os.WriteFile(filepath.Join(s.tools, "go"), nil, 0o600))
-	must(t, <-ended)
+	must(t, <-ended) // it was waited for: xbmgmt, if it had been killed, would not have changed the image
 }
 
 // TestRefused: xbmgmt is not asked to change anything before all was checked.
@@ -289,9 +297,15 @@ func TestOlderPlace(t *testing.T) {
 func TestVersionHangs(t *testing.T) {
 	s := newSite(t, Options{})
 	s.script(script{HangVersion: true})
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if _, err := s.host.Acquire(ctx, s.card, fits); backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.DeadlineExceeded) {
+	ctx, pass := check.Deadline(t)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.host.Acquire(ctx, s.card, fits)
+		ended <- err
+	}()
+	check.Eventually(t, "xbmgmt is asked", func() bool { return len(s.runs()) > 0 })
+	pass()
+	if err := <-ended; backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want retryable", err)
 	}
 }
@@ -300,9 +314,7 @@ func TestVersionHangs(t *testing.T) {
 func TestLock(t *testing.T) {
 	s := newSite(t, Options{})
 	l := s.acquire()
-	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if _, err := s.host.Acquire(short, s.card, fits); backend.KindOf(err) != backend.Retryable {
+	if _, err := s.host.Acquire(check.Passed(t), s.card, fits); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("got %v, want retryable", err)
 	}
 	must(t, l.Release())

@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/mps/supervise"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -74,7 +75,7 @@ func TestSupervisorCrashPoints(t *testing.T) {
 		pidFile := filepath.Join(n.pipes(limited().ID), "nvidia-cuda-mps-control.pid")
 		if _, err := os.Stat(pidFile); err == nil {
 			pid := n.pid(limited().ID)
-			eventually(t, "the daemon died with the supervisor", func() bool { return !alive(pid) })
+			check.Eventually(t, "the daemon died with the supervisor", func() bool { return !alive(pid) })
 		}
 		c := n.start()
 		s, err := limited().Step()

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/mps/supervise"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/mpssim"
 )
 
@@ -70,16 +71,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// eventually polls until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for begin := time.Now(); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(begin) > 30*time.Second {
-			t.Fatalf("after 30 s not: %s", what)
-		}
-	}
-}
-
 // node is a node with a driver root, in which the stand-in is installed, and a supervisor.
 type node struct {
 	t      testing.TB
@@ -87,6 +78,8 @@ type node struct {
 	dir    string
 	bin    string
 	bootID string
+	// looks is the supervisor's Check, grace its Grace. Both are longer than any test but where a daemon does not answer.
+	looks, grace time.Duration
 	// relabel is the supervisor's Relabel. Nil: its default.
 	relabel func(path, context string) error
 	s       *supervise.Supervisor
@@ -99,7 +92,10 @@ func newNode(t testing.TB) *node {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	must(t, os.Chmod(base, 0o755))
-	n := &node{t: t, root: filepath.Join(base, "driver"), dir: filepath.Join(base, "own"), bootID: "boot-1"}
+	n := &node{
+		t: t, root: filepath.Join(base, "driver"), dir: filepath.Join(base, "own"), bootID: "boot-1",
+		looks: check.Patience, grace: check.Patience,
+	}
 	n.bin = filepath.Join(n.root, "usr/bin")
 	must(t, os.MkdirAll(n.bin, 0o755))
 	must(t, os.MkdirAll(n.dir, 0o700))
@@ -112,7 +108,7 @@ func newNode(t testing.TB) *node {
 func (n *node) config() supervise.Config {
 	return supervise.Config{
 		Root: n.root, Dir: n.dir, BootID: n.bootID, FS: disk.OS{}, Relabel: n.relabel,
-		ReadyIn: 20 * time.Second, Grace: time.Second, Check: 200 * time.Millisecond, Pause: 100 * time.Millisecond,
+		ReadyIn: check.Patience, Grace: n.grace, Check: n.looks, Pause: 100 * time.Millisecond,
 	}
 }
 
@@ -183,7 +179,7 @@ func (n *node) client(id string, uid uint32) (said string, cmd *exec.Cmd) {
 	return said, cmd
 }
 
-func runner(c mps.Client) mps.Runner { return mps.Runner{Client: c, Wait: 20 * time.Second} }
+func runner(c mps.Client) mps.Runner { return mps.Runner{Client: c, Wait: check.Patience} }
 
 func limited() *mps.Daemon {
 	return &mps.Daemon{
@@ -247,10 +243,15 @@ func TestUsers(t *testing.T) {
 		said, _ := n.client(d.ID, 2000)
 		second <- said
 	}()
+	check.Eventually(t, "the daemon hears the second client", func() bool {
+		log, err := os.ReadFile(filepath.Join(mps.HostDir(n.root), d.ID, mps.LogName, "control.log"))
+		must(t, err)
+		return strings.Contains(string(log), "from user 2000")
+	})
 	select {
 	case said := <-second:
 		t.Errorf("the second user's client did not wait: %q", said)
-	case <-time.After(300 * time.Millisecond):
+	default:
 	}
 	must(t, first.Process.Kill())
 	if said := <-second; !strings.Contains(said, "user=2000") {
@@ -268,19 +269,22 @@ func TestDies(t *testing.T) {
 	pid := n.pid(d.ID)
 	must(t, mpssim.Settings{FailStart: "no license for this GPU"}.Write(n.bin))
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
-	eventually(t, "the daemon is dead, with the reason", func() bool {
+	check.Eventually(t, "the daemon is dead, with the reason", func() bool {
 		s := n.status(d.ID)
 		return s.State == mps.Dead && strings.Contains(s.Reason, "no license for this GPU") && s.Restarts > 0
 	})
-	err := mps.Runner{Client: c, Wait: 300 * time.Millisecond}.Ensure(t.Context(), d)
-	if !errors.Is(err, mps.ErrNotReady) || !strings.Contains(err.Error(), "no license") {
-		t.Errorf("error %v, want ErrNotReady with the reason", err)
-	}
+	check.GrowingLimit(t, "an answer with the reason", func(limit time.Duration) bool {
+		err := mps.Runner{Client: c, Wait: limit}.Ensure(t.Context(), d)
+		if !errors.Is(err, mps.ErrNotReady) {
+			t.Fatalf("error %v, want ErrNotReady", err)
+		}
+		return strings.Contains(err.Error(), "no license")
+	})
 	if err := client.Wait(); err == nil {
 		t.Error("the client outlives its daemon")
 	}
 	must(t, mpssim.Settings{}.Write(n.bin))
-	eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
+	check.Eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
 	if said, _ := n.client(d.ID, 1000); !strings.Contains(said, "percentage=40.0") {
 		t.Errorf("a client of the new process was told %q", said)
 	}
@@ -289,13 +293,19 @@ func TestDies(t *testing.T) {
 // TestSlow: a daemon that is not ready within a call goes on starting, and the next call finds it further.
 func TestSlow(t *testing.T) {
 	n := newNode(t)
-	must(t, mpssim.Settings{StartDelay: 2 * time.Second}.Write(n.bin))
+	gate := filepath.Join(t.TempDir(), "gate")
+	must(t, mpssim.Settings{StartsWith: gate}.Write(n.bin))
 	c := n.start()
 	d := limited()
-	err := mps.Runner{Client: c, Wait: 200 * time.Millisecond}.Ensure(t.Context(), d)
-	if !errors.Is(err, mps.ErrNotReady) {
+	ctx, pass := check.Deadline(t)
+	ended := make(chan error, 1)
+	go func() { ended <- runner(c).Ensure(ctx, d) }()
+	check.Eventually(t, "the daemon is started", func() bool { return n.status(d.ID).State == mps.Starting })
+	pass()
+	if err := <-ended; !errors.Is(err, mps.ErrNotReady) {
 		t.Fatalf("error %v, want ErrNotReady", err)
 	}
+	must(t, os.WriteFile(gate, nil, 0o600))
 	must(t, runner(c).Ensure(t.Context(), d))
 	if s := n.status(d.ID); s.Restarts != 0 {
 		t.Errorf("status %+v, want the first process", s)
@@ -306,17 +316,18 @@ func TestSlow(t *testing.T) {
 // and a stop kills it.
 func TestDeaf(t *testing.T) {
 	n := newNode(t)
+	n.looks, n.grace = 200*time.Millisecond, 5*time.Second
 	c := n.start()
 	d := limited()
 	must(t, runner(c).Ensure(t.Context(), d))
 	pid := n.pid(d.ID)
 	must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
-	eventually(t, "the daemon is stalled", func() bool { return n.status(d.ID).State == mps.Stalled })
+	check.Eventually(t, "the daemon is stalled", func() bool { return n.status(d.ID).State == mps.Stalled })
 	if !alive(pid) {
 		t.Error("the daemon was ended, which ends its clients")
 	}
 	must(t, mpssim.Settings{}.Write(n.bin))
-	eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
+	check.Eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
 	must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
 	must(t, c.Stop(t.Context(), d.ID))
 	if alive(pid) {
@@ -327,16 +338,17 @@ func TestDeaf(t *testing.T) {
 // TestNeverReady: a daemon that does not answer in time counts as dead.
 func TestNeverReady(t *testing.T) {
 	n := newNode(t)
+	n.grace = 5 * time.Second
 	must(t, mpssim.Settings{Deaf: true, Stubborn: true}.Write(n.bin))
 	config := n.config()
-	config.ReadyIn = 300 * time.Millisecond
+	config.ReadyIn = 300 * time.Millisecond // fragile: the daemon never answers, so that no limit is too short
 	s, err := supervise.Open(t.Context(), config)
 	must(t, err)
 	defer s.Close() //nolint:errcheck // the test is over
 	must(t, s.Start())
 	_, err = s.Run(*limited())
 	must(t, err)
-	eventually(t, "it is dead, since it did not answer", func() bool {
+	check.Eventually(t, "it is dead, since it did not answer", func() bool {
 		all := s.List()
 		return all[0].State == mps.Dead && strings.Contains(all[0].Reason, "did not answer")
 	})
@@ -360,7 +372,7 @@ func TestSupervisorEnds(t *testing.T) {
 		t.Errorf("without a supervisor: %v", err)
 	}
 	n.start()
-	eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
+	check.Eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
 	n.stop()
 	n.bootID = "boot-2"
 	c = n.start()
@@ -442,7 +454,7 @@ func TestRefused(t *testing.T) {
 	must(t, os.Symlink(precious, filepath.Join(n.pipes(d.ID), "link")))
 	must(t, os.Symlink(n.root, filepath.Join(n.pipes(d.ID), "dir")))
 	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
-	eventually(t, "the reason names the device", func() bool { return strings.Contains(n.status(d.ID).Reason, gpu2) })
+	check.Eventually(t, "the reason names the device", func() bool { return strings.Contains(n.status(d.ID).Reason, gpu2) })
 	data, err := os.ReadFile(precious)
 	must(t, err)
 	entries, err := os.ReadDir(n.pipes(d.ID))
@@ -451,7 +463,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%q, and %v in the pipe directory", data, entries)
 	}
 	must(t, os.Remove(filepath.Join(n.bin, mps.Program)))
-	eventually(t, "the reason says that the driver is not there", func() bool {
+	check.Eventually(t, "the reason says that the driver is not there", func() bool {
 		return strings.Contains(n.status(d.ID).Reason, "not installed")
 	})
 }
@@ -470,7 +482,7 @@ func TestPlaces(t *testing.T) {
 	must(t, runner(c).Ensure(t.Context(), d))
 	must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
 	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
-	eventually(t, "the reason names the mode", func() bool { return strings.Contains(n.status(d.ID).Reason, "only its owner can write") })
+	check.Eventually(t, "the reason names the mode", func() bool { return strings.Contains(n.status(d.ID).Reason, "only its owner can write") })
 }
 
 // TestLogs: a log that grew is cut.
@@ -482,7 +494,7 @@ func TestLogs(t *testing.T) {
 	log := filepath.Join(mps.HostDir(n.root), d.ID, mps.LogName, "server.log")
 	must(t, os.WriteFile(log, nil, 0o644))
 	must(t, os.Truncate(log, 5<<20))
-	eventually(t, "the log is cut", func() bool {
+	check.Eventually(t, "the log is cut", func() bool {
 		info, err := os.Stat(log)
 		return err == nil && info.Size() < 1<<20
 	})
@@ -533,12 +545,12 @@ func TestContext(t *testing.T) {
 	d.Context = context
 	_, err := client.Run(t.Context(), d)
 	must(t, err)
-	eventually(t, "the daemon says that its directory has not the context", func() bool {
+	check.Eventually(t, "the daemon says that its directory has not the context", func() bool {
 		s := n.status(d.ID)
 		return s.State != mps.Ready && strings.Contains(s.Reason, "spc_t")
 	})
 	refuse.Store(false)
-	eventually(t, "the daemon is ready", func() bool { return n.status(d.ID).State == mps.Ready })
+	check.Eventually(t, "the daemon is ready", func() bool { return n.status(d.ID).State == mps.Ready })
 	if want := filepath.Join(n.root, mps.ClaimsDir, d.ID, mps.PipeName) + " " + context; relabelled.Load() != want {
 		t.Errorf("relabelled %v, want %s", relabelled.Load(), want)
 	}

@@ -62,11 +62,8 @@ func TestWorstCase(t *testing.T) {
 	for i := range 16 {
 		in.want(fmt.Sprintf("r%02d", i), 1)
 	}
-	start := time.Now()
+	in.Timeout = time.Hour // which a search in every order would take, and more
 	v := Judge(t.Context(), in)
-	if took := time.Since(start); took >= schedulerTimeout {
-		t.Errorf("it took %s, as long as the scheduler searches", took)
-	}
 	if v.Outcome != DoesNotFit {
 		t.Errorf("outcome %q, want %q", v.Outcome, DoesNotFit)
 	}
@@ -87,7 +84,7 @@ func TestWorstCase(t *testing.T) {
 // TestTimeout has no reason that can be counted, so that only the search shows that nothing fits.
 func TestTimeout(t *testing.T) {
 	in := gpus(24)
-	in.Timeout = time.Millisecond
+	in.Timeout = time.Millisecond // fragile: the search has no end, so that no limit is too short
 	for i := range in.Slices[0].Spec.Devices {
 		in.Slices[0].Spec.Devices[i].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{
 			CounterSet: fmt.Sprintf("s%d", i%2), Counters: map[string]resourceapi.Counter{"c": {Value: resource.MustParse("3")}},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fettle-dev/fettle/controller/grant"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const controllerAccount = "fettle-controller"
@@ -112,13 +112,9 @@ func testBitstreamRights(t *testing.T, server *apiServer) {
 		bind(t, server, "fpga", test.role)
 		for verb, want := range test.may {
 			// The API server hears of a new binding a moment later.
-			deadline := time.Now().Add(30 * time.Second)
-			for may(t, server, test.role, "fpga", verb, "fpgabitstreams", "") != want {
-				if time.Now().After(deadline) {
-					t.Errorf("%s may %s: %v, want %v", test.role, verb, !want, want)
-					break
-				}
-			}
+			check.Eventually(t, fmt.Sprintf("%s may %s: %v", test.role, verb, want), func() bool {
+				return may(t, server, test.role, "fpga", verb, "fpgabitstreams", "") == want
+			})
 			if verb != "get" && verb != "list" && verb != "watch" && may(t, server, test.role, "fpga", verb, "fpgabitstreams", "status") {
 				t.Errorf("%s may %s the status", test.role, verb)
 			}

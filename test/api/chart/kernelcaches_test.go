@@ -4,13 +4,15 @@ package chart
 
 import (
 	"context"
+	"fmt"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // cacheObject is a kernel cache, a TrustPolicy, a PartitionPolicy or an AcceleratorStack.
@@ -122,12 +124,8 @@ func testKernelCacheRights(t *testing.T, server *apiServer) {
 		{"fettle-admin", "update", "acceleratorstacks", false},
 	} {
 		// The API server hears of a new binding a moment later.
-		deadline := time.Now().Add(30 * time.Second)
-		for may(t, server, test.user, "kernels", test.verb, test.resource, "") != test.want {
-			if time.Now().After(deadline) {
-				t.Errorf("%s may %s %s: %v, want %v", test.user, test.verb, test.resource, !test.want, test.want)
-				break
-			}
-		}
+		check.Eventually(t, fmt.Sprintf("%s may %s %s: %v", test.user, test.verb, test.resource, test.want), func() bool {
+			return may(t, server, test.user, "kernels", test.verb, test.resource, "") == test.want
+		})
 	}
 }

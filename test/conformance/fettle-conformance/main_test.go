@@ -80,6 +80,7 @@ func TestCommand(t *testing.T) {
 	if err == nil || !strings.Contains(stderr.String(), "/no/such/file") {
 		t.Errorf("error %v, output %q", err, &stderr)
 	}
+	// fragile: sleep does not end before, so that no limit is too short
 	if err := command("sleep 60", time.Millisecond, io.Discard)(t.Context()); err == nil || !strings.Contains(err.Error(), "deadline") {
 		t.Errorf("error %v, want that of the deadline", err)
 	}

@@ -95,7 +95,7 @@ func (l simulated) eventSet() (gonvml.EventSet, gonvml.Return) {
 			if left <= 0 {
 				return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
 			}
-			time.Sleep(min(left, pause))
+			<-time.After(min(left, pause))
 		}
 	}
 	return filled(&mock.EventSet{WaitFunc: wait, FreeFunc: func() gonvml.Return { return gonvml.SUCCESS }}), gonvml.SUCCESS

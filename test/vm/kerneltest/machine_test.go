@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/vm/internal/guest"
 )
 
@@ -136,14 +136,10 @@ func (m machine) toVFIO(address string) {
 	})
 }
 
-// await looks until ok, for at most ten seconds.
+// await looks until ok.
 func (m machine) await(what string, ok func() bool) {
 	m.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			m.Fatalf("%s: not within ten seconds", what)
-		}
-	}
+	check.Eventually(m, what, ok)
 }
 
 // exists says whether there is a file.

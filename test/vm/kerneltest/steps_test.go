@@ -27,7 +27,7 @@ const (
 	claimUID = "1e7d5f5a-3c1f-4b62-8d6b-0d5a0f0e7c11"
 	thisBoot = "this boot"
 	// stepWait is short: tests wait for it to pass.
-	stepWait = 2 * time.Second
+	stepWait = 5 * time.Second
 )
 
 func bindKinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {

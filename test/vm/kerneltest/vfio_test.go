@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Calls of VFIO (include/uapi/linux/vfio.h): _IO(';', 100 + n).
@@ -117,7 +118,7 @@ func TestHeldDevice(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Errorf("a device that is open was unbound: %v", err)
-	case <-time.After(3 * time.Second):
+	case <-time.After(3 * time.Second): // fragile: the kernel does not tell that it waits, and a shorter time only sees less
 	}
 	for _, f := range []*os.File{device, groupFile, container} {
 		must(t, f.Close())
@@ -125,7 +126,7 @@ func TestHeldDevice(t *testing.T) {
 	select {
 	case err := <-ended:
 		must(t, err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(check.Patience):
 		t.Fatal("the device is free, and unbinding it does not end")
 	}
 	// For the cleanup, which unbinds it again.

@@ -78,10 +78,10 @@ func TestOnPlainDirectories(t *testing.T) {
 	if err := os.Remove(procs); err != nil {
 		t.Fatal(err)
 	}
-	if err := hs.Remove("/ft-x", time.Second); err != nil || len(hs.Left("/ft-x")) != 0 {
+	if err := hs.Remove("/ft-x", time.Minute); err != nil || len(hs.Left("/ft-x")) != 0 {
 		t.Errorf("remove: %v, left %v", err, hs.Left("/ft-x"))
 	}
-	if err := hs.Kill("/ft-x", time.Second); err != nil {
+	if err := hs.Kill("/ft-x", time.Minute); err != nil {
 		t.Errorf("kill a group that does not exist: %v", err)
 	}
 }
