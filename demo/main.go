@@ -14,10 +14,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/fettle-dev/fettle/demo/internal/play"
+	"github.com/fettle-dev/fettle/test/again"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -85,10 +87,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintln(stderr, "demo:", err)
 		return exitFailed
 	}
-	for _, r := range results {
-		if r.Err != nil {
-			return exitFailed
-		}
+	if slices.ContainsFunc(results, func(r result) bool { return r.Err != nil }) {
+		return exitFailed
 	}
 	return 0
 }
@@ -115,6 +115,11 @@ func demo(ctx context.Context, o options, environ []string, stdout io.Writer) (r
 	if err := h.Tools(ctx); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err == nil {
+			err = again.Write(stdout, h.Stage, repeatable(h.Config, results))
+		}
+	}()
 	defer func() { err = errors.Join(err, leave(ctx, h, o.keep, stdout)) }()
 	times, err := prepare(ctx, h, stdout)
 	if err != nil {

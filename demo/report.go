@@ -3,13 +3,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/fettle-dev/fettle/demo/internal/play"
+	"github.com/fettle-dev/fettle/test/again"
+	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // result is what became of a scenario.
@@ -44,6 +48,28 @@ func (r result) reason() string {
 		return string(line[:most]) + "…"
 	}
 	return string(line)
+}
+
+// repeatable are the scenarios that failed and may run once more; none where one left something behind.
+func repeatable(c harness.Config, results []result) []again.Spec {
+	var specs []again.Spec
+	for _, r := range results {
+		if errors.Is(r.Err, play.ErrClear) {
+			return nil
+		}
+		if r.Err == nil {
+			continue
+		}
+		where := "demo/" + r.Scenario.Name
+		if step := (*play.StepError)(nil); errors.As(r.Err, &step) {
+			where += fmt.Sprintf("/expect:%d", step.Step.Line)
+		}
+		specs = append(specs, again.Spec{
+			Name: r.Scenario.Name, Where: where, Why: again.Line(r.Err.Error()), Focus: "^" + again.Pattern(r.Scenario.Name) + `\z`,
+			Artifacts: filepath.Join(c.Artifacts("demo"), r.Scenario.Name),
+		})
+	}
+	return specs
 }
 
 // report prints a line a scenario, and how long everything took.

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/fettle-dev/fettle/demo/internal/play"
 	"github.com/fettle-dev/fettle/demo/internal/script"
+	"github.com/fettle-dev/fettle/test/again"
+	"github.com/fettle-dev/fettle/test/harness"
 )
 
 func TestReport(t *testing.T) {
@@ -31,6 +34,31 @@ SKIP  03-old   Old   0.0 s  needs Kubernetes 1.36: it is new
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+func TestRepeatable(t *testing.T) {
+	bad := result{
+		Scenario: play.Scenario{Name: "02-bad"},
+		Err:      &play.StepError{Step: script.Step{Verb: "running", Line: 7}, Err: errors.New("saw\n  this")},
+	}
+	early := result{Scenario: play.Scenario{Name: "04-early"}, Err: errors.New("no namespace")}
+	config := harness.Config{Cache: "cache", Stage: "test-demo"}
+	got := repeatable(config, []result{{Scenario: play.Scenario{Name: "01-good"}}, bad, {Skipped: "too old"}, early})
+	want := []again.Spec{
+		{
+			Name: "02-bad", Where: "demo/02-bad/expect:7", Why: bad.Err.Error(), Artifacts: "cache/demo-failed/test-demo/02-bad",
+			Focus: `^02-bad\z`,
+		},
+		{Name: "04-early", Where: "demo/04-early", Why: "no namespace", Artifacts: "cache/demo-failed/test-demo/04-early", Focus: `^04-early\z`},
+	}
+	want[0].Why = again.Line(want[0].Why)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	left := result{Scenario: play.Scenario{Name: "03-left"}, Err: fmt.Errorf("%w: busy", play.ErrClear)}
+	if got := repeatable(config, []result{bad, left}); len(got) > 0 {
+		t.Errorf("beside a scenario that left something behind, %+v run once more", got)
 	}
 }
 

@@ -215,7 +215,7 @@ func playAll(ctx context.Context, h *harness.Harness, scenarios []play.Scenario,
 			if r.Err == nil {
 				return nil
 			}
-			dir := filepath.Join(h.Cache, "demo-failed", s.Name)
+			dir := filepath.Join(h.Artifacts("demo"), s.Name)
 			fmt.Fprintf(stdout, "  %v\n  more about it: %s\n", r.Err, dir)
 			return h.Dump(context.WithoutCancel(ctx), dir)
 		})

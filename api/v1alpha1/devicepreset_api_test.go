@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/crd"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestAPI gives every spec that Validate is tested with to a real API server: what one refuses, the other has to.
@@ -73,6 +75,10 @@ func server(t *testing.T, flags map[string]string, names ...string) client.Clien
 		if err := crd.Apply(t.Context(), c, d, "test"); err != nil {
 			t.Fatal(err)
 		}
+		check.Eventually(t, d.Name+" is served", func() bool {
+			_, err := c.RESTMapper().KindFor(schema.ParseGroupResource(d.Name).WithVersion(d.Versions[0]))
+			return err == nil
+		})
 	}
 	return c
 }

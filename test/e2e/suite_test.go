@@ -34,6 +34,8 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/again"
+	"github.com/fettle-dev/fettle/test/e2e/repeat"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
@@ -70,7 +72,7 @@ func TestE2E(t *testing.T) {
 		process := fmt.Sprintf("-%d", suite.ParallelProcess)
 		config.Name, config.State = config.Name+process, config.State+process
 	}
-	artifacts = filepath.Join(config.Cache, "e2e", "artifacts")
+	artifacts = config.Artifacts("e2e")
 	h, older = harness.New(config, GinkgoWriter), config.Emulate != ""
 	err = h.Check(t.Context())
 	switch {
@@ -132,11 +134,15 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 	if !CurrentSpecReport().Failed() {
 		return
 	}
-	name := strings.Trim(unsafe.ReplaceAllString(CurrentSpecReport().LeafNodeText, "-"), "-")
-	if err := h.Dump(ctx, filepath.Join(artifacts, name)); err != nil {
+	if err := h.Dump(ctx, artifactsOf(CurrentSpecReport())); err != nil {
 		AddReportEntry("some of what explains the failure could not be had", err)
 	}
 }, NodeTimeout(2*time.Minute))
+
+// artifactsOf is where the failure of a spec leaves what explains it.
+func artifactsOf(report SpecReport) string {
+	return filepath.Join(artifacts, strings.Trim(unsafe.ReplaceAllString(report.LeafNodeText, "-"), "-"))
+}
 
 // A line for each spec as it ends, so that a run that is cut off shows how far it came and where its time went.
 var _ = ReportAfterEach(func(report SpecReport) {
@@ -146,6 +152,11 @@ var _ = ReportAfterEach(func(report SpecReport) {
 	if report.Failed() {
 		fmt.Fprintf(os.Stdout, "FAILED: %s: %s\n", report.FullText(), whyFailed(report))
 	}
+})
+
+// Specs that failed are named to tools/stages after all else, which has those that may run once more.
+var _ = ReportAfterSuite("specs that may run once more", func(report Report) {
+	Expect(again.Write(os.Stdout, h.Stage, repeat.Specs(report, h.Root, artifactsOf))).To(Succeed())
 })
 
 // whyFailed is in one line what a spec was doing when it failed, where and why: the report's own lines are far above the end of a long run.

@@ -3,6 +3,7 @@
 package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/again"
 )
 
 // Config says where things are and what the cluster is like.
@@ -27,6 +30,8 @@ type Config struct {
 	// Nodes is how many nodes the cluster has. Emulate is the Kubernetes minor whose API it has, "" for the newest.
 	Nodes   int
 	Emulate string
+	// Stage is the target of the Makefile that tools/stages makes; "" by hand.
+	Stage string
 	// Patience is how many times longer than usual to wait for what must come; 0 is 1.
 	Patience int
 }
@@ -41,7 +46,7 @@ func ConfigFrom(root string, environ []string) Config {
 	}
 	c := Config{
 		Root: root, Cache: env["FETTLE_CACHE"], Images: env["FETTLE_IMAGES"], Version: env["FETTLE_VERSION"], Emulate: env["EMULATE"],
-		Nodes: 1, Name: "fettle",
+		Nodes: 1, Name: "fettle", Stage: env[again.Stage],
 	}
 	// What is no number is 0.
 	c.Patience, _ = strconv.Atoi(env["FETTLE_PATIENCE"])
@@ -54,6 +59,12 @@ func ConfigFrom(root string, environ []string) Config {
 	}
 	c.State = filepath.Join(c.Cache, "cluster")
 	return c
+}
+
+// Artifacts is where a suite leaves what explains its failures. Each stage has a directory, which no later stage empties; that of a
+// spec's second run is inside it.
+func (c Config) Artifacts(suite string) string {
+	return filepath.Join(c.Cache, suite+"-failed", cmp.Or(c.Stage, "by-hand"))
 }
 
 // Repository finds the repository's root from the working directory upwards.

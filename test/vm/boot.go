@@ -138,7 +138,7 @@ func (o *options) job(k kernel.Kernel) (guest.Job, error) {
 			return guest.Job{}, usageError{errors.New("-cluster needs FETTLE_CACHE")}
 		}
 		// What the demo and the end-to-end suite leave of a failure.
-		job.Results = []string{filepath.Join(job.Cache, "demo-failed"), filepath.Join(job.Cache, "e2e", "artifacts")}
+		job.Results = []string{filepath.Join(job.Cache, "demo-failed"), filepath.Join(job.Cache, "e2e-failed")}
 	}
 	return job, nil
 }

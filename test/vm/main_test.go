@@ -51,7 +51,7 @@ func TestJob(t *testing.T) {
 		Args: []string{"sh", "-c", "true"}, Dir: dir, Cache: "/repository/.cache",
 		Modules: "/kernel/lib/modules", Load: append(deviceModules(), clusterModules()...),
 		Env:     []string{"HOME=/root", "TMPDIR=/var/tmp", "GIVEN=from here", "OWN=a=b", "PATH=/opt/bin"},
-		Results: []string{"/repository/.cache/demo-failed", "/repository/.cache/e2e/artifacts"},
+		Results: []string{"/repository/.cache/demo-failed", "/repository/.cache/e2e-failed"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

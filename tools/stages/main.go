@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command stages makes targets of the Makefile one after the other: go run ./tools/stages MAKE TARGET...
+// Command stages makes targets of the Makefile one after the other: go run ./tools/stages -report FILE MAKE TARGET...
 //
 // It says when each target begins and how long it took, so that a run that is cut off shows where its time went, and lists at its end what
 // took longest: the targets, and the slowest tests among all that they ran; and why tests failed, where only the end of a log is kept.
+//
+// A spec of the API tests, of the demo or of the end-to-end tests that failed runs once more, alone, at the end of its target. If it
+// passes, the run goes on, and its last lines and its report name the spec. No other test runs twice.
 package main
 
 import (
-	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,50 +19,111 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/again"
 )
 
 func main() {
-	if len(os.Args) < 3 {
-		fmt.Fprintln(os.Stderr, "usage: stages MAKE TARGET...")
+	r := run{out: os.Stdout}
+	flag.StringVar(&r.file, "report", "", "`file` for the results as JSON")
+	flag.Parse()
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "usage: stages [-report FILE] MAKE TARGET...")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2:], os.Stdout); err != nil {
+	r.program = flag.Arg(0)
+	r.report.Commit = commit()
+	if err := r.all(flag.Args()[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "stages:", err)
 		os.Exit(1)
 	}
 }
 
-// took is how long a target or one of its tests took.
-type took struct {
-	stage, name string
-	time        time.Duration
+// commit is what is tested, with "-dirty" where files differ from it; empty outside a repository.
+func commit() string {
+	name, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
 }
 
-// run makes the targets until one fails, and lists what took longest in either case.
-func run(program string, targets []string, out io.Writer) error {
-	say := func(format string, args ...any) {
-		fmt.Fprintf(out, "== %s %s\n", time.Now().UTC().Format(time.TimeOnly), fmt.Sprintf(format, args...))
-	}
-	var stages, tests []took
-	var failed []string
-	defer func() {
-		list(out, stages, tests)
-		if len(failed) > 0 {
-			fmt.Fprintln(out, "== what failed:\n"+strings.Join(failed, "\n"))
-		}
-	}()
+// run makes targets by a program. It tells a person on out what becomes of them, and other programs in a file.
+type run struct {
+	program, file string
+	out           io.Writer
+	report        report
+	tests         []took
+}
+
+// mostFlaky is how many specs of a run may fail at first. More are no chance.
+const mostFlaky = 2
+
+func (r *run) say(format string, args ...any) {
+	fmt.Fprintf(r.out, "== %s %s\n", time.Now().UTC().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// all makes the targets until one fails, and says in either case what took longest, what failed and what failed at first.
+func (r *run) all(targets []string) (err error) {
+	r.report.Begin = time.Now().UTC().Truncate(time.Second)
 	for _, target := range targets {
-		say("%s begins", target)
-		begin := time.Now()
-		printed, err := makeTarget(program, target, out)
-		stages = append(stages, took{stage: target, time: time.Since(begin)})
-		tests = append(tests, printed.tests...)
-		if err != nil {
-			failed = printed.failed
-			say("%s failed after %.0f s", target, time.Since(begin).Seconds())
-			return fmt.Errorf("make %s: %w", target, err)
+		if err = r.target(target); err != nil {
+			break
 		}
-		say("%s took %.0f s", target, time.Since(begin).Seconds())
+	}
+	r.report.Passed = err == nil
+	err = errors.Join(err, r.report.write(r.file))
+	list(r.out, r.report.Stages, r.tests)
+	if len(r.report.Failed) > 0 {
+		fmt.Fprintln(r.out, "== what failed:\n"+strings.Join(r.report.Failed, "\n"))
+	}
+	for _, f := range r.report.Flaky {
+		fmt.Fprintln(r.out, f)
+	}
+	return err
+}
+
+// target makes one target, and once more for each spec that may.
+func (r *run) target(target string) error {
+	r.say("%s begins", target)
+	begin := time.Now()
+	printed, err := r.make(target, target)
+	r.tests = append(r.tests, printed.tests...)
+	if err != nil {
+		err = r.repeat(target, printed, err)
+	}
+	seconds := time.Since(begin).Seconds()
+	r.report.Stages = append(r.report.Stages, stage{Name: target, Seconds: seconds, Passed: err == nil})
+	if err != nil {
+		r.say("%s failed after %.0f s", target, seconds)
+		return fmt.Errorf("make %s: %w", target, err)
+	}
+	r.say("%s took %.0f s", target, seconds)
+	return nil
+}
+
+// repeat makes a target that failed once more for each of its specs that failed, alone. It returns why the target failed all the same.
+func (r *run) repeat(target string, first *reader, err error) error {
+	specs := first.repeatable()
+	if len(specs) > 0 && len(r.report.Flaky)+len(specs) > mostFlaky {
+		err = fmt.Errorf("%w; none runs once more, as more than %d specs failed in this run", err, mostFlaky)
+		specs = nil
+	}
+	if len(specs) == 0 {
+		r.report.Failed = first.failed
+		return err
+	}
+	for _, s := range specs {
+		r.say("%s runs once more, alone: %s", target, s.Name)
+		second, err := r.make(target, target+again.Suffix, "PROCS=1", "AGAIN="+s.Focus, "PACKAGE="+s.Package)
+		if err == nil && !second.passed[s.Name] {
+			err = fmt.Errorf("%s did not run once more", s.Name)
+		}
+		if err != nil {
+			r.report.Failed = slices.Concat(first.failed, second.failed)
+			return err
+		}
+		r.report.Flaky = append(r.report.Flaky, flaky{Stage: target, Spec: s})
 	}
 	return nil
 }
@@ -67,11 +131,11 @@ func run(program string, targets []string, out io.Writer) error {
 // jsonFlag is the variable of the Makefile that has "go test" print events, which tell how long each test took.
 const jsonFlag = "GOTEST_JSON=-json"
 
-// makeTarget makes a target, shows what it prints, and returns the reader of it, which knows the tests that ran.
-func makeTarget(program, target string, out io.Writer) (*reader, error) {
-	printed := &reader{out: out, stage: target, output: map[string][]string{}}
-	command := exec.Command(program, target) //nolint:gosec // the Makefile names both
-	command.Env = append(os.Environ(), jsonFlag)
+// make makes a target, shows what it prints, and returns the reader of it, which knows the tests that ran.
+func (r *run) make(target, stage string, variables ...string) (*reader, error) {
+	printed := newReader(target, r.out)
+	command := exec.Command(r.program, append([]string{target}, variables...)...) //nolint:gosec // the Makefile names both
+	command.Env = append(os.Environ(), jsonFlag, again.Stage+"="+stage)
 	command.Stdout, command.Stderr = printed, printed
 	// A process that a target leaves running keeps the output open.
 	command.WaitDelay = time.Second
@@ -81,49 +145,4 @@ func makeTarget(program, target string, out io.Writer) (*reader, error) {
 	}
 	printed.flush()
 	return printed, err
-}
-
-// slowest is how many tests are listed.
-const slowest = 10
-
-// list prints the stages and the slowest tests, longest first.
-func list(out io.Writer, stages, tests []took) {
-	sortLongest(stages)
-	total := time.Duration(0)
-	for _, s := range stages {
-		total += s.time
-	}
-	fmt.Fprintf(out, "== %.0f s in all, by target:\n", total.Seconds())
-	for _, s := range stages {
-		fmt.Fprintf(out, "%7.1f s  %s\n", s.time.Seconds(), s.stage)
-	}
-	if len(tests) == 0 {
-		return
-	}
-	fmt.Fprintln(out, "== the slowest tests:")
-	for _, t := range longest(tests, slowest) {
-		fmt.Fprintf(out, "%7.1f s  %s: %s\n", t.time.Seconds(), t.stage, t.name)
-	}
-}
-
-func sortLongest(all []took) {
-	slices.SortStableFunc(all, func(a, b took) int { return cmp.Compare(b.time, a.time) })
-}
-
-// longest returns the n slowest tests. A test is left out where one of its own subtests is among them.
-func longest(tests []took, n int) []took {
-	all := slices.Clone(tests)
-	sortLongest(all)
-	for {
-		top := all[:min(n, len(all))]
-		i := slices.IndexFunc(top, func(t took) bool {
-			return slices.ContainsFunc(top, func(sub took) bool {
-				return sub.stage == t.stage && strings.HasPrefix(sub.name, t.name+"/")
-			})
-		})
-		if i < 0 {
-			return top
-		}
-		all = slices.Delete(all, i, i+1)
-	}
 }

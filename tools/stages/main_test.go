@@ -38,7 +38,7 @@ func TestRun(t *testing.T) {
 	*) echo "made $1 with $GOTEST_JSON";;
 	esac`)
 	var out bytes.Buffer
-	err := run(program, []string{"one", "two", "three"}, &out)
+	err := (&run{program: program, out: &out}).all([]string{"one", "two", "three"})
 	if err == nil || !strings.Contains(err.Error(), "make two: exit status 3") {
 		t.Errorf("error %v", err)
 	}
@@ -59,7 +59,7 @@ func TestRun(t *testing.T) {
 // TestRunLeavesBehind: what a target started and left does not hold the next one up.
 func TestRunLeavesBehind(t *testing.T) {
 	program := script(t, `sleep 300 & echo $! > "$(dirname "$0")/pid"`)
-	if err := run(program, []string{"one"}, &bytes.Buffer{}); err != nil {
+	if err := (&run{program: program, out: &bytes.Buffer{}}).all([]string{"one"}); err != nil {
 		t.Error(err)
 	}
 	pid, err := os.ReadFile(filepath.Join(filepath.Dir(program), "pid"))
@@ -69,7 +69,8 @@ func TestRunLeavesBehind(t *testing.T) {
 	if _, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(pid)))); err != nil {
 		t.Errorf("the run ended after what the target left behind: %v", err)
 	}
-	if err := run(script(t, "kill "+strings.TrimSpace(string(pid))), []string{"end"}, &bytes.Buffer{}); err != nil {
+	kill := run{program: script(t, "kill "+strings.TrimSpace(string(pid))), out: &bytes.Buffer{}}
+	if err := kill.all([]string{"end"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -102,7 +103,7 @@ func TestReader(t *testing.T) {
 		"the end",
 	}, "\n")
 	var out bytes.Buffer
-	r := &reader{out: &out, stage: "test", output: map[string][]string{}}
+	r := newReader("test", &out)
 	for len(text) > 0 { // in pieces, as from a pipe
 		n := min(7, len(text))
 		if _, err := r.Write([]byte(text[:n])); err != nil {
@@ -128,7 +129,7 @@ goroutine 1 [running]
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 	r.output["p T"] = slices.Repeat([]string{"x\n"}, 40)
-	if got := r.show("p T"); len(got) != 31 || got[10] != "[10 lines more]" {
+	if got := cut(r.show("p T")); len(got) != 31 || got[10] != "[10 lines more]" {
 		t.Errorf("of 40 lines: %q", got)
 	}
 	if diff := cmp.Diff([]string{

@@ -12,7 +12,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/again"
 )
+
+// module is what the packages of the repository begin with.
+const module = "github.com/fettle-dev/fettle/"
 
 // event is a line of "go test -json" (go doc test2json).
 type event struct {
@@ -31,6 +36,28 @@ type reader struct {
 	rest []byte
 	// output is what a test that runs has printed, by package and test.
 	output map[string][]string
+	// started are the packages whose tests run, broken the tests that failed, by package, and passed the names of specs that passed.
+	started map[string]bool
+	broken  map[string][]failedTest
+	passed  map[string]bool
+	// specs are those that failed and may run once more, unless final is set: something else failed too.
+	specs []again.Spec
+	final bool
+}
+
+func newReader(stage string, out io.Writer) *reader {
+	return &reader{
+		out: out, stage: stage, output: map[string][]string{}, started: map[string]bool{}, broken: map[string][]failedTest{},
+		passed: map[string]bool{},
+	}
+}
+
+// repeatable are the specs that run once more: all that failed, or none.
+func (r *reader) repeatable() []again.Spec {
+	if r.final {
+		return nil
+	}
+	return r.specs
 }
 
 // Write implements io.Writer.
@@ -46,12 +73,13 @@ func (r *reader) Write(data []byte) (int, error) {
 	}
 }
 
-// flush takes what has no end of line, and shows the output of tests that never ended.
+// flush takes what has no end of line, and shows the output of tests that never ended. Where there are such tests, the target was cut off.
 func (r *reader) flush() {
 	if len(r.rest) > 0 {
 		r.line(string(r.rest))
 		r.rest = nil
 	}
+	r.final = r.final || len(r.started) > 0
 	for key := range r.output {
 		r.show(key)
 	}
@@ -59,6 +87,10 @@ func (r *reader) flush() {
 
 func (r *reader) line(line string) {
 	var e event
+	if s, ok := again.Read(line); ok {
+		r.specs = append(r.specs, s)
+		return
+	}
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
 		fmt.Fprintln(r.out, line)
 		r.text(line)
@@ -66,6 +98,8 @@ func (r *reader) line(line string) {
 	}
 	key := e.Package + " " + e.Test
 	switch e.Action {
+	case "start":
+		r.started[e.Package] = true
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "output":
@@ -73,17 +107,35 @@ func (r *reader) line(line string) {
 			r.output[key] = append(r.output[key], e.Output)
 		} else if e.Output != "PASS\n" {
 			fmt.Fprint(r.out, e.Output)
+			r.final = r.final || crash.MatchString(e.Output)
 		}
 	case "fail":
-		r.failed = append(r.failed, r.show(key)...)
-		r.add(e)
+		shown := r.show(key)
+		r.failed = append(r.failed, cut(shown)...)
+		if e.Test != "" {
+			r.broken[e.Package] = append(r.broken[e.Package], failedTest{name: e.Test, lines: shown})
+		}
+		r.end(e)
 	case "pass", "skip":
 		delete(r.output, key)
-		r.add(e)
+		r.end(e)
 	}
 }
 
-// show prints what a test printed, and returns the first and the last lines of it: the reason may be at either end.
+// end keeps what became of a test, or of a package.
+func (r *reader) end(e event) {
+	r.add(e)
+	r.passed[strings.TrimPrefix(e.Package, module)+"."+e.Test] = e.Action == "pass"
+	if e.Test != "" {
+		return
+	}
+	delete(r.started, e.Package)
+	if e.Action == "fail" {
+		r.packageFailed(e.Package)
+	}
+}
+
+// show prints what a test printed, and returns it.
 func (r *reader) show(key string) []string {
 	var shown []string
 	for _, text := range r.output[key] {
@@ -93,12 +145,17 @@ func (r *reader) show(key string) []string {
 		}
 	}
 	delete(r.output, key)
-	const first, last = 10, 20
-	if left := len(shown) - first - last; left > 0 {
-		cut := fmt.Sprintf("[%d lines more]", left)
-		shown = slices.Concat(shown[:first], []string{cut}, shown[first+left:])
-	}
 	return shown
+}
+
+// cut returns the first and the last lines of what a test printed: the reason may be at either end.
+func cut(lines []string) []string {
+	const first, last = 10, 20
+	left := len(lines) - first - last
+	if left <= 0 {
+		return lines
+	}
+	return slices.Concat(lines[:first], []string{fmt.Sprintf("[%d lines more]", left)}, lines[first+left:])
 }
 
 // add keeps a test or a subtest. What is deeper counts as its parent's.
@@ -109,7 +166,7 @@ func (r *reader) add(e event) {
 }
 
 func (r *reader) keep(name string, seconds float64) {
-	name = strings.TrimPrefix(name, "github.com/fettle-dev/fettle/")
+	name = strings.TrimPrefix(name, module)
 	r.tests = append(r.tests, took{stage: r.stage, name: name, time: time.Duration(seconds * float64(time.Second))})
 }
 
@@ -117,11 +174,11 @@ var (
 	// verbose is a test's end in the output of "go test -v".
 	verbose = regexp.MustCompile(`^\s*--- [A-Z]+: (\S+) \(([0-9.]+)s\)$`)
 	// spec is a line that the end-to-end suite prints for each of its specs.
-	spec = regexp.MustCompile(`^[^0-9]*[0-9:]{8} (?:passed|failed|timedout|panicked) +([0-9.]+) s  (.+)$`)
+	spec = regexp.MustCompile(`^[^0-9]*[0-9:]{8} (passed|failed|timedout|panicked) +([0-9.]+) s  (.+)$`)
 	// why is a line that the end-to-end suite prints for a spec that failed.
 	why = regexp.MustCompile(`^\W*(?:S\W*)?FAILED: (.+)$`)
 	// scenario is a line that the demo prints for each of its scenarios.
-	scenario = regexp.MustCompile(`^(?:PASS|FAIL) (\S+) \(([0-9.]+) s\)$`)
+	scenario = regexp.MustCompile(`^(PASS|FAIL) (\S+) \(([0-9.]+) s\)$`)
 )
 
 // text keeps what a line says of a test that is not run with -json.
@@ -133,9 +190,11 @@ func (r *reader) text(line string) {
 	if m := verbose.FindStringSubmatch(line); m != nil {
 		name, seconds = m[1], m[2]
 	} else if m := spec.FindStringSubmatch(line); m != nil {
-		name, seconds = "TestE2E/"+m[2], m[1]
+		name, seconds = "TestE2E/"+m[3], m[2]
+		r.passed[m[3]] = m[1] == "passed"
 	} else if m := scenario.FindStringSubmatch(line); m != nil {
-		name, seconds = m[1], m[2]
+		name, seconds = m[2], m[3]
+		r.passed[name] = m[1] == "PASS"
 	}
 	if s, err := strconv.ParseFloat(seconds, 64); err == nil {
 		r.keep(name, s)

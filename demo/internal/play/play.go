@@ -77,8 +77,14 @@ func Play(ctx context.Context, h *harness.Harness, s Scenario, look string, keep
 	if err != nil && keep || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, st.clear(ctx))
+	if cleared := st.clear(ctx); cleared != nil {
+		return errors.Join(err, fmt.Errorf("%w: %w", ErrClear, cleared))
+	}
+	return err
 }
+
+// ErrClear is the fault of a scenario whose objects could not be taken away.
+var ErrClear = errors.New("take away what the scenario made")
 
 func (st *stage) play(ctx context.Context) error {
 	for _, written := range st.Script.Steps {
