@@ -5,7 +5,6 @@ package kernelcaches
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -26,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -361,7 +361,7 @@ func TestOneReason(t *testing.T) {
 	got := message(page)
 	want(t, "a page", page, "False RegistryUnavailable", "Unknown NotResolved", "False RegistryUnavailable", v1alpha1.CachePending)
 	closed := s.object(repo + ":v1")
-	nobody := closedPort(t)
+	nobody := check.ClosedAddress(t)
 	closed.Spec.Image = nobody + "/" + repo + ":v1"
 	if other := strings.ReplaceAll(message(closed), nobody, s.Host); other != got {
 		t.Errorf("a page: %s\na closed port: %s", got, other)
@@ -377,15 +377,4 @@ func TestOneReason(t *testing.T) {
 	if m := message(object{cluster.Common(), "fettle"}); !strings.Contains(words(m), "404") {
 		t.Errorf("the administrator reads %s", m)
 	}
-}
-
-// closedPort is an address at which nothing listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() //nolint:errcheck // it was not used
-	return l.Addr().String()
 }

@@ -240,30 +240,30 @@ func (p *typed) findBubbles() {
 	}
 }
 
-// entering lists the parameters of a function that are functions which it calls, and only in a bubble.
+// entering lists the parameters of a function that it names only in a bubble: the functions among them run there.
 func (p *typed) entering(f *ast.FuncDecl) map[int]bool {
 	result := map[int]bool{}
 	index := 0
 	for _, field := range f.Type.Params.List {
+		_, callable := field.Type.(*ast.FuncType)
 		for _, name := range field.Names {
-			o, in, out := p.info.Defs[name], 0, 0
-			if _, ok := field.Type.(*ast.FuncType); ok {
-				ast.Inspect(f.Body, func(n ast.Node) bool {
-					if ident, ok := n.(*ast.Ident); ok && p.info.Uses[ident] == o {
-						if p.inBubble(ident) {
-							in++
-						} else {
-							out++
-						}
-					}
-					return true
-				})
-			}
-			if in > 0 && out == 0 {
+			if callable && p.onlyInBubbles(f.Body, p.info.Defs[name]) {
 				result[index] = true
 			}
 			index++
 		}
 	}
 	return result
+}
+
+// onlyInBubbles says whether something is named below a node, and only in bubbles.
+func (p *typed) onlyInBubbles(n ast.Node, o types.Object) bool {
+	inside, outside := false, false
+	ast.Inspect(n, func(n ast.Node) bool {
+		if ident, ok := n.(*ast.Ident); ok && p.info.Uses[ident] == o {
+			inside, outside = inside || p.inBubble(ident), outside || !p.inBubble(ident)
+		}
+		return true
+	})
+	return inside && !outside
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -324,10 +323,7 @@ func TestOneReason(t *testing.T) {
 	n.registry.Around(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 	n.cache("team-a", "add", image, digest)
 	_, page := n.decide("team-a", "claim", named)
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	n.must(err)
-	nobody := l.Addr().String()
-	n.must(l.Close())
+	nobody := check.ClosedAddress(t)
 	n.cache("team-a", "add", nobody+"/team/add:v1", digest, func(c *v1alpha1.GPUKernelCache) { c.Generation = 2 })
 	_, closed := n.decide("team-a", "claim", named)
 	if !IsNotReady(page) || !IsNotReady(closed) || page.Error() != strings.ReplaceAll(closed.Error(), nobody, n.registry.Host) {

@@ -102,7 +102,7 @@ func startPrometheus(ctx context.Context) *prometheus.Server {
 			targets = append(targets, target)
 		}
 	}
-	server, err := prometheus.Start(ctx, program, dir, filepath.Join(h.Root, "deployments/helm/fettle/files/rules.yaml"), targets)
+	server, err := prometheus.Start(program, dir, filepath.Join(h.Root, "deployments/helm/fettle/files/rules.yaml"), targets)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { AddReportEntry("the log of Prometheus", server.Stop()) })
 	return server

@@ -9,12 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,13 +36,34 @@ type Target struct {
 
 // Server is a running Prometheus.
 type Server struct {
-	base    string
 	command *exec.Cmd
-	log     bytes.Buffer
+	log     record
 }
 
+// record is what a program has logged so far.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// listens is the line of the log that says which port Prometheus got.
+var listens = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+
 // Start runs a program of Prometheus in a directory of its own until Stop. The rules are a file.
-func Start(ctx context.Context, program, dir, rules string, targets []Target) (*Server, error) {
+func Start(program, dir, rules string, targets []Target) (*Server, error) {
 	config, err := configuration(rules, targets)
 	if err != nil {
 		return nil, err
@@ -50,13 +72,9 @@ func Start(ctx context.Context, program, dir, rules string, targets []Target) (*
 	if err := os.WriteFile(path, config, 0o600); err != nil {
 		return nil, err
 	}
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{base: "http://" + address}
+	s := &Server{}
 	s.command = exec.Command(program, "--config.file="+path, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--log.level=warn")
+		"--web.listen-address=127.0.0.1:0", "--log.level=info")
 	s.command.Dir, s.command.Stdout, s.command.Stderr = dir, &s.log, &s.log
 	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.command.Start(); err != nil {
@@ -78,9 +96,13 @@ type Sample struct {
 	Value  [2]any
 }
 
-// Query evaluates an expression now.
+// Query evaluates an expression now. It fails until Prometheus listens.
 func (s *Server) Query(ctx context.Context, expr string) ([]Sample, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+"/api/v1/query?query="+url.QueryEscape(expr), nil)
+	address := listens.FindStringSubmatch(s.log.String())
+	if address == nil {
+		return nil, errors.New("ask Prometheus: it does not listen yet")
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address[1]+"/api/v1/query?query="+url.QueryEscape(expr), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +149,4 @@ func configuration(rules string, targets []Target) ([]byte, error) {
 		"global":     map[string]string{"scrape_interval": interval.String(), "evaluation_interval": interval.String()},
 		"rule_files": []string{rules}, "scrape_configs": scrapes,
 	})
-}
-
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
 }

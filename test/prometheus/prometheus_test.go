@@ -36,7 +36,7 @@ func TestLabels(t *testing.T) {
 	t.Cleanup(metrics.Close)
 	rules, err := filepath.Abs("../../deployments/helm/fettle/files/rules.yaml")
 	must(t, err)
-	s, err := Start(t.Context(), program, t.TempDir(), rules, []Target{{
+	s, err := Start(program, t.TempDir(), rules, []Target{{
 		Job: "fettle-system/fettle-kubeletplugin", URL: metrics.URL + "/metrics",
 		Labels: map[string]string{"node": "n1", "namespace": "fettle-system", "pod": "fettle-kubeletplugin-x", "container": "plugin"},
 	}})

@@ -41,7 +41,7 @@ func New(c plan.Cluster) (*Client, error) {
 	}
 	// No proxy: the address exists on this machine only.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}
-	return &Client{server: c.Server, http: &http.Client{Transport: transport, Timeout: c.Patient(2 * time.Second)}}, nil
+	return &Client{server: c.Server, http: &http.Client{Transport: transport, Timeout: c.Patient(10 * time.Second)}}, nil
 }
 
 // Ready tells whether the API server serves.

@@ -68,7 +68,7 @@ func (hs Hierarchies) Kill(group string, limit time.Duration) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("cgroup %s still has processes %v after SIGKILL and %s", group, pids, limit)
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 
@@ -84,7 +84,7 @@ func (hs Hierarchies) Remove(group string, limit time.Duration) error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("remove cgroup %s: %w", group, err)
 			}
-			time.Sleep(20 * time.Millisecond)
+			<-time.After(20 * time.Millisecond)
 		}
 	}
 	return nil

@@ -71,7 +71,7 @@ func Stop(file string, sig syscall.Signal, limit time.Duration) error {
 	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal process %d: %w", pid, err)
 	}
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
 		if pid, err = Running(file); err != nil || pid == 0 {
 			return err
 		}
