@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -86,7 +85,7 @@ func startCluster(t *testing.T) *apiServer {
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fenced"}}
 	must(t, c.admin.Create(t.Context(), node))
-	apitest.Eventually(t, time.Minute, func() string {
+	apitest.Eventually(t, func() string {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`))
 		err := c.controller.Patch(t.Context(), node.DeepCopy(), patch, client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "writes of a node only") {
