@@ -71,8 +71,8 @@ func (r *run) do(ctx context.Context, f fault, last bool) error {
 		r.generation.Add(1)
 		return r.api.withdraw(ctx)
 	case faultRoll:
-		_, err := r.fleet.add(ctx)
-		return err
+		r.fleet.add(ctx)
+		return nil
 	case faultRolled:
 		return r.rolled(ctx)
 	case faultWipe:
@@ -94,6 +94,7 @@ func (r *run) victim(ctx context.Context, f fault, early bool) (*instance, error
 				return i, nil
 			}
 		}
+		r.goOn()
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("no plugin serves within %s, see its log in %s", retryLimit, r.dir)
 		}
@@ -101,6 +102,9 @@ func (r *run) victim(ctx context.Context, f fault, early bool) (*instance, error
 	}
 	return nil, ctx.Err()
 }
+
+// goOn lets the pods go on while a fault waits for what they do.
+func (r *run) goOn() { r.horizon.Store(r.operations.Load() + slack) }
 
 func (r *run) kill(ctx context.Context, f fault) error {
 	const startUp = 10 // an early kill meets the plugin anywhere in its start, which takes longer than a call
@@ -244,7 +248,10 @@ func (r *run) rolled(ctx context.Context) error {
 		return errors.New("there are no two plugins")
 	}
 	r.calm()
-	if err := r.eventually(ctx, retryLimit, "the newer plugin serves", func() bool { return members[1].busy(false) }); err != nil {
+	if err := r.eventually(ctx, retryLimit, "the newer plugin serves", func() bool {
+		r.goOn()
+		return members[1].busy(false)
+	}); err != nil {
 		return err
 	}
 	members[0].leave()
@@ -327,8 +334,9 @@ func (r *run) hang(ctx context.Context, f fault) error {
 	r.calm()
 	var disk *slowDisk
 	var id deviceID
-	// All disks may be in use for long; then the plugin feels it when that pod ends, or not at all.
+	// fragile: if all disks are in use for longer, nothing fails: the plugin feels it when that pod ends, or not at all.
 	reserved := r.eventually(ctx, soon/10, "a disk is free", func() bool {
+		r.goOn()
 		for i := range slowCount {
 			n := (int(f.choice%slowCount) + i) % slowCount
 			if disk, id = r.slow[n], r.slowID(dirName(n)); r.scheduler.reserve(id) {
@@ -375,10 +383,11 @@ func (r *run) others(ctx context.Context, f fault, window *hangWindow) error {
 	if _, err := r.victim(ctx, f, false); err != nil {
 		return err
 	}
-	r.horizon.Store(r.operations.Load() + slack)
+	r.goOn()
 	wait(ctx, f.length)
 	// A machine with much else to do may need longer.
 	err := r.eventually(ctx, soon, "claims on other devices are served", func() bool {
+		r.goOn()
 		return window.felt.Load() == nil || window.served.Load() > 0
 	})
 	served := window.served.Load()

@@ -62,13 +62,13 @@ func newFleet(ctx context.Context, binary, dir string, args []string, t *trace, 
 type instance struct {
 	fleet *fleet
 	uid   string
-	ports [2]string
 	// ended is closed when the pod is gone.
 	ended chan struct{}
 
 	mu sync.Mutex
-	// process is nil while none runs.
+	// process is nil while none runs. gone is closed then.
 	process *os.Process
+	gone    chan struct{}
 	// doomed: the process was told to end.
 	doomed bool
 	// leaving: the pod is deleted, no process follows.
@@ -81,25 +81,15 @@ type instance struct {
 }
 
 // add makes a pod of the plugin.
-func (f *fleet) add(ctx context.Context) (*instance, error) {
-	i := &instance{fleet: f, ended: make(chan struct{})}
-	for n := range i.ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer listener.Close() //nolint:errcheck // nothing was sent
-		if _, i.ports[n], err = net.SplitHostPort(listener.Addr().String()); err != nil {
-			return nil, err
-		}
-	}
+func (f *fleet) add(ctx context.Context) {
+	i := &instance{fleet: f, ended: make(chan struct{}), gone: make(chan struct{})}
+	close(i.gone)
 	f.mu.Lock()
 	f.made++
 	i.uid = fmt.Sprintf("00000000-0000-4000-8000-%012d", f.made)
 	f.pods = append(f.pods, i)
 	f.mu.Unlock()
 	go i.supervise(ctx)
-	return i, nil
 }
 
 // supervise starts a process as long as the pod is wanted.
@@ -137,7 +127,7 @@ func (i *instance) start(ctx context.Context) (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close()
-	args := append(slices.Clone(i.fleet.args), "--pod-uid="+i.uid, "--http-address=127.0.0.1:"+i.ports[0], "--health-port="+i.ports[1])
+	args := append(slices.Clone(i.fleet.args), "--pod-uid="+i.uid, "--http-address=127.0.0.1:0", "--health-port=0")
 	command := exec.Command(i.fleet.binary, args...) //nolint:noctx // it is ended by signals only
 	command.Env = []string{}                         // what make exports for tests names no flag of the plugin
 	command.Stdout, command.Stderr = log, log
@@ -152,7 +142,7 @@ func (i *instance) start(ctx context.Context) (*exec.Cmd, error) {
 		return nil, err
 	}
 	i.mu.Lock()
-	i.process, i.doomed, i.calls = command.Process, false, 0
+	i.process, i.gone, i.doomed, i.calls = command.Process, make(chan struct{}), false, 0
 	leaving := i.leaving
 	i.mu.Unlock()
 	i.fleet.trace.note("plugin %s: process %d starts", i.uid, command.Process.Pid)
@@ -177,6 +167,7 @@ func (i *instance) follow(ctx context.Context, command *exec.Cmd) error {
 	defer i.mu.Unlock()
 	i.fleet.trace.note("plugin %s: process %d ended: %v", i.uid, command.Process.Pid, err)
 	i.process, i.client = nil, nil
+	close(i.gone)
 	if i.connection != nil {
 		_ = i.connection.Close()
 		i.connection = nil
@@ -219,7 +210,7 @@ func (i *instance) discover(ctx context.Context) (*grpc.ClientConn, error) {
 			return nil, err
 		}
 		defer first.Close() //nolint:errcheck // nothing is lost
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, callLimit)
 		defer cancel()
 		client := registerapi.NewRegistrationClient(first)
 		info, err := client.GetInfo(ctx, &registerapi.InfoRequest{})
@@ -326,9 +317,7 @@ func (f *fleet) shutDown() {
 		i.force()
 	}
 	for _, i := range f.members() {
-		for i.hasProcess() {
-			time.Sleep(time.Millisecond)
-		}
+		<-i.hasNoProcess()
 	}
 }
 
@@ -343,10 +332,11 @@ func (i *instance) force() {
 	}
 }
 
-func (i *instance) hasProcess() bool {
+// hasNoProcess returns what is closed when the process that runs now, if any, was waited for.
+func (i *instance) hasNoProcess() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.process != nil
+	return i.gone
 }
 
 func (f *fleet) startUp() {

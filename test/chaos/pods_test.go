@@ -302,7 +302,10 @@ func (r *run) pick() drapb.DRAPluginClient {
 	if len(serving) == 0 {
 		return nil
 	}
-	return serving[rand.IntN(len(serving))].call()
+	r.pickMu.Lock()
+	i := r.picks.IntN(len(serving))
+	r.pickMu.Unlock()
+	return serving[i].call()
 }
 
 // settleIn is what happens after kubelet was told that a claim is prepared: the runtime reads the specs, and the tenant moves in.
@@ -390,25 +393,25 @@ func (r *run) moveIn(t *tenancy) error {
 // hold keeps the pod running. When kubelet restarts, and when the node does, the claims are prepared again. back says whether a pod
 // that was to end while the node was off comes back first.
 func (r *run) hold(ctx context.Context, p pod, claims []*tenancy, generation int64, back bool) {
-	const pause, idle = 5 * time.Millisecond, 3 * time.Second
+	const pause = 5 * time.Millisecond
 	always := p
 	always.attempts, always.patience = -1, callLimit
-	until, seen, at := r.operations.Load()+int64(p.hold), r.operations.Load(), time.Now()
+	until, over := r.operations.Load()+int64(p.hold), false
+	r.scheduler.hold(1)
 	for {
-		now := r.operations.Load()
-		if now != seen {
-			seen, at = now, time.Now()
-		}
-		// Where nothing moves, all devices are held by pods that wait for others.
-		over := now >= until || time.Since(at) > idle
-		if current := r.generation.Load(); current != generation && (!over || back) {
-			generation = current
-			r.prepare(ctx, always, claims)
+		over = over || r.operations.Load() >= until || r.scheduler.stuck()
+		current := r.generation.Load()
+		again := current != generation && (!over || back)
+		if !again && !over && wait(ctx, pause) {
 			continue
 		}
-		if over || !wait(ctx, pause) {
+		r.scheduler.hold(-1)
+		if !again {
 			return
 		}
+		generation = current
+		r.prepare(ctx, always, claims)
+		r.scheduler.hold(1)
 	}
 }
 

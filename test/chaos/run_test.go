@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,6 +54,10 @@ type run struct {
 	specsMu sync.Mutex
 	specs   specReader
 
+	pickMu sync.Mutex
+	// picks chooses among the plugins that serve.
+	picks *rand.Rand
+
 	// operations counts claims that were prepared and unprepared. horizon is how far the pods may go before the faults follow.
 	operations, horizon                      atomic.Int64
 	prepares, unprepares, failures, vanished atomic.Int64
@@ -88,9 +93,7 @@ func (r *run) start(ctx context.Context, binary string) error {
 		return err
 	}
 	r.vacant = host.dirs
-	if _, err := r.fleet.add(ctx); err != nil {
-		return err
-	}
+	r.fleet.add(ctx)
 	err = r.eventually(ctx, retryLimit, "all devices are published", func() bool {
 		devices, err := r.api.published(ctx)
 		return err == nil && len(devices) == gpuCount+dirCount
@@ -142,7 +145,7 @@ func (r *run) slowID(key string) deviceID {
 
 // begin prepares for a round.
 func (r *run) begin(p plan, cancel context.CancelFunc) {
-	r.plan, r.cancel, r.offset = p, cancel, r.operations.Load()
+	r.plan, r.cancel, r.offset, r.picks = p, cancel, r.operations.Load(), rand.New(rand.NewPCG(p.seed, 3))
 	r.horizon.Store(r.offset + slack)
 	r.prepares.Store(0)
 	r.unprepares.Store(0)
@@ -157,7 +160,9 @@ func (r *run) play(ctx context.Context, number int) error {
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range callers {
+		r.scheduler.live(1)
 		workers.Go(func() {
+			defer r.scheduler.live(-1)
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(r.plan.pods) || !r.follow(ctx) {

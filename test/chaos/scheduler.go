@@ -20,6 +20,8 @@ type scheduler struct {
 	hot map[deviceID]bool
 	// given is closed, and replaced, when devices are given back.
 	given chan struct{}
+	// pods is how many live now. Of these, waiting wait for devices, and holding keep theirs until others have done something.
+	pods, waiting, holding int
 }
 
 func newScheduler(gpus, dirs []deviceID) *scheduler {
@@ -61,6 +63,7 @@ func (s *scheduler) try(random *rand.Rand, wants []want) ([][]deviceID, <-chan s
 			continue
 		}
 		if w.gpus > len(gpus) || w.dirs > len(dirs) {
+			s.waiting++
 			return nil, s.given
 		}
 		out = append(out, slices.Concat(gpus[:w.gpus], dirs[:w.dirs]))
@@ -124,7 +127,28 @@ func (s *scheduler) give(ids []deviceID, hot bool) {
 		}
 	}
 	close(s.given)
-	s.given = make(chan struct{})
+	s.given, s.waiting = make(chan struct{}), 0 // all look again
+}
+
+// live adds to the number of pods.
+func (s *scheduler) live(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods += n
+}
+
+// hold adds to the number of pods that keep their devices until others have done something.
+func (s *scheduler) hold(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holding += n
+}
+
+// stuck says whether every pod waits for another one, so that one that holds devices must give them back.
+func (s *scheduler) stuck() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting+s.holding >= s.pods
 }
 
 // cooled: kubelet has unprepared the last claim of these devices.
