@@ -231,27 +231,37 @@ func specs() {
 	}{
 		"nothing": {source, table(whole), nil},
 		"a spec that no row has": {source, table("| GPUs | gives a GPU | gives two GPUs | 01, 02 |"), []string{
-			`"gives many GPUs" (e2e_test.go:5) is in no row: say which feature it shows`}},
+			`"gives many GPUs" (e2e_test.go:5) is in no row: say which feature it shows`,
+		}},
 		"a row with a spec that is gone": {source, table(whole, "| FPGAs | gives an FPGA | | |"), []string{
-			`the suite has no spec "gives an FPGA", which is to show "FPGAs"`}},
+			`the suite has no spec "gives an FPGA", which is to show "FPGAs"`,
+		}},
 		"a spec in two rows": {source, table(whole, "| again | gives a GPU | | |"), []string{`"gives a GPU" is in two places`}},
 		"the wrong column": {source, table("| GPUs | gives a GPU; gives many GPUs | gives two GPUs | 01, 02 |"), []string{
-			`"gives many GPUs" is in the second tier, because it takes minutes`}},
+			`"gives many GPUs" is in the second tier, because it takes minutes`,
+		}},
 		"the other wrong column": {source, table("| GPUs | | gives a GPU; gives two GPUs; gives many GPUs | 01, 02 |"), []string{
-			`"gives a GPU" is in the first tier: give it later(reason), or the other column`}},
+			`"gives a GPU" is in the first tier: give it later(reason), or the other column`,
+		}},
 		"a feature of the second tier alone": {source, table("| GPUs | gives a GPU | gives two GPUs | 01, 02 |", "| many | | gives many GPUs | |"), []string{
-			`nothing in make test shows "many": give it a spec of the first tier or a scenario of the demo`}},
+			`nothing in make test shows "many": give it a spec of the first tier or a scenario of the demo`,
+		}},
 		"a scenario that is not there": {source, table("| GPUs | gives a GPU | gives two GPUs; gives many GPUs | 01, 02, 03 |"), []string{
-			`the demo has no scenario 03, which is to show "GPUs"`}},
+			`the demo has no scenario 03, which is to show "GPUs"`,
+		}},
 		"a scenario that no row has": {source, table("| GPUs | gives a GPU | gives two GPUs; gives many GPUs | 02 |"), []string{
-			`scenario 01 of the demo is in no row`}},
-		"a reason with a scenario of another feature": {source,
+			`scenario 01 of the demo is in no row`,
+		}},
+		"a reason with a scenario of another feature": {
+			source,
 			table("| GPUs | gives a GPU | gives two GPUs; gives many GPUs | 01 |", "| more | | | 02 |"),
-			[]string{`"gives two GPUs" is said to be shown by scenario 02, which is not in the row of "GPUs"`}},
+			[]string{`"gives two GPUs" is said to be shown by scenario 02, which is not in the row of "GPUs"`},
+		},
 		"no section": {source, "## Another\n", []string{"no section", "no row", "no row", "no row", "no row", "no row"}},
 		"no reason":  {strings.Replace(source, `"it takes minutes"`, `" "`, 1), table(whole), []string{"later needs the reason as a text"}},
 		"a container with a reason": {strings.Replace(source, "	each(", "	Describe(\"all\", later(\"slow\"), all)\n	each(", 1), table(whole), []string{
-			"later is for specs: give it to those of this container"}},
+			"later is for specs: give it to those of this container",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fileSet := token.NewFileSet()
