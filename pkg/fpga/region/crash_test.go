@@ -24,7 +24,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
-	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -70,7 +69,7 @@ func TestChildLife(t *testing.T) {
 	left := &atomic.Int64{}
 	left.Store(j.Ticks)
 	open := func() (*dfl.Host, error) {
-		return dfl.Open(j.Root, dfl.Options{PlainNodes: true, Clock: deadly{check.Hurried(), left}})
+		return dfl.Open(j.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond, Clock: deadly{left: left}})
 	}
 	kinds := region.New(region.Config{
 		Find: n.find, Backends: map[string]region.Backend{"dfl": region.DFL(open, n.state())}, Contents: region.OpenContents(n.fs, n.state()),
@@ -83,7 +82,7 @@ func TestChildLife(t *testing.T) {
 
 // deadly is a clock that kills who looks at it for the nth time.
 type deadly struct {
-	clock.Clock
+	clock.RealClock
 	left *atomic.Int64
 }
 
@@ -96,12 +95,12 @@ func (d deadly) tick() {
 
 func (d deadly) Now() time.Time {
 	d.tick()
-	return d.Clock.Now()
+	return d.RealClock.Now()
 }
 
 func (d deadly) NewTimer(after time.Duration) clock.Timer {
 	d.tick()
-	return d.Clock.NewTimer(after)
+	return d.RealClock.NewTimer(after)
 }
 
 // child runs acts in a process of its own, which is killed as the faults say, by a tick, or when ctx ends.

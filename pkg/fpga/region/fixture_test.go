@@ -167,10 +167,15 @@ func (n *node) later() *programmer {
 	return &programmer{node: n, kinds: own.Kinds(), contents: contents, own: own}
 }
 
-// dflAt looks for an accelerator's id as often as it may, without a pause.
+// dflAt is for ports that are enabled at the first look, or never. The clock is the real one, since the simulated user clock counts in real
+// time.
 func dflAt(root, state string) region.Backend {
+	return dflWithin(root, state, 60*time.Millisecond) // fragile: the first and the last look are made, however late they are
+}
+
+func dflWithin(root, state string, settle time.Duration) region.Backend {
 	return region.DFL(func() (*dfl.Host, error) {
-		return dfl.Open(root, dfl.Options{PlainNodes: true, Clock: check.Hurried()})
+		return dfl.Open(root, dfl.Options{PlainNodes: true, Settle: settle})
 	}, state)
 }
 

@@ -438,6 +438,8 @@ func TestPortReleased(t *testing.T) {
 // TestEnabledLate: a port may need some time after it was programmed.
 func TestEnabledLate(t *testing.T) {
 	p := start(t, machine(card(1)))
+	p.ways = map[string]region.Backend{"dfl": dflWithin(p.Root, p.state(), time.Minute)}
+	p = p.process()
 	p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 4})
 	image := p.image(nlb3)
 	p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(p.program(ours(), image))) })
