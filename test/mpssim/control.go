@@ -190,7 +190,7 @@ func runDaemon(pipes string, multiUser bool, stdout io.Writer) error {
 		signal.Ignore(syscall.SIGTERM)
 	}
 	for settings.StartsWith != "" {
-		if _, err := os.Stat(settings.StartsWith); err == nil {
+		if _, err := os.Stat(filepath.Join(filepath.Dir(self), settings.StartsWith)); err == nil {
 			break
 		}
 		<-time.After(10 * time.Millisecond)

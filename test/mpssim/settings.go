@@ -17,7 +17,7 @@ const SettingsName = "nvidia-cuda-mps-control.json"
 
 // Settings change what the stand-in does. They are read at its start, Deaf at each connection.
 type Settings struct {
-	// StartsWith is a file that has to be there before it answers. It is an absolute path.
+	// StartsWith is a file that has to be there before it answers, relative to the settings' directory.
 	StartsWith string `json:"startsWith,omitempty"`
 	// FailStart is what it prints before it ends with status 1 at its start.
 	FailStart string `json:"failStart,omitempty"`

@@ -293,8 +293,7 @@ func TestDies(t *testing.T) {
 // TestSlow: a daemon that is not ready within a call goes on starting, and the next call finds it further.
 func TestSlow(t *testing.T) {
 	n := newNode(t)
-	gate := filepath.Join(t.TempDir(), "gate")
-	must(t, mpssim.Settings{StartsWith: gate}.Write(n.bin))
+	must(t, mpssim.Settings{StartsWith: "gate"}.Write(n.bin))
 	c := n.start()
 	d := limited()
 	ctx, pass := check.Deadline(t)
@@ -305,7 +304,7 @@ func TestSlow(t *testing.T) {
 	if err := <-ended; !errors.Is(err, mps.ErrNotReady) {
 		t.Fatalf("error %v, want ErrNotReady", err)
 	}
-	must(t, os.WriteFile(gate, nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(n.bin, "gate"), nil, 0o600))
 	must(t, runner(c).Ensure(t.Context(), d))
 	if s := n.status(d.ID); s.Restarts != 0 {
 		t.Errorf("status %+v, want the first process", s)
