@@ -125,7 +125,8 @@ func flagSet(o *options) *flag.FlagSet {
 		"empty: at --http-address, by HTTP and for all")
 	flags.StringVar(&c.Metrics.CertificateDir, "metrics-certificate-dir", "",
 		"directory with tls.crt and tls.key of /metrics; empty makes a certificate that no authority signed")
-	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort, "port of the gRPC health service \"liveness\"; 0 is any free one, which the log names")
+	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort,
+		"port of the gRPC health service \"liveness\"; 0 is any free one, which the log names")
 	flags.StringVar(&c.HookCommand, "hook-command", "", "fettle-hook, which is installed on the host for containers with libraries of "+
 		"presets; empty: presets with libraries are refused")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")

@@ -222,7 +222,8 @@ func specs() {
 }
 `
 	table := func(rows ...string) string {
-		return tiersHeading + "\n| feature | `make test` | only `make test-all` | demo |\n|---|---|---|---|\n" + strings.Join(rows, "\n") + "\n\n## Next\n| a | b |\n"
+		const head = "\n| feature | `make test` | only `make test-all` | demo |\n|---|---|---|---|\n"
+		return tiersHeading + head + strings.Join(rows, "\n") + "\n\n## Next\n| a | b |\n"
 	}
 	const whole = "| GPUs | gives a GPU | gives two GPUs; gives many GPUs | 01, 02 |"
 	for name, test := range map[string]struct {
@@ -243,7 +244,8 @@ func specs() {
 		"the other wrong column": {source, table("| GPUs | | gives a GPU; gives two GPUs; gives many GPUs | 01, 02 |"), []string{
 			`"gives a GPU" is in the first tier: give it later(reason), or the other column`,
 		}},
-		"a feature of the second tier alone": {source, table("| GPUs | gives a GPU | gives two GPUs | 01, 02 |", "| many | | gives many GPUs | |"), []string{
+		"a feature of the second tier alone": {source, table("| GPUs | gives a GPU | gives two GPUs | 01, 02 |",
+			"| many | | gives many GPUs | |"), []string{
 			`nothing in make test shows "many": give it a spec of the first tier or a scenario of the demo`,
 		}},
 		"a scenario that is not there": {source, table("| GPUs | gives a GPU | gives two GPUs; gives many GPUs | 01, 02, 03 |"), []string{
@@ -259,7 +261,8 @@ func specs() {
 		},
 		"no section": {source, "## Another\n", []string{"no section", "no row", "no row", "no row", "no row", "no row"}},
 		"no reason":  {strings.Replace(source, `"it takes minutes"`, `" "`, 1), table(whole), []string{"later needs the reason as a text"}},
-		"a container with a reason": {strings.Replace(source, "	each(", "	Describe(\"all\", later(\"slow\"), all)\n	each(", 1), table(whole), []string{
+		"a container with a reason": {strings.Replace(source, "	each(",
+			"	Describe(\"all\", later(\"slow\"), all)\n	each(", 1), table(whole), []string{
 			"later is for specs: give it to those of this container",
 		}},
 	} {

@@ -97,7 +97,9 @@ func TestCurrent(t *testing.T) {
 	stopped := Run(ctx, informer)
 	becomes := func(want bool, when string) {
 		t.Helper()
-		check.Eventually(t, fmt.Sprintf("%s: current is %v", when, want), func() bool { return informer.HasSynced() && informer.Current() == want })
+		check.Eventually(t, fmt.Sprintf("%s: current is %v", when, want), func() bool {
+			return informer.HasSynced() && informer.Current() == want
+		})
 	}
 	becomes(false, "read, with no watch yet")
 	reachable <- struct{}{}

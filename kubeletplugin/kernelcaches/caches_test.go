@@ -625,7 +625,9 @@ func TestWatched(t *testing.T) {
 	changed := notify.New()
 	n.Changed = changed.Send
 	policiesStopped, stopped := n.Policies.Watch(ctx), n.Watch(ctx)
-	check.Eventually(t, "all that is there is known", func() bool { return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1 })
+	check.Eventually(t, "all that is there is known", func() bool {
+		return n.objects.synced() && n.Policies.Synced() && len(n.objects.list()) == 1
+	})
 	check.Eventually(t, "caches of both kinds and policies are watched", func() bool { return n.watches() == 3 })
 	select {
 	case <-changed:

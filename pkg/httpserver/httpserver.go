@@ -86,7 +86,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("serve %s on %s: %w", s.Name, listener.Addr(), err)
 }
 
-// Listen returns the open listener, or if there is none, a new one at the address. The log says where that is, since port 0 takes a free one.
+// Listen returns the open listener, or if there is none, a new one at the address. The log names it, since port 0 takes a free one.
 func Listen(ctx context.Context, name, address string, open net.Listener) (net.Listener, error) {
 	if open == nil {
 		var err error

@@ -118,7 +118,7 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string, watch
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err = b.published(ctx, p, warmGPUs); err == nil {
+	if _, err = b.published(ctx, p, warmGPUs); err == nil {
 		p.standing, err = p.files()
 	}
 	if err != nil {
@@ -171,7 +171,7 @@ func (b *bench) make(ctx context.Context, resource, in string, object any) error
 
 // warmClaims are a claim for each GPU.
 func (b *bench) warmClaims(ctx context.Context, p *plugin, what, cache string) ([]claim, error) {
-	found, _, err := b.published(ctx, p, warmGPUs)
+	found, err := b.published(ctx, p, warmGPUs)
 	if err != nil {
 		return nil, err
 	}

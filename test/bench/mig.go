@@ -158,7 +158,7 @@ func (b *bench) newMIGNode(ctx context.Context, command string, held int) (*migN
 	if n.plugin, err = b.start(ctx, object); err != nil {
 		return nil, err
 	}
-	found, _, err := b.published(ctx, n.plugin, migPlaces+gpusPerNode)
+	found, err := b.published(ctx, n.plugin, migPlaces+gpusPerNode)
 	if err != nil {
 		return n, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,10 +16,10 @@ import (
 type pools map[string][]string
 
 // published waits until the API server has the node's slices, with so many devices in all of them, and returns the devices as the
-// scheduler sees them and the time since begin.
-func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, time.Duration, error) {
+// scheduler sees them.
+func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, error) {
 	var found pools
-	took, err := await(ctx, p.begin, fmt.Sprintf("%d devices of node %s in slices", devices, p.node.name), func() (bool, error) {
+	_, err := await(ctx, p.begin, fmt.Sprintf("%d devices of node %s in slices", devices, p.node.name), func() (bool, error) {
 		if err := p.running(); err != nil {
 			return false, err
 		}
@@ -33,7 +32,7 @@ func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, t
 		found, whole = poolsOf(list.Items)
 		return whole && found.count() == devices, nil
 	})
-	return found, took, err
+	return found, err
 }
 
 // poolsOf takes the newest generation of each pool. They are whole when all slices of it are there, in all the pools of a node.

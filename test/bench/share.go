@@ -41,7 +41,7 @@ func (b *bench) measureShares(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	found, _, err := b.published(ctx, p, len(b.form.shares))
+	found, err := b.published(ctx, p, len(b.form.shares))
 	if err != nil {
 		return err
 	}

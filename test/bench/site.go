@@ -68,7 +68,7 @@ func (b *bench) startSite(ctx context.Context, name string, m machine) (*plugin,
 	if err != nil {
 		return nil, nil, err
 	}
-	found, _, err := b.published(ctx, p, m.devices())
+	found, err := b.published(ctx, p, m.devices())
 	if err == nil {
 		p.standing, err = p.files()
 	}

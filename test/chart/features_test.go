@@ -74,8 +74,8 @@ func programs(t *testing.T, manifests [][]byte) []features.Program {
 }
 
 // TestFeatures compares what the chart gives to its programs and their accounts by default, and what each feature of the schema adds and
-// takes away, with a golden file. A feature without a line there changes no right, no mount, no workload and nothing of the kubelet plugin's
-// configuration.
+// takes away, with a golden file. A feature without a line there changes no right, no mount, no workload and nothing of the kubelet
+// plugin's configuration.
 func TestFeatures(t *testing.T) {
 	var mu sync.Mutex
 	changes := map[string]string{}

@@ -29,8 +29,8 @@ func showsStacks() {
 		SpecTimeout(h.Patient(8*time.Minute)))
 	It("changes the driver of nodes while the controller is killed, and honours disruption budgets", ofNode, changesDriver,
 		SpecTimeout(h.Patient(10*time.Minute)))
-	It("runs states of an administrator's own, and holds back the node alone on which one fails", later("waits for every state of several nodes"),
-		ofNode, ownStates,
+	It("runs states of an administrator's own, and holds back the node alone on which one fails",
+		later("waits for every state of several nodes"), ofNode, ownStates,
 		SpecTimeout(h.Patient(8*time.Minute)))
 }
 

@@ -343,7 +343,8 @@ func underLoad(ctx SpecContext) {
 	Expect(h.Poll(ctx, "all pods to succeed", 6*time.Minute, func(ctx context.Context) error {
 		return allSucceeded(ctx, ns, int(created.Load()))
 	})).To(Succeed())
-	tell("load", longestPause(ctx, ns), fmt.Sprintf("the longest pause between two containers' starts, in %.0f s", time.Since(begin).Seconds()))
+	tell("load", longestPause(ctx, ns),
+		fmt.Sprintf("the longest pause between two containers' starts, in %.0f s", time.Since(begin).Seconds()))
 	say("no Prepare failed")
 	events, err := h.Kube.CoreV1().Events(ns).List(ctx, metav1.ListOptions{})
 	Expect(err).NotTo(HaveOccurred())

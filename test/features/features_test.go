@@ -64,8 +64,8 @@ func TestRead(t *testing.T) {
 
 // TestPrograms: every container of every kind of workload is found, init containers too, and nothing else.
 func TestPrograms(t *testing.T) {
-	const pod = `{serviceAccountName: s, hostPID: true, volumes: [{name: v, hostPath: {path: /h}}], initContainers: [{name: i}], containers: [{name: c,
-		volumeMounts: [{name: v, mountPath: /m}], securityContext: {privileged: true}}]}`
+	const pod = `{serviceAccountName: s, hostPID: true, volumes: [{name: v, hostPath: {path: /h}}],
+		initContainers: [{name: i}], containers: [{name: c, volumeMounts: [{name: v, mountPath: /m}], securityContext: {privileged: true}}]}`
 	var manifests strings.Builder
 	for kind, spec := range map[string]string{
 		"Pod": pod, "Job": "{template: {spec: " + pod + "}}", "DaemonSet": "{template: {spec: " + pod + "}}",
@@ -82,7 +82,8 @@ func TestPrograms(t *testing.T) {
 		got = append(got, p.Kind+" "+p.Component+"/"+p.Container.Name)
 	}
 	want := []string{
-		"CronJob CronJob/i", "CronJob CronJob/c", "DaemonSet DaemonSet/i", "DaemonSet DaemonSet/c", "Job Job/i", "Job Job/c", "Pod Pod/i", "Pod Pod/c",
+		"CronJob CronJob/i", "CronJob CronJob/c", "DaemonSet DaemonSet/i", "DaemonSet DaemonSet/c", "Job Job/i", "Job Job/c",
+		"Pod Pod/i", "Pod Pod/c",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("programs (-want +got):\n%s", diff)

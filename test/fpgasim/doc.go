@@ -12,10 +12,10 @@
 // once more for it; cmd is the same as a program. One process gives it commands as JSON lines and reads the answers: faults, what
 // another user does, and the trace of all that was asked of it.
 //
-// A card has memory, which outlives what is programmed. The logic in each of its ports reaches all of it. The logic of some images clears it
-// (ClearingImage), which takes the time that the image says.
+// A card has memory, which outlives what is programmed. The logic in each of its ports reaches all of it. The logic of some images clears
+// it (ClearingImage), which takes the time that the image says.
 //
 // Three things differ from hardware. The nodes are plain files, so what is tested needs a way to accept those. The kernel hides O_EXCL from
-// a FUSE server: the simulator looks at the system call that its caller is in. And a program reads and writes a card's memory by reading and
-// writing the node of a port, where a real card's program maps the port and commands its logic.
+// a FUSE server: the simulator looks at the system call that its caller is in. And a program reads and writes a card's memory by reading
+// and writing the node of a port, where a real card's program maps the port and commands its logic.
 package fpgasim

@@ -16,8 +16,8 @@ import (
 // MemorySize is the size of a card's memory. The logic in each port of the card reaches all of it.
 const MemorySize = 64 << 10
 
-// clearsMagic follows the header of an image whose logic writes zeros to all memory of the card once it is loaded. The nanoseconds that this
-// takes come next.
+// clearsMagic follows the header of an image whose logic writes zeros to all memory of the card once it is loaded. The nanoseconds that
+// this takes come next.
 const clearsMagic = "CLEARMEM"
 
 // clearsHeader is the length of the header with what the logic does to the memory.

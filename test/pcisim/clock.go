@@ -8,8 +8,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// Clock is a clock for what writes to a machine. The pauses between two tries take no time, so that all tries are made at once. The limit of
-// a write passes by Step only: how long a real write takes is up to how busy the computer is.
+// Clock is a clock for what writes to a machine. The pauses between two tries take no time, so that all tries are made at once. The limit
+// of a write passes by Step only: how long a real write takes is up to how busy the computer is.
 type Clock struct{ *clocktesting.FakeClock }
 
 // NewClock returns a Clock.

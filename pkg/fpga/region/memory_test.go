@@ -62,8 +62,8 @@ func (n *node) slowBlank() *region.Image {
 	return blank
 }
 
-// TestMemoryOfTheNext: the program of a claim reads nothing of what a claim of another namespace left in the card's memory, through the same
-// region or another one of the card, however soon it comes. A claim of the same namespace finds its data.
+// TestMemoryOfTheNext: the program of a claim reads nothing of what a claim of another namespace left in the card's memory, through the
+// same region or another one of the card, however soon it comes. A claim of the same namespace finds its data.
 func TestMemoryOfTheNext(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

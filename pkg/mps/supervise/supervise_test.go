@@ -481,7 +481,9 @@ func TestPlaces(t *testing.T) {
 	must(t, runner(c).Ensure(t.Context(), d))
 	must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
 	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
-	check.Eventually(t, "the reason names the mode", func() bool { return strings.Contains(n.status(d.ID).Reason, "only its owner can write") })
+	check.Eventually(t, "the reason names the mode", func() bool {
+		return strings.Contains(n.status(d.ID).Reason, "only its owner can write")
+	})
 }
 
 // TestLogs: a log that grew is cut.
