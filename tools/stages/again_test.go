@@ -97,7 +97,7 @@ func TestOneMore(t *testing.T) {
 		"test-api": api,
 		`test-api/again AGAIN=^TestAPI\z/^nodes\z`: {goEvent("pass", "TestAPI/nodes", ""), goEvent("pass", "TestAPI", "")},
 		"test-demo":                           {"PASS 01-one (3.0 s)"},
-		"test-e2e":                            {"04:26:10 failed   7.5 s  Fettle lends", suite("Fettle lends")},
+		"test-e2e":                            {"04:26:10 failed   7.5 s  Fettle lends", suite("Fettle lends"), "  " + suite("Fettle lends")},
 		`test-e2e/again AGAIN=Fettle lends\z`: {"S04:26:10 passed   7.5 s  Fettle lends"},
 	})
 	if p.err != nil {
@@ -116,7 +116,7 @@ func TestOneMore(t *testing.T) {
 		t.Errorf("want the last lines%s\ngot\n%s", end, p.out)
 	}
 	r := p.report
-	if !r.Passed || len(r.Failed) != 0 || r.Commit != "0123" || r.Begin.IsZero() || len(r.Stages) != 3 {
+	if !r.Passed || r.Failed == nil || len(r.Failed) != 0 || r.Commit != "0123" || r.Begin.IsZero() || len(r.Stages) != 3 {
 		t.Errorf("the report is %+v", r)
 	}
 	wantFlaky := []flaky{
@@ -231,7 +231,8 @@ func TestSpecsOf(t *testing.T) {
 		},
 		"deep": {
 			[]failedTest{
-				fails("TestAPI/a/b/c", "    a_test.go:1: x", "more"), fails("TestAPI/a/b", frame), fails("TestAPI/a/d", "    a_test.go:2: y"),
+				fails("TestAPI/a/b/c", "    a_test.go:1: x", "more", "        --- FAIL: TestAPI/a/b/c (0.10s)"),
+				fails("TestAPI/a/b", frame), fails("TestAPI/a/d", "    a_test.go:2: y"),
 				fails("TestAPI/a"), fails("TestAPI", frame),
 			},
 			[]string{`p.TestAPI/a ^TestAPI\z/^a\z p/a_test.go:1 x more`},

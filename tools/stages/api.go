@@ -92,6 +92,7 @@ func highest(name string, failed map[string]bool) string {
 
 // reason is where and why a test failed. What it logs and why it failed look alike, so that its first message is the place.
 func reason(dir string, lines []string) (where, why string) {
+	lines = slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return verbose.MatchString(line) })
 	for i, line := range lines {
 		if m := message.FindStringSubmatch(line); m != nil {
 			return dir + "/" + m[1], again.Line(m[2] + "\n" + strings.Join(lines[i+1:], "\n"))

@@ -88,7 +88,10 @@ func (r *reader) flush() {
 func (r *reader) line(line string) {
 	var e event
 	if s, ok := again.Read(line); ok {
-		r.specs = append(r.specs, s)
+		// Ginkgo may repeat what a report printed.
+		if !slices.Contains(r.specs, s) {
+			r.specs = append(r.specs, s)
+		}
 		return
 	}
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {

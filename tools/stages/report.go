@@ -55,6 +55,7 @@ func (r report) write(file string) error {
 	if file == "" {
 		return nil
 	}
+	r.Failed, r.Flaky = append([]string{}, r.Failed...), append([]flaky{}, r.Flaky...)
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the report of the run: %w", err)

@@ -46,6 +46,8 @@ func answered(state types.SpecState, failure types.Failure) bool {
 
 func where(spec types.SpecReport, root string) string {
 	at := spec.FailureLocation()
+	// Built with -trimpath, a file has the name of its package.
+	at.FileName = strings.Replace(at.FileName, "github.com/fettle-dev/fettle", root, 1)
 	if relative, err := filepath.Rel(root, at.FileName); err == nil {
 		at.FileName = relative
 	}

@@ -20,6 +20,15 @@ func spec(text string, state types.SpecState, node types.NodeType) types.SpecRep
 	}
 }
 
+func TestWhere(t *testing.T) {
+	for _, file := range []string{"/root/test/e2e/a_test.go", "github.com/fettle-dev/fettle/test/e2e/a_test.go"} {
+		s := types.SpecReport{Failure: types.Failure{Location: types.CodeLocation{FileName: file, LineNumber: 7}}}
+		if got := where(s, "/root"); got != "test/e2e/a_test.go:7" {
+			t.Errorf("%s is %s", file, got)
+		}
+	}
+}
+
 func specs(report types.Report) []again.Spec {
 	report.SuiteDescription = "Suite"
 	report.SpecReports = append(report.SpecReports, spec("passes", types.SpecStatePassed, types.NodeTypeInvalid))
