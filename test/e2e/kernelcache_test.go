@@ -267,7 +267,7 @@ func remove(ctx context.Context, p *corev1.Pod) {
 
 func (k *kernelCaches) shared(ctx SpecContext) {
 	first, second := newNamespace(ctx, nil), newNamespace(ctx, nil)
-	k.push(k.Registry, "private/add", "v1", mi300("two"))
+	layer := k.LayerOf(k.push(k.Registry, "private/add", "v1", mi300("two")))
 	for _, ns := range []string{first, second} {
 		config := `{"auths":{"` + k.Host + `":{"username":"fpga","password":"open sesame"}}}`
 		secret := &corev1.Secret{
@@ -283,9 +283,12 @@ func (k *kernelCaches) shared(ctx SpecContext) {
 	}
 	k.cache(ctx, first, "add", k.Host+"/private/add:v1", withSecret)
 	running(ctx, newPod(ctx, first, "pod", withTemplate("add")))
+	k.status(ctx, first, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
+		g.Expect(s.Counts.Nodes).To(BeEquivalentTo(2), "nodes that have it: the pod's, and the other one, which fetches it ahead")
+	})
 
 	say("without credentials")
-	reads := k.LayerReads()
+	reads := k.ReadsOf(layer)
 	k.cache(ctx, second, "add", k.Host+"/private/add:v1")
 	refusedPod := newPod(ctx, second, "refused", withTemplate("add"))
 	k.status(ctx, second, "add", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
@@ -302,7 +305,7 @@ func (k *kernelCaches) shared(ctx SpecContext) {
 	pod := newPod(ctx, second, "pod", withTemplate("add"))
 	running(ctx, pod)
 	Expect(inside(ctx, pod, main, found)).To(Equal("3 at " + kernelHome + "\n"))
-	Expect(k.LayerReads()).To(Equal(reads), "layers that were read for a second namespace")
+	Expect(k.ReadsOf(layer)).To(Equal(reads), "times that the layer was read, once a second namespace has it")
 }
 
 func (k *kernelCaches) refused(ctx SpecContext) {
