@@ -55,6 +55,14 @@ func (r *Registry) Tree(image artifact.Digest) map[string]string { return r.tree
 // LayerOf is the digest of an image's layer.
 func (r *Registry) LayerOf(image artifact.Digest) string { return r.layers[image] }
 
+// LayerReads counts how often layers were asked for.
+func (r *Registry) LayerReads() (n int64) {
+	for _, digest := range slices.Compact(slices.Sorted(maps.Values(r.layers))) {
+		n += r.ReadsOf(digest)
+	}
+	return n
+}
+
 // Start runs a registry until the test ends, with or without a list of referrers.
 func Start(t testing.TB, referrers bool) *Registry {
 	t.Helper()
