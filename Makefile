@@ -198,10 +198,10 @@ CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
 HUGE_TESTS := ^TestHuge
 HUGE_FUNCTIONS := ^func TestHuge
 
-# The repository's own tests are run by verify, and go vet by lint, so that what is compiled for the race detector is not vetted again.
 # The limit of a package. The slowest took 470 s, with the race detector beside two clusters.
 UNIT_LIMIT := 20m
 
+# The repository's own tests are run by verify, and go vet by lint, so that what is compiled for the race detector is not vetted again.
 .PHONY: test-unit
 test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the race detector where goroutines run
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
@@ -235,7 +235,7 @@ test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run 
 
 .PHONY: test-alone
 test-alone: cluster-build ## Run the smallest bench and a short round of chaos against a real API server, alone on the machine
-	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m $(SHORT) -run '$(API_TESTS)' $(API_ALONE)
+	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims, as test-all does; test-alone has a short one
@@ -255,7 +255,7 @@ endef
 test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; ALL=1 those of both tiers, EMULATE=1.34 as an older Kubernetes
 	$(call on-nodes,test-e2e-here)
 
-# A spec of the second tier has the label all. Who names specs by FOCUS wants them, whatever their tier.
+# A spec of the second tier has the label all. FOCUS runs the specs that it names, whatever their tier.
 E2E_FILTER = $(if $(ALL)$(FOCUS),$(LABELS),$(if $(LABELS),($(LABELS)) && )!all)
 
 .PHONY: test-e2e-here

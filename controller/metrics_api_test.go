@@ -3,17 +3,16 @@
 package controller_test
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func (c cluster) testMetrics(t *testing.T) {
@@ -38,7 +37,7 @@ func (c cluster) startWebhook(t *testing.T, args ...string) webhookProcess {
 		"webhook", "--namespace=" + namespace, "--kubeconfig=" + c.kubeconfig(t), "--bind-address=:0", "--metrics-bind-address=127.0.0.1:0",
 		"--health-probe-bind-address=127.0.0.1:0",
 	}, args...)
-	log := new(syncBuffer)
+	log := new(check.Buffer)
 	command := exec.CommandContext(context.Background(), binary, args...) // it ends in the cleanup
 	command.Stderr = log
 	if err := command.Start(); err != nil {
@@ -51,33 +50,15 @@ func (c cluster) startWebhook(t *testing.T, args ...string) webhookProcess {
 			t.Errorf("the webhook ended with %v; its log:\n%s", err, log)
 		}
 	})
-	_, port, err := net.SplitHostPort(log.served(t, "reviews"))
+	_, port, err := net.SplitHostPort(served(t, log, "reviews"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return webhookProcess{port: port, metrics: log.served(t, "metrics"), pid: command.Process.Pid}
-}
-
-// syncBuffer is a log that is read while it is written.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	return webhookProcess{port: port, metrics: served(t, log, "metrics"), pid: command.Process.Pid}
 }
 
 // served waits for the log to tell at which address something is served.
-func (b *syncBuffer) served(t *testing.T, what string) (address string) {
+func served(t *testing.T, b *check.Buffer, what string) (address string) {
 	t.Helper()
 	line := regexp.MustCompile(`"Serving" what="` + what + `" address="([^"]+)"`)
 	apitest.Eventually(t, func() string {

@@ -137,12 +137,17 @@ const (
 	maxProbeIdle    = time.Minute
 )
 
-// serve answers on a listener, which it closes, or if there is none, on a TCP port, until ctx ends.
-func (l *liveness) serve(ctx context.Context, port int, listener net.Listener) error {
-	listener, err := httpserver.Listen(ctx, "liveness probes", fmt.Sprintf(":%d", port), listener)
+// listen answers on a TCP port until ctx ends.
+func (l *liveness) listen(ctx context.Context, port int) error {
+	listener, err := httpserver.Listen(ctx, "liveness probes", fmt.Sprintf(":%d", port), nil)
 	if err != nil {
 		return err
 	}
+	return l.serve(ctx, listener)
+}
+
+// serve answers on a listener, which it closes, until ctx ends.
+func (l *liveness) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxProbes), grpc.MaxRecvMsgSize(maxProbeSize), grpc.MaxHeaderListSize(maxProbeHeaders),
 		grpc.ConnectionTimeout(probeTimeout), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxProbeIdle}))
 	healthpb.RegisterHealthServer(server, l)

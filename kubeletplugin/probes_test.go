@@ -24,7 +24,7 @@ func TestLivenessIsBounded(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- live.serve(ctx, 0, listener) }()
+	go func() { ended <- live.serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-ended)

@@ -72,7 +72,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	if p.config.Metrics.Address != "" {
 		group.Go(func() error { return p.config.Metrics.Run(ctx, p.metrics.registry) })
 	}
-	group.Go(func() error { return live.serve(ctx, p.config.HealthPort, nil) })
+	group.Go(func() error { return live.listen(ctx, p.config.HealthPort) })
 	err = group.Wait()
 	p.features.hostDirs.Wait()
 	return err

@@ -20,9 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/test/apitest"
@@ -70,7 +67,7 @@ func TestAPI(t *testing.T) {
 	for _, name := range []string{"plugins", "plugins_registry", "varlib"} {
 		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
-	args := append([]string{"--kubeconfig=" + writeKubeconfig(t, config, dir)}, container.Args...)
+	args := append([]string{"--kubeconfig=" + apitest.Kubeconfig(t, dir, config)}, container.Args...)
 	plugin := exec.CommandContext(t.Context(), os.Args[0], args...)
 	plugin.Env = []string{
 		"NODE_NAME=kmm", "POD_UID=0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11", "CDI_ROOT=" + dir + "/cdi",
@@ -149,16 +146,4 @@ func missing(t *testing.T, what string) {
 		t.Fatal(what)
 	}
 	t.Skip(what)
-}
-
-func writeKubeconfig(t *testing.T, config *rest.Config, dir string) string {
-	t.Helper()
-	file := clientcmdapi.NewConfig()
-	file.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	file.CurrentContext = "test"
-	path := filepath.Join(dir, "kubeconfig")
-	must(t, clientcmd.WriteToFile(*file, path))
-	return path
 }

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestAPI follows docs/user/cli.md from a fresh clone to kubectl fettle with completion, for a real API server: it runs the document's
@@ -142,7 +142,7 @@ func (w *walk) watches(t *testing.T) {
 	t.Helper()
 	begin := func(args ...string) (soFar func() string, end func() int) {
 		ctx, stop := context.WithCancel(t.Context())
-		var out locked
+		var out check.Buffer
 		status := make(chan int)
 		go func() {
 			status <- run(ctx, append([]string{"--kubeconfig", filepath.Join(w.home, "kubeconfig"), "-n", "team-a"}, args...), &out, &out)
@@ -179,24 +179,6 @@ func (w *walk) watches(t *testing.T) {
 			t.Errorf("an interrupted watch ends with %d, want 0", status)
 		}
 	}
-}
-
-// locked is a buffer that is read while it is written.
-type locked struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *locked) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // walkScript is the blocks of shell of the document.

@@ -3,9 +3,7 @@
 package stacks
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -24,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
+	testcheck "github.com/fettle-dev/fettle/test/check"
 )
 
 // TestAPI: wherever the controller is killed while it changes the drivers of nodes, the next one ends the change as if nothing had been. It
@@ -107,23 +104,8 @@ func errorText(err error) string {
 // installChart installs the chart in the release's namespace, without the webhook, which nothing would serve here.
 func installChart(t *testing.T, config *rest.Config) {
 	t.Helper()
-	helm := os.Getenv("HELM")
-	if helm == "" {
-		helm = filepath.Join(repository, ".cache/tools/helm")
-	}
-	if _, err := os.Stat(helm); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%v: build helm with `make .cache/tools/helm`, or name one in $HELM", err)
-		}
-		t.Skipf("%v: build helm with `make .cache/tools/helm`, or name one in $HELM", err)
-	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	file.CurrentContext = "test"
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, clientcmd.WriteToFile(*file, kubeconfig))
+	kubeconfig := apitest.Kubeconfig(t, t.TempDir(), config)
+	helm := testcheck.Helm(t, repository)
 	output, err := exec.CommandContext(t.Context(), helm, "install", "fettle", repository+"/deployments/helm/fettle", "--create-namespace",
 		"--namespace="+namespace, "--kubeconfig="+kubeconfig, "--set=drivers.enabled=true,admission.webhook=false").CombinedOutput()
 	if err != nil {

@@ -93,19 +93,5 @@ func Patience() time.Duration {
 // Eventually calls look until it returns an empty text or the patience is over, and then fails with its last text.
 func Eventually(t *testing.T, look func() string) {
 	t.Helper()
-	deadline := time.Now().Add(Patience())
-	for {
-		text := look()
-		if text == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", Patience(), text)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	check.Poll(t, Patience(), look)
 }

@@ -14,11 +14,11 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // namespace is that of all claims.
@@ -56,7 +56,7 @@ func startCluster(ctx context.Context, assets, root, dir string) (c *cluster, er
 			err = errors.Join(err, c.stop())
 		}
 	}()
-	if err := c.writeKubeconfig(config); err != nil {
+	if err := apitest.WriteKubeconfig(c.kubeconfig, config); err != nil {
 		return nil, err
 	}
 	if c.kube, err = newClient(config); err != nil {
@@ -73,15 +73,6 @@ func startCluster(ctx context.Context, assets, root, dir string) (c *cluster, er
 }
 
 func (c *cluster) stop() error { return c.environment.Stop() }
-
-func (c *cluster) writeKubeconfig(config *rest.Config) error {
-	file := clientcmdapi.NewConfig()
-	file.Clusters["bench"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos["bench"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench"}
-	file.CurrentContext = "bench"
-	return clientcmd.WriteToFile(*file, c.kubeconfig)
-}
 
 // newClient is the client of the plugin's own build: the compact encoding, and one kept-alive connection.
 func newClient(config *rest.Config) (kubernetes.Interface, error) {

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 const (
@@ -37,13 +37,8 @@ type api struct {
 
 // newAPI makes the objects that must be there, and credentials for the plugin in dir.
 func newAPI(ctx context.Context, config *rest.Config, dir string) (*api, error) {
-	file := clientcmdapi.NewConfig()
-	file.Clusters[nodeName] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[nodeName] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts[nodeName] = &clientcmdapi.Context{Cluster: nodeName, AuthInfo: nodeName}
-	file.CurrentContext = nodeName
 	a := &api{kubeconfig: filepath.Join(dir, "kubeconfig")}
-	if err := clientcmd.WriteToFile(*file, a.kubeconfig); err != nil {
+	if err := apitest.WriteKubeconfig(a.kubeconfig, config); err != nil {
 		return nil, err
 	}
 	own := rest.CopyConfig(config)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/stack/extra"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestExtraChart runs the command of the user's page that makes a ConfigMap of a chart, up to where it needs a cluster, and reads what
@@ -65,7 +66,7 @@ func exists(path string) bool {
 func shell(t *testing.T, command string, tools ...string) []byte {
 	t.Helper()
 	path := os.Getenv("PATH")
-	for _, tool := range append(tools, helm(t)) {
+	for _, tool := range append(tools, check.Helm(t, repository)) {
 		absolute, err := filepath.Abs(tool)
 		if err != nil {
 			t.Fatal(err)

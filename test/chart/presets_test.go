@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestPresetVendors: all vendors that the controller knows, but none on a simulated machine unless somebody says so. What it may change is
@@ -125,7 +126,7 @@ func TestPresetsMissing(t *testing.T) {
 func notesOf(t *testing.T, args ...string) string {
 	t.Helper()
 	args = append([]string{"install", "fettle", chartDir, "--namespace=" + namespace, "--dry-run=client"}, args...)
-	out, err := exec.CommandContext(t.Context(), helm(t), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), check.Helm(t, repository), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm %q: %v\n%s", args, err, out)
 	}

@@ -7,14 +7,14 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -46,34 +46,6 @@ func variants() []variant {
 	}
 }
 
-// helm returns the path of the helm binary: $HELM, or the one that `make .cache/tools/helm` builds.
-func helm(t *testing.T) string {
-	t.Helper()
-	path := os.Getenv("HELM")
-	if path == "" {
-		path = filepath.Join(repository, ".cache/tools/helm")
-	}
-	needFile(t, path, "build helm with `make .cache/tools/helm`, or name one in $HELM")
-	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// needFile skips the test if path is not there; in CI it fails instead.
-func needFile(t *testing.T, path, next string) {
-	t.Helper()
-	_, err := os.Stat(path)
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%v: %s", err, next)
-	}
-	t.Skipf("%v: %s", err, next)
-}
-
 // helmTemplate runs `helm template` as for a Kubernetes 1.37 cluster and returns its output. Later args win.
 func helmTemplate(t *testing.T, args ...string) (stdout []byte, stderr string, err error) {
 	t.Helper()
@@ -81,7 +53,7 @@ func helmTemplate(t *testing.T, args ...string) (stdout []byte, stderr string, e
 		"template", "fettle", chartDir, "--namespace=" + namespace, "--kube-version=1.37.1",
 	}, args...)
 	var out, faults bytes.Buffer
-	command := exec.CommandContext(t.Context(), helm(t), args...)
+	command := exec.CommandContext(t.Context(), check.Helm(t, repository), args...)
 	command.Stdout, command.Stderr = &out, &faults
 	err = command.Run()
 	return out.Bytes(), faults.String(), err

@@ -20,10 +20,25 @@ const (
 // Eventually waits until the condition holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for pause := firstPause; !holds(); pause = min(2*pause, longestPause) {
+	Poll(t, Patience, func() string {
+		if holds() {
+			return ""
+		}
+		return what
+	})
+}
+
+// Poll calls look until it returns an empty text. After the limit the test fails with the last text.
+func Poll(t testing.TB, limit time.Duration, look func() string) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		text := look()
+		if text == "" {
+			return
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", Patience, what)
+			t.Fatalf("not within %s: %s", limit, text)
 		}
 		<-time.After(pause)
 	}

@@ -96,3 +96,16 @@ func TestHurried(t *testing.T) {
 		t.Errorf("%s passed", took)
 	}
 }
+
+func TestBuffer(t *testing.T) {
+	var b check.Buffer
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 100 {
+			fmt.Fprint(&b, "x")
+		}
+	}()
+	check.Eventually(t, "the buffer has all that was written", func() bool { return len(b.String()) == 100 })
+	<-ended
+}

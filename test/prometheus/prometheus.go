@@ -4,7 +4,6 @@
 package prometheus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,11 +14,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"sync"
 	"syscall"
 	"time"
 
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // interval is how often targets are scraped and rules evaluated.
@@ -37,26 +37,7 @@ type Target struct {
 // Server is a running Prometheus.
 type Server struct {
 	command *exec.Cmd
-	log     record
-}
-
-// record is what a program has logged so far.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(p)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
+	log     check.Buffer
 }
 
 // listens is the line of the log that says which port Prometheus got.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -42,13 +44,9 @@ func startAPIServer(t *testing.T, flags map[string]string) *apiServer {
 	if assets == "" {
 		assets = filepath.Join(repository, ".cache/bin")
 	}
-	helm := os.Getenv("HELM")
-	if helm == "" {
-		helm = filepath.Join(repository, ".cache/tools/helm")
-	}
-	needFile(t, helm, "build helm with `make .cache/tools/helm`, or name one in $HELM")
+	helm := check.Helm(t, repository)
 	for _, name := range []string{"etcd", "kube-apiserver"} {
-		needFile(t, filepath.Join(assets, name), "build the cluster's binaries with `make cluster-build`, or set KUBEBUILDER_ASSETS")
+		check.Needs(t, filepath.Join(assets, name), "build the cluster's binaries with `make cluster-build`, or set KUBEBUILDER_ASSETS")
 	}
 	environment := &envtest.Environment{
 		BinaryAssetsDirectory:    assets,
@@ -80,19 +78,6 @@ func startAPIServer(t *testing.T, flags map[string]string) *apiServer {
 	}
 	server.runHelm(t, "install", "fettle", chartDir, "--create-namespace")
 	return server
-}
-
-// needFile skips the test if path is not there; in CI it fails instead.
-func needFile(t *testing.T, path, next string) {
-	t.Helper()
-	_, err := os.Stat(path)
-	if err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%v: %s", err, next)
-	}
-	t.Skipf("%v: %s", err, next)
 }
 
 func writeKubeconfig(t *testing.T, user *envtest.AuthenticatedUser) string {

@@ -11,8 +11,6 @@ import (
 
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -71,15 +69,10 @@ func startCluster(t *testing.T, version string) *cluster {
 // kubeconfig writes a file for the administrator, or for a user that the administrator acts as.
 func kubeconfig(t *testing.T, dir string, config *rest.Config, user string) string {
 	t.Helper()
-	file := clientcmdapi.NewConfig()
-	file.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Impersonate: user,
-	}
-	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	file.CurrentContext = "test"
+	own := rest.CopyConfig(config)
+	own.Impersonate.UserName = user
 	path := filepath.Join(dir, "kubeconfig-"+filepath.Base(user))
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
+	if err := apitest.WriteKubeconfig(path, own); err != nil {
 		t.Fatal(err)
 	}
 	return path

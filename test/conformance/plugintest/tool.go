@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fettle-dev/fettle/test/apitest"
 )
 
 // Repository is the root of the repository as a test in a directory below test/conformance sees it.
@@ -45,15 +45,7 @@ func Cluster(t testing.TB, dir, node string, config *rest.Config) (kubernetes.In
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	_, err = kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{})
 	must(t, err)
-	const name = "test"
-	file := clientcmdapi.NewConfig()
-	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	file.CurrentContext = name
-	path := filepath.Join(dir, "kubeconfig")
-	must(t, clientcmd.WriteToFile(*file, path))
-	return kube, path
+	return kube, apitest.Kubeconfig(t, dir, config)
 }
 
 // Outcome is how the tool ended.
