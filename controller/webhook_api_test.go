@@ -179,8 +179,8 @@ func (w webhookProcess) peakMemory(t *testing.T) int {
 }
 
 // forgeReviews sends large reviews, as any pod could, without the secret path: all are refused unread. They name resources and namespaces
-// of their own choice. Meanwhile the API server is answered, the webhook's memory stays, and the controller answers its
-// probes.
+// of their own choice. Meanwhile the API server is answered within its limit for a webhook, as it would refuse with other words after that,
+// the webhook's memory stays, and the controller answers its probes.
 func (c cluster) forgeReviews(t *testing.T, r replica, w webhookProcess) {
 	const forgers, rounds, size = 200, 5, 5 << 20
 	body := []byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"x","namespace":"a",` +

@@ -36,7 +36,7 @@ type finding struct {
 type scanner struct {
 	*typed
 	found []finding
-	// elapsed are the variables that hold how long something took, and deadlines those that are compared with the present time.
+	// elapsed has the variables that hold how long something took. deadlines has those that are compared with the present time.
 	elapsed, deadlines map[types.Object]bool
 	// stack has the nodes around the one that is looked at, the innermost last.
 	stack []ast.Node

@@ -47,7 +47,7 @@ func TestFollow(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := Run(ctx, informer)
-	// The fake API server shows nobody what was created before the watch began.
+	// The fake API server shows a watch only what was created after the watch began.
 	check.Eventually(t, "a watch is open", func() bool { return informer.HasSynced() && informer.Current() })
 	for _, p := range []*corev1.Pod{pod("a", "odd"), pod("a", "new"), pod("b", "other")} {
 		if _, err := client.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {

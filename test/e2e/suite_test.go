@@ -154,7 +154,7 @@ var _ = ReportAfterEach(func(report SpecReport) {
 	}
 })
 
-// Specs that failed are named to tools/stages after all else, which has those that may run once more.
+// tools/stages reads the names of the specs that may run once more. They are written last.
 var _ = ReportAfterSuite("specs that may run once more", func(report Report) {
 	Expect(again.Write(os.Stdout, h.Stage, repeat.Specs(report, h.Root, artifactsOf))).To(Succeed())
 })

@@ -46,8 +46,8 @@ func (l List) Programs() []Name {
 	return out
 }
 
-// OfPlugin lists the features that change what the kubelet plugin's container has or how it is configured, without those that no test node
-// can have: directories that its nodes have at one place, and what only OpenShift serves.
+// OfPlugin lists the features that change the kubelet plugin's container or its configuration. Two kinds are left out, since no test node
+// can have them: directories that test nodes have at one place, and what only OpenShift serves.
 func (l List) OfPlugin() []string {
 	elsewhere := []string{"hostRoot", "kubeletDir", "nvidia.driverRoot", "fpga.firmwareDir", "fpga.xrt.driverRoot", "openshift.enabled"}
 	var out []string

@@ -102,8 +102,8 @@ func TestMemoryOfTheNext(t *testing.T) {
 	}
 }
 
-// TestMemoryOfTheStopped: a plugin that is stopped while the blank image clears the memory leaves a region that nobody gets before all of
-// the memory is cleared.
+// TestMemoryOfTheStopped: a plugin is stopped while the blank image clears the memory. No claim gets the region before all of the memory is
+// cleared.
 func TestMemoryOfTheStopped(t *testing.T) {
 	p := start(t, machine(card(1)))
 	p.usedBy(theirs(), nlb0)
