@@ -61,38 +61,19 @@ func chanceIn(p *typed, f goFile) []string {
 	return result
 }
 
-// notMended is the list of files that still depend on chance, and in how many places: a line each, "FILE N". It only ever shrinks.
-const notMended = "internal/hygiene/testdata/notmended.txt"
-
 // TestNothingByChance refuses what makes tests fail, or pass, by chance. A place that needs it says why: see fragileMark.
 func TestNothingByChance(t *testing.T) {
 	all := goFiles(t)
 	imports := newOwnImporter(t, all[0].fileSet, all)
-	found := map[string][]string{}
 	for _, files := range packagesWithTests(all) {
 		p := imports.check(files)
 		for _, f := range files {
-			if f.checks() {
-				found[f.path] = chanceIn(p, f)
+			if !f.checks() {
+				continue
 			}
-		}
-	}
-	for line := range strings.Lines(read(t, notMended)) {
-		var name string
-		var listed int
-		if _, err := fmt.Sscanf(line, "%s %d", &name, &listed); err != nil {
-			t.Errorf("%s: %q: %v", notMended, line, err)
-		}
-		if n := len(found[name]); n < listed {
-			t.Errorf("%s lists %d places of %s, %d are left: write %d, or take the line out", notMended, listed, name, n, n)
-		}
-		if len(found[name]) <= listed {
-			delete(found, name)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		for _, text := range found[name] {
-			t.Error(text)
+			for _, text := range chanceIn(p, f) {
+				t.Error(text)
+			}
 		}
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // scout is a shelf's node that fetches what a test's objects want, with a clock that the test winds.
@@ -298,7 +300,7 @@ func TestPrefetchRun(t *testing.T) {
 	select {
 	case <-watched:
 		t.Error("watched without a use for it")
-	case <-time.After(10 * time.Millisecond):
+	case <-time.After(10 * time.Millisecond): // fragile: nothing fails by it, a shorter time only sees less
 	}
 	s.Holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
 	wake := <-watched
@@ -324,17 +326,15 @@ func TestPrefetchCannotWatch(t *testing.T) {
 // windUntil lets time pass whenever somebody waits for it, until something arrives.
 func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	check.Eventually(t, "something arrives", func() bool {
 		select {
 		case <-arrived:
-			return
-		case <-deadline:
-			t.Fatal("nothing came")
-		case <-time.After(time.Millisecond):
-			if clock.HasWaiters() {
-				clock.Step(time.Second)
-			}
+			return true
+		default:
 		}
-	}
+		if clock.HasWaiters() {
+			clock.Step(time.Second)
+		}
+		return false
+	})
 }

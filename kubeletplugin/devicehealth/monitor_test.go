@@ -55,7 +55,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		Holder: inventory.NewHolder(), Retirement: retirement.New(),
 	}
 	config.observed()
-	config.File.Health.Interval.Duration = 50 * time.Millisecond
+	config.File.Health.Interval.Duration = 50 * time.Millisecond // how often something is done: it limits nothing
 	if change != nil {
 		change(config)
 	}
@@ -70,6 +70,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		w.events = append(w.events, kind+" "+reason+" "+note)
 	}
 	w.Monitor = New(*config)
+	w.poller.Patience = time.Minute // however busy the machine is
 	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
 	w.Holder.Set(w.look())
 	return w
@@ -224,7 +225,6 @@ func TestUnreadableCounters(t *testing.T) {
 	v, _ := w.Holder.Get()
 	first := v.Devices[0]
 	w.write(first, "aer_dev_fatal", "garbage\x00")
-	w.poller.Patience = time.Minute // the reading is what fails, however busy the machine is
 	polled := w.poller.Poll(w.targets(""))
 	if polled[0].Err == nil || polled[1].Err != nil {
 		t.Fatalf("polled %+v", polled)
@@ -381,6 +381,7 @@ func TestSilentChild(t *testing.T) {
 	w.until("an Xid", is(gpus[0].Name, health.Unhealthy, "Xid79"))
 	// The limits are for kubelet's time; the test has less.
 	w.sources.expect(health.SourceNVML, 0, time.Now().Add(-time.Hour))
+	// fragile: the source is silent, so that no limit is too short
 	w.sources.expect(health.SourceNVML, time.Millisecond, time.Now().Add(-time.Hour), names(gpus)...)
 	v = w.until("silence", func(v *inventory.Snapshot) bool { return len(v.Health.Unknown) == len(gpus) })
 	if len(v.Withheld) != 0 || len(v.Health.Statuses) != 1 {

@@ -112,7 +112,7 @@ func (g *rig) process(p *place) *site {
 			return dev.Region, nil
 		},
 		Backends: map[string]region.Backend{"dfl": region.DFL(func() (*dfl.Host, error) {
-			return dfl.Open(g.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond})
+			return dfl.Open(g.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond}) // fragile: the first and the last look are made, however late they are
 		}, s.statePath("regions"))},
 		Contents: contents, Open: g.open, HostRoot: g.Root, BootID: s.BootID,
 	})
@@ -325,7 +325,7 @@ func TestClaimOfRegions(t *testing.T) {
 			if _, pending := errors.AsType[*PendingError](err); !pending || !strings.Contains(err.Error(), region.ProgramKind) {
 				t.Errorf("got %v, want that the programming goes on", err)
 			}
-			g.Budget = 50 * time.Millisecond // the next call's, which nothing can answer in time
+			g.Budget = 50 * time.Millisecond // fragile: the card works until it may go on, so that no limit is too short
 			_, err = g.ask(c)
 			answer <- err
 		}
@@ -434,7 +434,7 @@ func TestKilledWhileProgramming(t *testing.T) {
 				}
 				ended := g.killed("a1")
 				g.next()
-				g.Budget = 100 * time.Millisecond
+				g.Budget = 100 * time.Millisecond // fragile: the card works until it may go on, so that no limit is too short
 				if c := g.content(card0); !c.Unknown || c.Claim != "a1" {
 					t.Errorf("known as %+v while the card works", c)
 				}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func start(t *testing.T, handler http.HandlerFunc) string {
@@ -76,17 +78,10 @@ func TestIdleConnections(t *testing.T) {
 func TestConnectionsAreCounted(t *testing.T) {
 	address := start(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	for range 3 * maxOfSource {
-		conn := dial(t, "127.0.0.2", address)
-		got := get(conn)
-		_ = conn.Close()
-		for deadline := time.Now().Add(5 * time.Second); got != "HTTP/1.1 200" && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond) // the server sees the end of a connection a moment later
-			conn = dial(t, "127.0.0.2", address)
-			got = get(conn)
-			_ = conn.Close()
-		}
-		if got != "HTTP/1.1 200" {
-			t.Fatal(got)
-		}
+		check.Eventually(t, "the server sees that the last connection ended", func() bool {
+			conn := dial(t, "127.0.0.2", address)
+			defer conn.Close()
+			return get(conn) == "HTTP/1.1 200"
+		})
 	}
 }

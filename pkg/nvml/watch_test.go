@@ -153,7 +153,8 @@ func TestWatcherStartsAgain(t *testing.T) {
 
 func TestWatcherWithoutHeartbeat(t *testing.T) {
 	w := watcher(t, "watch mute")
-	w.Command.Timeout, w.Interval = time.Millisecond, time.Millisecond // of a child that never says anything
+	// fragile: the child never says anything, so that no limit is too short
+	w.Command.Timeout, w.Interval = time.Millisecond, time.Millisecond
 	_, failed := watched(t, w, func(_ []nvml.Message, failed []error) bool { return len(failed) == 1 })
 	if !strings.Contains(failed[0].Error(), "hung") {
 		t.Errorf("failed with %v", failed[0])

@@ -131,13 +131,8 @@ func TestLockBetweenProcesses(t *testing.T) {
 		<-time.After(5 * lockRetry) // both ask at least once while it is locked
 		kill()
 		for range 2 {
-			select {
-			case err := <-waiting:
-				if err != nil {
-					t.Errorf("after the holder died: %v", err)
-				}
-			case <-time.After(20 * time.Second):
-				t.Fatal("still locked after the holder died")
+			if err := <-waiting; err != nil {
+				t.Errorf("after the holder died: %v", err)
 			}
 		}
 		if !other.Waited {
@@ -196,7 +191,7 @@ func TestLockEndsWithItsContext(t *testing.T) {
 	select {
 	case err := <-result:
 		t.Fatalf("did not wait: %v", err)
-	case <-time.After(5 * lockRetry):
+	case <-time.After(5 * lockRetry): // fragile: nothing fails by it, a shorter time only sees less
 	}
 	cancel(errTired)
 	if err := <-result; !errors.Is(err, ErrBusy) || !errors.Is(err, errTired) {

@@ -92,21 +92,17 @@ type plugin struct {
 
 // start runs a plugin and registers it as kubelet would.
 func (b *bench) start(ctx context.Context, n node) (p *plugin, err error) {
-	ports, err := freePorts()
-	if err != nil {
-		return nil, err
-	}
 	args := append([]string{
 		"--kubeconfig=" + b.cluster.kubeconfig, "--node-name=" + n.name, "--host-root=" + n.host,
 		"--kubelet-plugins-dir=" + filepath.Join(n.fast, "p"), "--kubelet-registry-dir=" + filepath.Join(n.fast, "r"),
 		"--cdi-root=" + n.cdi(), "--state-dir=" + filepath.Join(n.disk, "state"),
-		"--http-address=127.0.0.1:" + ports[0], "--health-port=" + ports[1], "--nvml-command=",
+		"--http-address=127.0.0.1:0", "--health-port=0", "--nvml-command=",
 	}, n.flags...)
 	child, err := startProcess(0, b.plugin, args...)
 	if err != nil {
 		return nil, err
 	}
-	p = &plugin{process: child, node: n, http: "127.0.0.1:" + ports[0]}
+	p = &plugin{process: child, node: n}
 	if err := p.register(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("register the plugin of node %s: %w", n.name, err), p.stop())
 	}
@@ -120,6 +116,12 @@ func (p *plugin) register(ctx context.Context) (err error) {
 		return listening(socket) && listening(endpoint), p.running()
 	})
 	if err != nil {
+		return err
+	}
+	if _, err = await(ctx, p.begin, "the address of the probes", func() (bool, error) {
+		p.http = p.output.serving("probes")
+		return p.http != "", p.running()
+	}); err != nil {
 		return err
 	}
 	registrar, err := dial(socket)
@@ -167,19 +169,4 @@ func listening(path string) bool {
 	}
 	_ = connection.Close()
 	return true
-}
-
-func freePorts() ([2]string, error) {
-	var ports [2]string
-	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return ports, err
-		}
-		defer listener.Close() //nolint:errcheck // nothing was sent
-		if _, ports[i], err = net.SplitHostPort(listener.Addr().String()); err != nil {
-			return ports, err
-		}
-	}
-	return ports, nil
 }

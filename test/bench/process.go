@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -42,6 +43,18 @@ func (o *output) tail() string {
 	defer o.mu.Unlock()
 	text := o.text.Bytes()
 	return string(text[max(0, len(text)-most):])
+}
+
+// serving is the address at which the process says that it serves something, "" as long as it does not.
+func (o *output) serving(what string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, after, _ := strings.Cut(o.text.String(), fmt.Sprintf(`"Serving" what=%q address="`, what))
+	address, _, ended := strings.Cut(after, `"`)
+	if !ended {
+		return ""
+	}
+	return address
 }
 
 // startProcess runs a program until stop, whatever becomes of a context: it is stopped in order. unshare is the namespaces that it

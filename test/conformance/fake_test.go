@@ -37,8 +37,8 @@ const (
 	fakeDriver = "dra.example.com"
 	fakeNode   = "node-1"
 	fakePool   = "node-1"
-	// blink is a moment that is long for a race and short for a test.
-	blink = 20 * time.Millisecond
+	// longPatience is for what comes, on a machine that may be busy with other things.
+	longPatience = time.Minute
 )
 
 // fakePlugin is a small plugin that keeps every promise, but for the fault that a test gives it. What is in memory stands for its
@@ -49,6 +49,8 @@ type fakePlugin struct {
 	kube *fake.Clientset
 	// fault is the name of what is wrong with it, "" for nothing.
 	fault string
+	// patience is what the checks have. blink is a moment of it that is long for a race.
+	patience, blink time.Duration
 
 	mu      sync.Mutex
 	records map[types.UID]*fakeRecord
@@ -71,13 +73,14 @@ type fakeRecord struct {
 	devices []*drav1.Device
 }
 
-func newFake(t *testing.T, fault string) *fakePlugin {
+// newFake returns a plugin for which the checks have patience.
+func newFake(t *testing.T, fault string, patience time.Duration) *fakePlugin {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fcf") //nolint:usetesting // the test's own directory is too long for a socket
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	f := &fakePlugin{
-		t: t, dir: dir, kube: fake.NewClientset(), fault: fault,
+		t: t, dir: dir, kube: fake.NewClientset(), fault: fault, patience: patience, blink: min(patience/15, 100*time.Millisecond),
 		records: map[types.UID]*fakeRecord{}, owners: map[device]types.UID{}, ended: map[types.UID]bool{},
 	}
 	f.kube.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -114,7 +117,7 @@ func (f *fakePlugin) config() Config {
 			f.reboot(ctx)
 			return nil
 		},
-		CallTimeout: 5 * time.Second, Patience: 15 * blink, StableFor: 5 * blink, Parallel: 4,
+		CallTimeout: 20 * f.patience, Patience: f.patience, StableFor: 5 * f.blink, Parallel: 4,
 	}
 }
 
@@ -149,7 +152,7 @@ func (f *fakePlugin) start(ctx context.Context) {
 // background does what a plugin should not do while nothing happens.
 func (f *fakePlugin) background(ctx context.Context) {
 	rewrite, replace := f.is("slices: written again and again"), f.is("slices: deleted and made again and again")
-	for (rewrite || replace) && sleep(ctx, blink/4) {
+	for (rewrite || replace) && sleep(ctx, f.blink/4) {
 		if replace {
 			f.replace(ctx)
 		} else {
@@ -337,6 +340,10 @@ func (f *fakePlugin) NodeWatchResources(
 	f.streams++
 	stale := f.is("health: second stream is empty") && f.streams > 1
 	f.mu.Unlock()
+	timeout := int64(longPatience.Seconds())
+	if strings.HasPrefix(f.fault, "health: ") {
+		timeout = 1
+	}
 	for first := true; ; first = false {
 		report := &drahealthv1.NodeWatchResourcesResponse{}
 		for i := range 4 {
@@ -345,7 +352,7 @@ func (f *fakePlugin) NodeWatchResources(
 			}
 			report.Devices = append(report.Devices, &drahealthv1.DeviceHealth{
 				Device: &drahealthv1.DeviceIdentifier{PoolName: fakePool, DeviceName: fmt.Sprintf("dev-%d", i)},
-				Health: drahealthv1.HealthStatus_HEALTHY, HealthCheckTimeoutSeconds: 1,
+				Health: drahealthv1.HealthStatus_HEALTHY, HealthCheckTimeoutSeconds: timeout,
 			})
 		}
 		if err := stream.Send(report); err != nil {
@@ -355,7 +362,7 @@ func (f *fakePlugin) NodeWatchResources(
 			<-stream.Context().Done()
 			return nil
 		}
-		if !sleep(stream.Context(), 5*blink) {
+		if !sleep(stream.Context(), 5*f.blink) {
 			return nil
 		}
 	}

@@ -59,7 +59,7 @@ func (f *fakePlugin) enter() bool {
 		f.is("concurrency: an unprepare in between keeps the device")
 	f.mu.Unlock()
 	if slow {
-		time.Sleep(blink)
+		time.Sleep(f.blink) // fragile: where it is too short for the race, TestFaults tries a longer one
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *fakePlugin) prepareOne(ctx context.Context, c *drav1.Claim) ([]*drav1.D
 		return nil, err
 	}
 	if f.is("concurrency: goes on after it was abandoned") {
-		time.Sleep(blink)
+		time.Sleep(f.blink) // fragile: where it is too short for the race, TestFaults tries a longer one
 	}
 	f.mu.Lock()
 	r := f.records[f.key(claim)]
@@ -112,7 +112,7 @@ func (f *fakePlugin) prepareOne(ctx context.Context, c *drav1.Claim) ([]*drav1.D
 		if err := f.look(claim); err != nil {
 			return nil, err
 		}
-		time.Sleep(blink)
+		time.Sleep(f.blink) // fragile: where it is too short for the race, TestFaults tries a longer one
 	}
 	r, err = f.take(ctx, claim)
 	if err != nil {

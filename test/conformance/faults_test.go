@@ -145,10 +145,15 @@ func TestFaults(t *testing.T) {
 	for _, c := range faultCases() {
 		t.Run(strings.ReplaceAll(c.check+" "+c.fault, "/", "-"), func(t *testing.T) {
 			t.Parallel()
-			f := newFake(t, c.fault)
-			got := outcome(t, f, f.config(), c.check, c.after)[c.check]
-			if got.Status != Failed || !strings.Contains(got.Message, c.want) {
-				t.Errorf("%s: %q, want it failed with %q", got.Status, got.Message, c.want)
+			for patience := 100 * time.Millisecond; ; patience *= 2 { // fragile: one that is too short is followed by a longer one
+				f := newFake(t, c.fault, patience)
+				got := outcome(t, f, f.config(), c.check, c.after)[c.check]
+				if got.Status == Failed && strings.Contains(got.Message, c.want) {
+					return
+				}
+				if patience > longPatience {
+					t.Fatalf("%s: %q, want it failed with %q", got.Status, got.Message, c.want)
+				}
 			}
 		})
 	}
@@ -195,9 +200,8 @@ func TestGoodPlugin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFake(t, test.mode)
+			f := newFake(t, test.mode, longPatience)
 			config := f.config()
-			config.Patience = 10 * time.Second
 			test.change(&config)
 			results := outcome(t, f, config, cmp.Or(test.checks, "(registration|prepare|health)/.*"))
 			if test.checks != "" && len(results) != len(Checks()) {
@@ -265,7 +269,8 @@ func TestSkips(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFake(t, test.fault)
+			// fragile: what a check waits for is not there, so that no limit is too short
+			f := newFake(t, test.fault, 300*time.Millisecond)
 			config := f.config()
 			if test.change != nil {
 				test.change(&config)
@@ -286,7 +291,7 @@ func TestSkips(t *testing.T) {
 // TestInterrupted wants a run that is cut off to clean up.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	f := newFake(t, "")
+	f := newFake(t, "", longPatience)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var results []Result
 	enough := errors.New("enough")

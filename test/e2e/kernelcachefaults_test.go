@@ -244,7 +244,9 @@ func imagesBegun(node string) int {
 // untilBegun waits until an image is being unpacked, for a few seconds: it may be there already.
 func untilBegun(ctx context.Context, node string) {
 	GinkgoHelper()
-	const most, interval = 4 * time.Second, 2 * time.Millisecond
+	const interval = 2 * time.Millisecond
+	const most = 4 * time.Second
+	// fragile: a kill that comes too early is only one that meets no fetch
 	for begin := time.Now(); imagesBegun(node) == 0 && time.Since(begin) < most && ctx.Err() == nil; {
 		pause(ctx, interval)
 	}

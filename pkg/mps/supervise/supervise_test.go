@@ -489,6 +489,7 @@ func TestPlaces(t *testing.T) {
 // TestLogs: a log that grew is cut.
 func TestLogs(t *testing.T) {
 	n := newNode(t)
+	n.looks = 5 * time.Second // at a daemon and at its logs
 	c := n.start()
 	d := limited()
 	must(t, runner(c).Ensure(t.Context(), d))
