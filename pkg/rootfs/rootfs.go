@@ -46,15 +46,17 @@ func Open(name string) (*Root, error) { return open(name, 0) }
 func OpenOneMount(name string) (*Root, error) { return open(name, unix.RESOLVE_NO_XDEV) }
 
 func open(name string, resolve uint64) (*Root, error) {
-	fd, err := openat2(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_NO_MAGICLINKS)
+	fd, err := OpenAt(unix.AT_FDCWD, name, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_NO_MAGICLINKS)
 	if err != nil {
 		return nil, &os.PathError{Op: "open root", Path: name, Err: err}
 	}
 	return &Root{dir: os.NewFile(uintptr(fd), name), name: name, resolve: resolve}, nil
 }
 
-// openat2 tries again where the kernel could not tell whether a path stayed inside, because something was renamed meanwhile.
-func openat2(dir int, name string, flags int, resolve uint64) (int, error) {
+// OpenAt is openat2(2) with O_CLOEXEC: it opens a name from an open directory and keeps the rules of resolve (unix.RESOLVE_*). It tries
+// again where the kernel could not tell whether a path stayed inside, because something was renamed meanwhile. The error is the kernel's,
+// or ErrUnsupported.
+func OpenAt(dir int, name string, flags int, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
 	const tries = 32
 	for try := 1; ; try++ {
@@ -72,14 +74,14 @@ func openat2(dir int, name string, flags int, resolve uint64) (int, error) {
 // Beneath opens with O_PATH what a clean relative name leads to from a directory, "." for itself, by a way with no symbolic link and
 // nothing outside: whoever may write below the directory leads nobody elsewhere. It fails with ELOOP or EXDEV otherwise.
 func Beneath(dir, name string) (*os.File, error) {
-	below, err := openat2(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_NO_MAGICLINKS)
+	below, err := OpenAt(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_NO_MAGICLINKS)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(below) //nolint:errcheck // nothing was written
 	const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 	at := path.Join(dir, name)
-	fd, err := openat2(below, name, unix.O_PATH, inside)
+	fd, err := OpenAt(below, name, unix.O_PATH, inside)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: at, Err: err}
 	}
@@ -103,7 +105,7 @@ func (r *Root) failed(verb, name string, err error) error {
 func (r *Root) openFlags(verb, name string, flags int) (*os.File, error) {
 	inside := strings.TrimPrefix(path.Join("/", name), "/")
 	inside = cmp.Or(inside, ".")
-	fd, err := openat2(int(r.dir.Fd()), inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
+	fd, err := OpenAt(int(r.dir.Fd()), inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
 	if err != nil {
 		return nil, r.failed(verb, name, err)
 	}

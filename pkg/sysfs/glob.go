@@ -57,12 +57,12 @@ func (t *Tree) globLevel(dirs []string, element string) ([]string, error) {
 
 func (t *Tree) matching(dir, element string) ([]string, error) {
 	if !strings.ContainsAny(element, `*?[\`) {
-		if _, err := t.root.Lstat(path.Join(dir, element)); err != nil {
+		if _, err := t.root.lstat(path.Join(dir, element)); err != nil {
 			return nil, ignoreAbsent(failed("look at", path.Join(dir, element), err))
 		}
 		return []string{element}, nil
 	}
-	info, err := t.root.Stat(dir)
+	info, err := t.root.stat(dir)
 	if err != nil {
 		return nil, ignoreAbsent(failed("look at", dir, err))
 	}

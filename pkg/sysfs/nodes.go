@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 
@@ -33,7 +32,7 @@ func (n Number) String() string {
 // user's process needs CAP_SYS_PTRACE.
 func (t *Tree) OpenNodes(pid string) ([]Number, error) {
 	dir := path.Join(Proc, pid, "fd")
-	f, err := t.root.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	f, err := t.root.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, unlessEnded(failed("list", dir, err))
 	}
@@ -86,7 +85,7 @@ func compareNumbers(a, b Number) int {
 
 // Number returns type and numbers of a device node. A relative link to it is followed.
 func (t *Tree) Number(name string) (Number, error) {
-	info, err := t.root.Stat(name)
+	info, err := t.root.stat(name)
 	if err != nil {
 		return Number{}, failed("look at", name, err)
 	}
@@ -100,7 +99,7 @@ func (t *Tree) Number(name string) (Number, error) {
 // Lines calls yield for each line of a text file of any size, until yield returns false. A line is at most 64 KiB. Files of that sort
 // are lists that grow with the machine: modules' aliases, mounts.
 func (t *Tree) Lines(name string, yield func(line string) bool) error {
-	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := t.root.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return failed("read", name, err)
 	}

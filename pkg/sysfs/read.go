@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -28,14 +27,14 @@ var ErrMalformed = errors.New("malformed")
 // ErrMalformed; an absent one is fs.ErrNotExist.
 func (t *Tree) ReadString(name string) (string, error) {
 	// Looked at before it is opened: to open a device node may wake hardware, and a pipe would block.
-	info, err := t.root.Stat(name)
+	info, err := t.root.stat(name)
 	if err != nil {
 		return "", failed("read", name, err)
 	}
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("read %s: %w: %s, want a plain file", HostPath(name), ErrMalformed, info.Mode().Type())
 	}
-	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := t.root.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return "", failed("read", name, err)
 	}

@@ -73,10 +73,10 @@ func TestReadString(t *testing.T) {
 		{name: "sys/a", wantErr: sysfs.ErrMalformed, wantText: "want a plain file"},
 		{name: "sys/a/none", wantErr: fs.ErrNotExist, wantText: "read /sys/a/none: no such file or directory"},
 		{name: "sys/a/dangling", wantErr: fs.ErrNotExist},
-		{name: "sys/a/outside", wantText: "read /sys/a/outside: path escapes from parent"},
-		{name: "sys/a/absolute", wantText: "path escapes from parent"},
+		{name: "sys/a/outside", wantText: "read /sys/a/outside: leads outside of the host's tree"},
+		{name: "sys/a/absolute", wantText: "leads outside of the host's tree"},
 		{name: "sys/a/loop", wantText: "too many levels of symbolic links"},
-		{name: "../secret", wantText: "path escapes from parent"},
+		{name: "../secret", wantText: "leads outside of the host's tree"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := tree.ReadString(tc.name)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"syscall"
@@ -20,36 +19,33 @@ import (
 // Tree is a host tree opened for reading. Names are slash-separated and relative to its root. Relative links are followed as
 // long as they stay inside; what leads outside is an error. It is safe for concurrent use.
 type Tree struct {
-	root *os.Root
+	root below
 }
 
 // Open opens the host tree at root, a directory that contains sys, proc and dev, or some of them.
 func Open(root string) (*Tree, error) {
-	r, err := os.OpenRoot(root)
+	r, err := openBelow(root)
 	if err != nil {
-		return nil, fmt.Errorf("open host tree: %w", err)
+		return nil, err
 	}
 	return &Tree{root: r}, nil
 }
 
 // Close releases the root. The tree cannot be used afterwards.
-func (t *Tree) Close() error { return t.root.Close() }
+func (t *Tree) Close() error { return t.root.dir.Close() }
 
 // FS is the tree for readers that take a file system, such as those of k8s.io/dynamic-resource-allocation.
-func (t *Tree) FS() fs.ReadLinkFS {
-	// os documents that the value implements fs.ReadLinkFS, and its signature only predates that interface.
-	return t.root.FS().(fs.ReadLinkFS)
-}
+func (t *Tree) FS() fs.ReadLinkFS { return tree{t.root} }
 
 // Exists reports whether name is there, links followed. What cannot be looked at is not there.
 func (t *Tree) Exists(name string) bool {
-	_, err := t.root.Stat(name)
+	_, err := t.root.stat(name)
 	return err == nil
 }
 
 // Lstat describes name itself, without following it when it is a link.
 func (t *Tree) Lstat(name string) (fs.FileInfo, error) {
-	info, err := t.root.Lstat(name)
+	info, err := t.root.lstat(name)
 	if err != nil {
 		return nil, failed("look at", name, err)
 	}
@@ -58,7 +54,7 @@ func (t *Tree) Lstat(name string) (fs.FileInfo, error) {
 
 // ReadDir lists a directory's names, sorted.
 func (t *Tree) ReadDir(name string) ([]string, error) {
-	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	f, err := t.root.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, failed("list", name, err)
 	}
@@ -73,7 +69,7 @@ func (t *Tree) ReadDir(name string) ([]string, error) {
 
 // ReadLink is the target of a link, as it is stored.
 func (t *Tree) ReadLink(name string) (string, error) {
-	target, err := t.root.Readlink(name)
+	target, err := t.root.readlink(name)
 	if err != nil {
 		return "", failed("read link", name, err)
 	}
@@ -119,7 +115,7 @@ func rdev(info fs.FileInfo) (major, minor int64, ok bool) {
 
 // Capacity is the size in bytes of the file system that a directory is on (statfs: blocks times block size).
 func (t *Tree) Capacity(name string) (int64, error) {
-	f, err := t.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	f, err := t.root.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return 0, failed("measure", name, err)
 	}
@@ -142,25 +138,25 @@ func failed(verb, name string, err error) error {
 
 // Writer writes attributes of a host tree. It is apart from Tree, so that what only reads cannot have side effects.
 type Writer struct {
-	root *os.Root
+	root below
 }
 
 // OpenWriter opens the host tree at root for writing attributes.
 func OpenWriter(root string) (*Writer, error) {
-	r, err := os.OpenRoot(root)
+	r, err := openBelow(root)
 	if err != nil {
-		return nil, fmt.Errorf("open host tree: %w", err)
+		return nil, err
 	}
 	return &Writer{root: r}, nil
 }
 
 // Close releases the root.
-func (w *Writer) Close() error { return w.root.Close() }
+func (w *Writer) Close() error { return w.root.dir.Close() }
 
 // WriteAttr writes value to an attribute in one write, which is what the kernel parses. An attribute that is not there is
 // fs.ErrNotExist: it is never created, and what it held is not cut off first.
 func (w *Writer) WriteAttr(name, value string) error {
-	f, err := w.root.OpenFile(name, os.O_WRONLY, 0)
+	f, err := w.root.open(name, unix.O_WRONLY)
 	if err != nil {
 		return failed("write", name, err)
 	}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
+	"github.com/fettle-dev/fettle/pkg/rootfs"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
@@ -135,7 +136,7 @@ type Port struct {
 
 // node opens a device node. It checks the node before it opens it, since opening a wrong one may block or wake other hardware, and checks
 // that it opened that node.
-func (h *Host) node(name string, flags uint64) (*os.File, error) {
+func (h *Host) node(name string, flags int) (*os.File, error) {
 	if h.nodes != "" {
 		name = path.Join(h.nodes, path.Base(name))
 	}
@@ -176,16 +177,10 @@ func (h *Host) device(f *os.File) (unix.Stat_t, error) {
 }
 
 // openat opens a name below the root. os.Root cannot be used: it would give the file to the runtime's poller and hide the open flags.
-func (h *Host) openat(name string, flags uint64) (*os.File, error) {
-	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
-	for {
-		fd, err := unix.Openat2(int(h.root.Fd()), name, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: sysfs.HostPath(name), Err: err}
-		}
-		return os.NewFile(uintptr(fd), sysfs.HostPath(name)), nil
+func (h *Host) openat(name string, flags int) (*os.File, error) {
+	fd, err := rootfs.OpenAt(int(h.root.Fd()), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: sysfs.HostPath(name), Err: err}
 	}
+	return os.NewFile(uintptr(fd), sysfs.HostPath(name)), nil
 }
