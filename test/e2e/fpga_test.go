@@ -956,7 +956,7 @@ func (f *fpgas) cutOff(ctx SpecContext) {
 	eventuallyGone(ctx, gone)
 	newTemplate(ctx, others, "plain", claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{}))
 	next := newPod(ctx, others, "next", withTemplate("plain"))
-	Consistently(ctx, func() error { return h.PodDone(ctx, others, next.Name, corev1.PodPending) }, h.Patient(2*time.Second)).Should(Succeed())
+	Consistently(ctx, func() error { return h.PodDone(ctx, others, next.Name, corev1.PodPending) }, h.Pace(2*time.Second)).Should(Succeed())
 	f.Go()
 	running(ctx, next)
 	Expect(f.attribute(1, "afu_id")).To(Equal(blankAFU), "another namespace got the logic")

@@ -153,7 +153,7 @@ func tellsOfMissingPresets(ctx SpecContext) {
 		r.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libfakecuda.so.*"}, Directories: []string{presetFiles + "/lib"}}}
 	})
 	running(ctx, newPod(ctx, ns, "given", withTemplate("nvidia"), onNode(gpuNode)))
-	Consistently(ctx, func() []string { return missingEvents(ctx, ns, "given") }, h.Patient(3*time.Second)).Should(BeEmpty())
+	Consistently(ctx, func() []string { return missingEvents(ctx, ns, "given") }, h.Pace(3*time.Second)).Should(BeEmpty())
 
 	out, err := h.TestChart(ctx)
 	Expect(err).NotTo(HaveOccurred())

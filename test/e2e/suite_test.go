@@ -101,7 +101,7 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 	begin := time.Now()
 	SetDefaultEventuallyTimeout(h.Patient(soon))
 	EnforceDefaultTimeoutsWhenUsingContexts()
-	SetDefaultEventuallyPollingInterval(h.Patient(100 * time.Millisecond))
+	SetDefaultEventuallyPollingInterval(h.Pace(100 * time.Millisecond))
 	if os.Getenv("E2E_REUSE") == "1" {
 		Expect(h.Connect()).To(Succeed())
 		kernels.start(ctx)

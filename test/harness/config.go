@@ -82,10 +82,15 @@ func Repository() (string, error) {
 	return "", errors.New("find the repository: no go.mod of Fettle here or above; run this inside a checkout")
 }
 
+// slack is how many times longer a limit is than what is limited takes on a usual machine with nothing else to do. One of two cores that
+// others share was four times slower for an hour.
+const slack = 4
+
 // Patient is how long to wait on this machine for what takes at most limit on a usual one.
-func (c Config) Patient(limit time.Duration) time.Duration {
-	return limit * time.Duration(max(1, c.Patience))
-}
+func (c Config) Patient(limit time.Duration) time.Duration { return slack * c.Pace(limit) }
+
+// Pace is how long a pause is on this machine, or something has to stay as it is, that is so long on a usual one.
+func (c Config) Pace(d time.Duration) time.Duration { return d * time.Duration(max(1, c.Patience)) }
 
 func (c Config) binary(name string) string { return filepath.Join(c.Cache, "bin", name) }
 

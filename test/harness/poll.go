@@ -23,7 +23,7 @@ func (h *Harness) Poll(ctx context.Context, what string, limit time.Duration, lo
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(h.Patient(pollInterval)) // looking keeps a slow machine from getting on
+	ticker := time.NewTicker(h.Pace(pollInterval)) // looking keeps a slow machine from getting on
 	defer ticker.Stop()
 	var last error
 	for {
