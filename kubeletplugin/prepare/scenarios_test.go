@@ -112,7 +112,8 @@ func (g *rig) process(p *place) *site {
 			return dev.Region, nil
 		},
 		Backends: map[string]region.Backend{"dfl": region.DFL(func() (*dfl.Host, error) {
-			return dfl.Open(g.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond}) // fragile: the first and the last look are made, however late they are
+			// fragile: the first and the last look are made, however late they are
+			return dfl.Open(g.Root, dfl.Options{PlainNodes: true, Settle: 60 * time.Millisecond})
 		}, s.statePath("regions"))},
 		Contents: contents, Open: g.open, HostRoot: g.Root, BootID: s.BootID,
 	})

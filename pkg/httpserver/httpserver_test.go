@@ -80,8 +80,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 	for range 3 * maxOfSource {
 		check.Eventually(t, "the server sees that the last connection ended", func() bool {
 			conn := dial(t, "127.0.0.2", address)
-			defer conn.Close()
-			return get(conn) == "HTTP/1.1 200"
+			got := get(conn)
+			_ = conn.Close()
+			return got == "HTTP/1.1 200"
 		})
 	}
 }

@@ -31,7 +31,8 @@ const leastSamples = 16
 
 func full() form {
 	return form{
-		levels: []int{0, 100, 1000, 5000}, parallel: []int{1, 16, 64}, passes: 3, rounds: 8, limit: 4 * time.Second, claims: 48, // fragile: leastSamples are measured however long it takes
+		// fragile: leastSamples are measured however long it takes
+		limit: 4 * time.Second, levels: []int{0, 100, 1000, 5000}, parallel: []int{1, 16, 64}, passes: 3, rounds: 8, claims: 48,
 		caches: []cacheSize{
 			{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 3}, {bytes: 1e9, files: 20_000, pulls: 3},
 		},
@@ -41,7 +42,8 @@ func full() form {
 
 func short() form {
 	return form{
-		levels: []int{0, 1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, limit: time.Second / 2, claims: 8, // fragile: leastSamples are measured however long it takes
+		// fragile: leastSamples are measured however long it takes
+		limit: time.Second / 2, levels: []int{0, 1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, claims: 8,
 		caches: []cacheSize{{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 2}},
 		shares: []int{1, 10, 100}, plan: planForm{nodes: 100, claims: 1000},
 	}
