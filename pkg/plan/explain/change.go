@@ -49,6 +49,9 @@ func (w *work) first() (Reason, string) {
 		case n.verdict.Outcome == judge.Fits && len(n.refused) == 0:
 			return Fits, fmt.Sprintf("the devices are free on %s: the scheduler has not come to it yet", w.fitting(false))
 		case n.verdict.Outcome == judge.Fits:
+			if text := w.heldWhereSelected(); text != "" {
+				return Held, text
+			}
 			return NodeRefuses, fmt.Sprintf("the devices are free on %s, which the scheduler does not take for the pod: %s", w.fitting(true),
 				strings.Join(n.refused, ", "))
 		}
@@ -64,6 +67,35 @@ func (w *work) first() (Reason, string) {
 		}
 	}
 	return w.closest()
+}
+
+// notSelected is what the scheduler says of a node that the pod's own nodeSelector or affinity rules out.
+const notSelected = "node(s) didn't match Pod's node affinity/selector"
+
+// heldWhereSelected says who has what the pod waits for on the nodes that it selects, if it rules out all others on which devices are free.
+func (w *work) heldWhereSelected() string {
+	var selected []*nodeWork
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		switch {
+		case slices.Contains(n.refused, notSelected):
+		case n.verdict.Outcome == judge.Fits:
+			return ""
+		case len(n.refused) == 0 && len(selected) < triedNodes:
+			selected = append(selected, n)
+		}
+	}
+	for _, n := range selected {
+		if n.helps(w, w.nothingHeld()) {
+			return w.held(n)
+		}
+	}
+	return ""
+}
+
+// nothingHeld tries a cluster in which no claim has anything.
+func (w *work) nothingHeld() trial {
+	return trial{reason: Held, say: w.held, change: func(in *judge.Input) { in.State = nothingAllocated() }}
 }
 
 // notAvailable is what the scheduler says of a node where a claim that has devices cannot be used.
@@ -139,7 +171,7 @@ func (w *work) trials() []trial {
 			out = append(out, withoutConstraint(i, k))
 		}
 	}
-	out = append(out, completePools(), trial{reason: Held, say: w.held, change: func(in *judge.Input) { in.State = nothingAllocated() }})
+	out = append(out, completePools(), w.nothingHeld())
 	for i, claim := range w.nodes[0].input.Claims {
 		for k := range claim.Spec.Devices.Requests {
 			out = append(out, withoutSelectors(i, k)...)
