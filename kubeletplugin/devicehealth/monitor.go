@@ -232,7 +232,7 @@ func (m *Monitor) targets(vendor string) []health.Target {
 	for _, d := range v.Hardware() {
 		address := device.StringOf(d.Attributes[device.AttributePCIAddress])
 		maker := device.StringOf(d.Attributes[device.AttributeVendor])
-		if address != "" && (vendor == "" || maker == vendor) && !m.Quiesce.Holds(maker) {
+		if address != "" && (vendor == "" || maker == vendor && !v.ForVMs[d.Name]) && !m.Quiesce.Holds(maker) {
 			targets = append(targets, health.Target{Name: d.Name, Address: address})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -525,5 +526,20 @@ func TestMayPrepare(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestForVirtualMachine: NVML does not see a GPU that a virtual machine has, so it is not waited for. The kernel still counts its errors.
+func TestForVirtualMachine(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	v := *w.look()
+	given := v.Devices[0].Name
+	v.ForVMs = map[string]bool{given: true}
+	w.Holder.Set(&v)
+	has := func(vendor string) bool {
+		return slices.ContainsFunc(w.targets(vendor), func(t health.Target) bool { return t.Name == given })
+	}
+	if has("nvidia") || !has("") || len(w.targets("nvidia")) != 7 {
+		t.Errorf("NVML must report it: %t, the kernel: %t; NVML reports %d GPUs, want 7", has("nvidia"), has(""), len(w.targets("nvidia")))
 	}
 }

@@ -40,6 +40,8 @@ type Snapshot struct {
 	PartitionPolicies []v1alpha1.NodePartitionPolicy
 	// Tenants maps the free regions of chips that claims hold to the namespace or claim that may join there.
 	Tenants map[string]string
+	// ForVMs are the names of whole GPUs that a claim has for a virtual machine. VFIO has them, and no library of a driver sees them.
+	ForVMs map[string]bool
 	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
 	HeldByDeleted map[string]bool
 	// Upgrade is the effect of the taint that every device has while a driver of the node is changed. Empty: there is none.

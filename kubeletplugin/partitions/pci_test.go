@@ -310,6 +310,7 @@ func TestPassthrough(t *testing.T) {
 		now, _ := s.Find(device.KindGPU, rtx)
 		now.Edits = whole.Edits
 		same(t, "the whole card", whole, now)
+		same(t, "what virtual machines have", map[string]bool{rtx: true}, s.ForVMs)
 		if problem(discover.ReasonBoundToVFIO)(s) {
 			t.Errorf("problems %v", s.Problems)
 		}
@@ -327,6 +328,7 @@ func TestPassthrough(t *testing.T) {
 		return ok && len(d.Edits.Nodes) > 0
 	})
 	same(t, "devices afterwards", []string{"", "vfio"}, names(s, rtx))
+	same(t, "what virtual machines have afterwards", map[string]bool{}, s.ForVMs)
 	now, _ := s.Find(device.KindGPU, rtx)
 	same(t, "the whole card", whole, now)
 }

@@ -47,6 +47,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	remains := f.left(held)
 	next := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}, settling: map[string]bool{}}
 	reasons := map[string][]partition.Reason{}
+	forVMs := map[string]bool{}
 	for _, c := range cards {
 		c.settings = now.result.Settings[c.Device.Name]
 		_, governed := now.result.Settings[c.Device.Name]
@@ -65,8 +66,12 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 		reasons[c.Device.Name] = c.division.Reasons
 		next.add(c)
 		replace(s, c)
+		if name := c.Device.Name; c.absent && c.held[partition.VFIOName(name)] {
+			forVMs[name] = true
+		}
 		report(s, c, governed)
 	}
+	s.ForVMs = forVMs
 	s.PartitionPolicies = outcomes(now.result.Policies, reasons)
 	f.decided.Store(next)
 	f.remember(ctx, now, next)
