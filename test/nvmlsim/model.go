@@ -53,6 +53,7 @@ const (
 	A100x40   = "A100-40"
 	A100x80   = "A100-80"
 	H100      = "H100-80"
+	H100x94   = "H100-94"
 	H200      = "H200-141"
 	Undivided = "L4"
 )
@@ -93,6 +94,7 @@ func models() map[string]Model {
 		H100: {
 			Name: "NVIDIA H100 80GB HBM3", Architecture: hopper, Major: 9, MemoryMiB: 81559, Cores: 132 * 128, Profiles: eight(9984, h100SMs),
 		},
+		H100x94:   {Name: "NVIDIA H100 NVL", Architecture: hopper, Major: 9, MemoryMiB: 95830, Cores: 132 * 128, Profiles: eight(11264, h100SMs)},
 		H200:      {Name: "NVIDIA H200", Architecture: hopper, Major: 9, MemoryMiB: 143771, Cores: 132 * 128, Profiles: eight(16896, h100SMs)},
 		Undivided: {Name: "NVIDIA L4", Architecture: 8, Major: 8, Minor: 9, MemoryMiB: 23034, Cores: 58 * 128},
 	}

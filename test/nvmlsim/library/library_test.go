@@ -87,6 +87,7 @@ func TestProfiles(t *testing.T) {
 		nvmlsim.A100x40: eight("5gb", "10gb", "10gb", "20gb", "40gb"),
 		nvmlsim.A100x80: eight("10gb", "20gb", "20gb", "40gb", "80gb"),
 		nvmlsim.H100:    eight("10gb", "20gb", "20gb", "40gb", "80gb"),
+		nvmlsim.H100x94: eight("12gb", "24gb", "24gb", "47gb", "94gb"),
 		nvmlsim.H200:    eight("18gb", "35gb", "35gb", "71gb", "141gb"),
 	} {
 		t.Run(model, func(t *testing.T) {
