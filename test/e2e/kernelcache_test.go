@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,6 +59,9 @@ func warmsPods() {
 	each("refuses what does not fit, nobody signed, or is for others, and says why", (*kernelCaches).refused, ofNode)
 	each("says who signed what is refused, and which field of the policy wants somebody else", (*kernelCaches).refusedSigners, ofNode,
 		later("the spec before refuses; this is about the words"))
+	It("keeps claims within the budgets of memory that the chart has by default", ofNode, func(ctx SpecContext) {
+		kernels.budgets(ctx)
+	}, NodeTimeout(h.Patient(6*time.Minute)))
 	each("contacts nobody whom a tenant may not name", (*kernelCaches).contacts, later("one refusal for many spellings of an address"))
 	each("gives new claims what a tag means now, and leaves the others theirs", (*kernelCaches).moved, ofNode)
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode,
@@ -150,6 +154,10 @@ func (k *kernelCaches) push(r *signed.Registry, repository, tag string, files ma
 	return d
 }
 
+// cacheAddsAtMost is how much a claim may add to a cache of the specs, unless a spec says otherwise. So many claims fit into the budgets of
+// memory that the chart has by default, on a small machine, too.
+const cacheAddsAtMost = "16Mi"
+
 // cache makes an object that is gone after the spec.
 func (k *kernelCaches) cache(ctx context.Context, namespace, name, image string, change ...func(*v1alpha1.GPUKernelCache)) {
 	GinkgoHelper()
@@ -159,6 +167,14 @@ func (k *kernelCaches) cache(ctx context.Context, namespace, name, image string,
 	}
 	for _, do := range change {
 		do(object)
+	}
+	if object.Spec.Distribution == nil { // what is in a volume takes no memory
+		if object.Spec.Mount == nil {
+			object.Spec.Mount = &v1alpha1.CacheMount{}
+		}
+		if object.Spec.Mount.WritableLimit == nil {
+			object.Spec.Mount.WritableLimit = new(resource.MustParse(cacheAddsAtMost))
+		}
 	}
 	create(ctx, "gpukernelcaches", namespace, object)
 }

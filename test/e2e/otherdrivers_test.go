@@ -90,15 +90,17 @@ func foreignExamples(need string) []foreignExample {
 
 func runsExamples(ctx SpecContext) {
 	classesOfOthers(ctx)
-	Expect(runForeign(ctx, "", "")).To(BeNumerically(">", 15), "the page has so many that run")
+	Expect(runForeign(ctx, "", "", exampleLook{nodes: wholeNodes})).To(BeNumerically(">", 15), "the page has so many that run")
 }
 
-// runForeign runs the examples that need something, on a node or on any, and returns how many there are. check looks at each while it runs.
-func runForeign(ctx context.Context, need, node string, check ...func(foreignExample)) int {
+// runForeign runs the examples that need something, on a node or on any, and returns how many there are. only selects some of them.
+func runForeign(ctx context.Context, need, node string, look exampleLook, only ...func(foreignExample) bool) int {
 	GinkgoHelper()
 	shapes, err := txtar.ParseFile(filepath.Join(h.Root, "pkg", "convert", "testdata", "examples", "shapes.txtar"))
 	Expect(err).NotTo(HaveOccurred())
-	examples := foreignExamples(need)
+	examples := slices.DeleteFunc(foreignExamples(need), func(e foreignExample) bool {
+		return slices.ContainsFunc(only, func(is func(foreignExample) bool) bool { return !is(e) })
+	})
 	for _, e := range examples {
 		at := slices.IndexFunc(shapes.Files, func(f txtar.File) bool { return f.Name == e.shape+"/in.yaml" })
 		Expect(at).NotTo(BeNumerically("<", 0), e.shape)
@@ -107,7 +109,7 @@ func runForeign(ctx context.Context, need, node string, check ...func(foreignExa
 		if node != "" {
 			text = strings.ReplaceAll(text, "\nspec:\n  containers:", "\nspec:\n  nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n  containers:")
 		}
-		runExample(ctx, e, text, check...)
+		runExample(ctx, e, text, look)
 	}
 	return len(examples)
 }
@@ -134,8 +136,8 @@ func classesOfOthers(ctx context.Context) {
 	}
 }
 
-// runExample applies an example in a namespace of its own, waits until its pods run with devices of the vendor, and takes it away.
-func runExample(ctx context.Context, e foreignExample, text string, check ...func(foreignExample)) {
+// runExample applies an example in a namespace of its own, waits until its pods run with what it asks for, and takes it away.
+func runExample(ctx context.Context, e foreignExample, text string, look exampleLook) {
 	GinkgoHelper()
 	ns := newNamespace(ctx, map[string]string{"resource.kubernetes.io/admin-access": "true"})
 	command, err := json.Marshal([]string{"sh", "-c", stay})
@@ -148,6 +150,7 @@ func runExample(ctx context.Context, e foreignExample, text string, check ...fun
 		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
 		return fmt.Sprintf("%simage: %s\n%simagePullPolicy: Never\n%scommand: %s", indent, image, indent, indent, command)
 	})
+	asked := askedBy(text)
 	file := filepath.Join(GinkgoT().TempDir(), "example.yaml")
 	Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
 	if e.converted {
@@ -160,10 +163,7 @@ func runExample(ctx context.Context, e foreignExample, text string, check ...fun
 	_, err = h.Kubectl(ctx, "apply", "--namespace", ns, "-f", file)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(h.Poll(ctx, "the pods of "+e.name, soon, func(ctx context.Context) error { return exampleRuns(ctx, ns) })).To(Succeed())
-	checkExample(ctx, e, ns)
-	for _, look := range check {
-		look(e)
-	}
+	checkExample(ctx, e, ns, asked, look)
 	_, err = h.Kubectl(ctx, "delete", "--namespace", ns, "--grace-period", "1", "-f", file)
 	Expect(err).NotTo(HaveOccurred())
 }
@@ -192,23 +192,4 @@ func exampleRuns(ctx context.Context, ns string) error {
 		}
 	}
 	return nil
-}
-
-// checkExample wants every claim to have devices of Fettle, of the vendor whose driver the example names.
-func checkExample(ctx context.Context, e foreignExample, ns string) {
-	GinkgoHelper()
-	claims, err := h.Kube.ResourceV1().ResourceClaims(ns).List(ctx, metav1.ListOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	Expect(claims.Items).NotTo(BeEmpty())
-	vendor := strings.TrimSuffix(strings.TrimPrefix(e.driver, "gpu."), ".com")
-	for i := range claims.Items {
-		got := results(&claims.Items[i])
-		Expect(got).NotTo(BeEmpty())
-		for _, r := range got {
-			Expect(r.Driver).To(Equal("fettle.dev"))
-			if vendor != "example" {
-				Expect(r.Device).To(HavePrefix(vendor + "-"))
-			}
-		}
-	}
 }

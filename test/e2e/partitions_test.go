@@ -64,6 +64,8 @@ func dividesGPUs() {
 	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode)
 	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode,
 		later("repeats shares, time slices and MPS with the objects of another project"))
+	each("runs NVIDIA's examples of partitions", (*dividedGPUs).foreignPartitions, ofNode,
+		later("repeats instances with the objects of another project"))
 	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
 	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode,
 		later("a quota counts devices alike, whatever they are"))
@@ -341,11 +343,19 @@ func removePods(ctx context.Context, pods ...*corev1.Pod) {
 // instanceOf finds the instance of a pod's claim in the simulator's state, by the device's name.
 func (g *dividedGPUs) instanceOf(ctx context.Context, pod *corev1.Pod) (*nvmlsim.Card, *nvmlsim.Instance) {
 	GinkgoHelper()
-	device := results(onlyClaim(ctx, pod))[0].Device
+	return g.instanceNamed(results(onlyClaim(ctx, pod))[0].Device)
+}
+
+// instanceNamed finds an instance in the simulator's state.
+func (g *dividedGPUs) instanceNamed(device string) (*nvmlsim.Card, *nvmlsim.Instance) {
+	GinkgoHelper()
+	// The names are NVIDIA's, by the numbers of the profiles.
+	names := map[string]map[uint32]string{
+		nvmlsim.H100: {19: small, 9: half}, nvmlsim.H100x94: {19: "1g.12gb"}, nvmlsim.A100x40: {19: "1g.5gb", 9: "3g.20gb"},
+	}
 	for _, c := range g.look().Cards {
 		for _, one := range c.Instances {
-			profile := map[uint32]string{19: small, 9: half}[one.Profile]
-			if migName(addressOf(c), profile, int(one.Start)) == device {
+			if migName(addressOf(c), names[c.Model][one.Profile], int(one.Start)) == device {
 				return c, one
 			}
 		}

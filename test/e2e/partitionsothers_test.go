@@ -32,7 +32,7 @@ func dividesOthers() {
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
 		DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(h.Patient(time.Minute)))
 		simulators = startSimulators(ctx)
-		Expect(h.Install(ctx, values().Merge(partitionValues()))).To(Succeed())
+		Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.Values{"deviceClasses": harness.Values{"vfio": true}}))).To(Succeed())
 		newPartClass(ctx, partitionClass, partOf("partition", ""))
 		newPartClass(ctx, functionClass, partOf("vf", ""))
 		newPartClass(ctx, wholeClass, partOf("gpu", ""))
@@ -47,9 +47,13 @@ func dividesOthers() {
 	}
 	each("gives partitions of an AMD GPU in the mode of its policy", "2xmi300x-divided", amdPartitions,
 		later("scenario 20 of the demo shows it"))
+	each("runs AMD's examples of partitions", "2xmi300x-divided", foreignAMDPartitions,
+		later("repeats partitions with the objects of another project"))
 	each("gives virtual functions, and the GPU itself when none is used", "2xb60-sriov", virtualFunctions,
 		later("scenario 21 of the demo shows it"))
 	each("gives a GPU to a virtual machine and back to its driver", "2xrtx-vfio", passedThrough, later("scenario 22 of the demo shows it"))
+	each("runs NVIDIA's examples for virtual machines, and Kubernetes' of metadata", "2xrtx-vfio", foreignPassthrough,
+		later("repeats what goes to virtual machines with the objects of another project"))
 }
 
 // react has the mixed node be a machine that reacts, until the spec ends.

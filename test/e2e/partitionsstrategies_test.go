@@ -117,6 +117,18 @@ func (g *dividedGPUs) notAllowed(ctx SpecContext) {
 	dropPolicy(ctx, "e2e-late")
 }
 
+// settingOf is what a configuration of NVIDIA's driver asks of a card.
+func settingOf(config map[string]any) setting {
+	GinkgoHelper()
+	sharing, ok := config["sharing"].(map[string]any)
+	Expect(ok).To(BeTrue(), "the configuration is about sharing: %v", config)
+	if sharing["strategy"] == "MPS" {
+		return setting{Mode: computeExclusiveProcess}
+	}
+	Expect(sharing).To(Equal(map[string]any{"strategy": "TimeSlicing", "timeSlicingConfig": map[string]any{"interval": "Long"}}))
+	return setting{Mode: computeDefault, Slice: longSlice}
+}
+
 // foreignSharing converts the examples of NVIDIA's driver with fettle convert and runs them: first the ones that choose a strategy, then
 // the ones that ask for an amount of memory.
 func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
@@ -125,12 +137,16 @@ func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
 	newPolicy(ctx, gpuNode, "e2e-foreign", v1alpha1.PartitionDevices{Sharing: &v1alpha1.DeviceSharing{
 		Strategies: []v1alpha1.SharingStrategy{v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS},
 	}})
-	seen := map[setting]bool{}
-	Expect(runForeign(ctx, "needs strategies", gpuNode, func(foreignExample) {
-		for _, c := range g.look().Cards {
-			seen[g.setting(addressOf(c))] = true
-		}
-	})).To(BeNumerically(">=", 3))
+	seen := map[setting]int{}
+	look := exampleLook{nodes: wholeNodes, described: true, configured: func(
+		e foreignExample, config map[string]any, device resourceapi.DeviceRequestAllocationResult,
+	) {
+		want := settingOf(config)
+		address := devicesOf([]resourceapi.DeviceRequestAllocationResult{device})[0].Address
+		Expect(g.setting(address)).To(Equal(want), "the setting of %s for a request of %s", address, e.name)
+		seen[want]++
+	}}
+	Expect(runForeign(ctx, "needs strategies", gpuNode, look)).To(BeNumerically(">=", 3))
 	Expect(seen).To(HaveKey(setting{Mode: computeDefault, Slice: longSlice}))
 	Expect(seen).To(HaveKey(setting{Mode: computeExclusiveProcess}))
 	for _, c := range g.look().Cards {
@@ -144,6 +160,6 @@ func (g *dividedGPUs) foreignSharing(ctx SpecContext) {
 		MaxClaims: 8, Memory: &v1alpha1.SharedMemory{Default: "10Gi", Range: &v1alpha1.MemoryRange{Min: "1Mi", Step: "1Mi"}},
 	}})
 	eventuallyShared(ctx, wholeName(g.address(0)), true)
-	Expect(runForeign(ctx, "needs shares", gpuNode)).To(BeNumerically(">", 0))
+	Expect(runForeign(ctx, "needs shares", gpuNode, exampleLook{nodes: wholeNodes, described: true})).To(BeNumerically(">=", 2))
 	dropPolicy(ctx, "e2e-foreign-shares")
 }

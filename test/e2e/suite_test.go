@@ -202,6 +202,7 @@ var _ = Describe("Fettle", func() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
+	Describe("plans ahead", plansAhead)
 	Describe("is monitored", isMonitored)
 	Describe("takes over from other drivers", takesOverFromOthers)
 })
@@ -255,8 +256,6 @@ func values() harness.Values {
 		"hostDevices": hostDevices(), "reconcileInterval": "2s", "health": harness.Values{"interval": "2s"},
 		"kernelCaches": harness.Values{"enabled": true},
 		"artifacts":    harness.Values{"keepFree": "16Mi"},
-		// The simulated machines are larger than this one.
-		"budget": harness.Values{"memory": harness.Values{"node": "1Ti", "namespace": "256Gi"}},
 		"bitstreams": harness.Values{
 			"registries":           harness.Values{"plainHTTP": []string{kernels.Host, kernels.spelled(), kernels.bare.Host}},
 			"resolveInterval":      "10s",
