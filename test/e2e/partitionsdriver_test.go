@@ -152,10 +152,16 @@ func eventuallyQuiesced(ctx context.Context, status metav1.ConditionStatus, reas
 	}).Should(Succeed())
 }
 
-// programs are the names of the processes on the GPU node, as the kernel cuts them.
+// inPods prints the directories of the processes of a node's pods. All nodes of a cluster, and all clusters of a machine, see each
+// other's processes.
+const inPods = `here=$(while read -r _ _ _ root point _; do
+		[ "$point" != ` + harness.MachineRoot + ` ] || echo "${root%/machine}"; done < /proc/self/mountinfo)
+	grep -l " $here/kubelet/pods/" /proc/[0-9]*/mountinfo 2>/dev/null | sed s,/mountinfo,, `
+
+// programs are the names of the processes of the GPU node's pods, as the kernel cuts them.
 func programs(ctx context.Context) string {
 	GinkgoHelper()
-	out, err := h.OnNode(ctx, gpuNode, "sh", "-c", "cat /proc/[0-9]*/comm 2>/dev/null; true")
+	out, err := h.OnNode(ctx, gpuNode, "sh", "-c", inPods+`| while read -r p; do cat $p/comm 2>/dev/null; done; true`)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(out).To(ContainSubstring("fettle-kubeletp"))
 	return out
@@ -164,7 +170,7 @@ func programs(ctx context.Context) string {
 // pluginFiles are the files that the plugin on the GPU node has open.
 func pluginFiles(ctx context.Context) string {
 	GinkgoHelper()
-	const script = `for p in /proc/[0-9]*; do [ "$(cat $p/comm 2>/dev/null)" = fettle-kubeletp ] && ls -l $p/fd; done; true`
+	const script = inPods + `| while read -r p; do [ "$(cat $p/comm 2>/dev/null)" != fettle-kubeletp ] || ls -l $p/fd; done; true`
 	out, err := h.OnNode(ctx, gpuNode, "sh", "-c", script)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(out).To(ContainSubstring("socket:"))
