@@ -122,3 +122,32 @@ func changesOf(without, with [][]byte, rights func([][]byte) []string) string {
 	slices.Sort(out)
 	return strings.Join(out, "")
 }
+
+// rightsFile has what the programs have on a node, where a spec of the end-to-end tests looks.
+const rightsFile = repository + "/test/e2e/testdata/rights.txt"
+
+// TestRightsOnNodes: the spec that looks at the rights of running programs covers every program that the chart can render, and every
+// feature that changes the kubelet plugin's pod or configuration.
+func TestRightsOnNodes(t *testing.T) {
+	seen, err := os.ReadFile(rightsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := features.OpenList(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(known.Programs()) < 6 || len(known.OfPlugin()) < 20 {
+		t.Fatalf("the list has the programs %v and the features %q", known.Programs(), known.OfPlugin())
+	}
+	for _, p := range known.Programs() {
+		if !strings.Contains(string(seen), "\ncontainer "+p.Container+" of "+p.Component+",") {
+			t.Errorf("the chart has container %s of %s, which is not in %s", p.Container, p.Component, rightsFile)
+		}
+	}
+	for _, name := range known.OfPlugin() {
+		if !strings.Contains(string(seen), "\nplugin with feature "+name+"\n") {
+			t.Errorf("%s changes the kubelet plugin's pod or configuration, and is not in %s", name, rightsFile)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,61 +20,103 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
+	"github.com/fettle-dev/fettle/test/features"
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // rightsFile has what every process of the chart may do, and what its container sees. E2E_UPDATE=1 writes it.
 const rightsFile = "testdata/rights.txt"
 
-// features are the chart's values that change what the kubelet plugin may do, alone, and all together.
-func features() map[string]harness.Values {
-	out := map[string]harness.Values{
-		"none":        {},
-		"hostDevices": {"hostDevices": hostDevices()},
-		"presets": {"presets": harness.Values{
-			"scratch": true, "allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},
-		}},
-		"kernelCaches": {"kernelCaches": harness.Values{"enabled": true}},
-		"nvidia":       {"nvidia": harness.Values{"enabled": true}},
-		"partitions":   {"partitions": harness.Values{"pci": true}},
+// pluginFeatures are the features of the chart's schema that change what the kubelet plugin has or how it is configured, alone, and all
+// together.
+func pluginFeatures(list features.List) map[string]harness.Values {
+	GinkgoHelper()
+	all := chartFeatures()
+	out := map[string]harness.Values{"none": {}}
+	together := harness.Values{}
+	for _, name := range list.OfPlugin() {
+		at := slices.IndexFunc(all, func(f features.Feature) bool { return f.Name == name })
+		Expect(at).To(BeNumerically(">=", 0), "the chart has no feature %s", name)
+		out[name] = all[at].Values
+		if !strings.Contains(name, "=") {
+			together = together.Merge(all[at].Values)
+		}
 	}
-	all := harness.Values{}
-	for _, v := range out {
-		all = all.Merge(v)
-	}
-	for _, backend := range []string{"dfl", "fpga_manager", "xrt"} {
-		out["fpga "+backend] = harness.Values{"fpga": harness.Values{"programming": true, "backends": []string{backend}}}
-	}
-	out["all"] = all.Merge(harness.Values{"fpga": harness.Values{"programming": true, "backends": []string{"dfl", "fpga_manager", "xrt"}}})
+	out["all"] = together.Merge(harness.Values{"fpga": harness.Values{"backends": []string{"dfl", "fpga_manager", "xrt"}}})
 	return out
 }
 
-// hasFewRights compares the rights and the mounts of every process of the chart with the golden file: those that run now, as the node sees
-// them, and the plugin with each feature alone, as it sees itself.
+// chartDir is where the source tree has the chart.
+const chartDir = "deployments/helm/fettle"
+
+// chartFeatures are those of the chart's schema, with what this cluster's nodes have.
+func chartFeatures() []features.Feature {
+	GinkgoHelper()
+	samples := features.Samples()
+	maps.Copy(samples, map[string]any{
+		"hostDevices":              hostDevices(),
+		"presets.allowedHostPaths": []harness.Values{{"path": teamFiles}, {"path": teamFiles + "/own", "writable": true}},
+		"presets.hostDirectories":  []string{"/mnt/disks"},
+		"fpga.stores":              []string{"/mnt"},
+	})
+	all, err := features.Read(filepath.Join(h.Root, chartDir), samples)
+	Expect(err).NotTo(HaveOccurred())
+	return all
+}
+
+// hasFewRights compares the rights and the mounts of every process of the chart with the golden file: as the node sees them, and the plugin
+// with each feature alone, as it sees itself.
 func hasFewRights(ctx SpecContext) {
 	var got strings.Builder
-	for _, component := range []string{"kubeletplugin", "controller", "webhook"} {
-		for _, line := range processesOf(ctx, component) {
-			got.WriteString(line)
+	list, err := features.OpenList(filepath.Join(h.Root, chartDir))
+	Expect(err).NotTo(HaveOccurred())
+	say("every program of the chart")
+	for _, component := range components(list) {
+		for _, text := range processesOf(ctx, component, programPod(ctx, component)) {
+			got.WriteString(text)
 		}
 	}
 	say("the plugin with each feature")
 	pods := map[string]*corev1.Pod{}
-	for name, v := range features() {
+	for name, v := range pluginFeatures(list) {
 		pods[name] = startRights(ctx, name, h.BaseValues().Merge(v))
 	}
+	none := rightsOf(ctx, pods["none"])
+	fmt.Fprintf(&got, "\nplugin with no feature\n%s", none)
+	delete(pods, "none")
 	for _, name := range sortedKeys(pods) {
-		fmt.Fprintf(&got, "\nplugin with feature %s\n%s", name, rightsOf(ctx, pods[name]))
+		fmt.Fprintf(&got, "\nplugin with feature %s\n%s", name, difference(none, rightsOf(ctx, pods[name])))
 	}
-	root, err := harness.Repository()
-	Expect(err).NotTo(HaveOccurred())
-	path := filepath.Join(root, "test", "e2e", rightsFile)
+	path := filepath.Join(h.Root, "test", "e2e", rightsFile)
 	if os.Getenv("E2E_UPDATE") == "1" {
 		Expect(os.WriteFile(path, []byte(got.String()), 0o644)).To(Succeed())
 	}
 	want, err := os.ReadFile(path)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cmp.Diff(string(want), got.String())).To(BeEmpty(), "rights, -want +got: if they are meant to change, run with E2E_UPDATE=1")
+}
+
+// difference lists the lines of a text that another has not, and the other way round.
+func difference(before, after string) string {
+	var out strings.Builder
+	for _, both := range [][3]string{{"- ", before, after}, {"+ ", after, before}} {
+		for line := range strings.Lines(both[1]) {
+			if !strings.Contains("\n"+both[2], "\n"+line) {
+				out.WriteString(both[0] + line)
+			}
+		}
+	}
+	return out.String()
+}
+
+// components are those of the chart's workloads.
+func components(list features.List) []string {
+	var out []string
+	for _, p := range list.Programs() {
+		out = append(out, p.Component)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -85,16 +128,58 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// processesOf describes the containers of a pod of a component, none that an earlier spec's chart had and that is about to end.
-func processesOf(ctx context.Context, component string) []string {
+// programPod returns a pod of a component that runs: that of the release, or one that is made as the chart has it.
+func programPod(ctx context.Context, component string) *corev1.Pod {
 	GinkgoHelper()
 	pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=" + component,
 	})
 	Expect(err).NotTo(HaveOccurred())
-	stays := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning })
-	Expect(stays).To(BeNumerically(">=", 0), "no pod of %s runs", component)
-	pod := &pods.Items[stays]
+	// None that an earlier spec's chart had and that is about to end.
+	runs := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning })
+	if runs >= 0 {
+		return &pods.Items[runs]
+	}
+	return startProgram(ctx, component)
+}
+
+// startProgram starts a pod as a workload of the chart has it. Of one that ends by itself it shows what the runtime gives: another program
+// runs, which stays.
+func startProgram(ctx context.Context, component string) *corev1.Pod {
+	GinkgoHelper()
+	text, err := h.Manifests(ctx, h.BaseValues().Merge(harness.Values{
+		"nvidia": harness.Values{"enabled": true}, "mps": harness.Values{"enabled": true},
+	}))
+	Expect(err).NotTo(HaveOccurred())
+	programs, err := features.Programs([]byte(text))
+	Expect(err).NotTo(HaveOccurred())
+	at := slices.IndexFunc(programs, func(p features.Program) bool { return p.Component == component })
+	Expect(at).To(BeNumerically(">=", 0), "the chart renders no workload of %s", component)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "rights-" + component, Namespace: harness.Namespace}, Spec: *programs[at].Pod.DeepCopy(),
+	}
+	pod.Spec.NodeName, pod.Spec.ServiceAccountName, pod.Spec.ResourceClaims, pod.Spec.Affinity = gpuNode, "", nil, nil
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.Resources = corev1.ResourceRequirements{}
+		if kind := programs[at].Kind; kind == "Job" || kind == "Pod" {
+			c.Image, c.ImagePullPolicy, c.Command, c.Args = image, corev1.PullNever, []string{"sh", "-c", stay}, nil
+		}
+	}
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(h.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})).To(Succeed())
+	}, NodeTimeout(h.Patient(time.Minute)))
+	made, err := h.Kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	running(ctx, made)
+	made, err = h.Kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return made
+}
+
+// processesOf describes the containers of a pod of a component that runs.
+func processesOf(ctx context.Context, component string, pod *corev1.Pod) []string {
+	GinkgoHelper()
 	processes, err := h.Processes(ctx, pod.Spec.NodeName)
 	Expect(err).NotTo(HaveOccurred())
 	var out []string
@@ -153,7 +238,7 @@ func mounts(pod *corev1.Pod, container, mountinfo string) string {
 // what is left, and ends.
 func startRights(ctx context.Context, name string, v harness.Values) *corev1.Pod {
 	GinkgoHelper()
-	name = "rights-" + strings.ToLower(strings.NewReplacer(" ", "-", "_", "-").Replace(name))
+	name = "rights-" + strings.ToLower(strings.NewReplacer("=", "-", ".", "-", "_", "-").Replace(name))
 	var set struct {
 		Spec struct{ Template corev1.PodTemplateSpec }
 	}
@@ -167,7 +252,7 @@ func startRights(ctx context.Context, name string, v harness.Values) *corev1.Pod
 	_, err := h.Kube.CoreV1().ConfigMaps(harness.Namespace).Create(ctx, &config, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: harness.Namespace}, Spec: set.Spec.Template.Spec}
-	pod.Spec.NodeName, pod.Spec.RestartPolicy = gpuNode, corev1.RestartPolicyNever
+	pod.Spec.NodeName, pod.Spec.RestartPolicy, pod.Spec.Affinity = gpuNode, corev1.RestartPolicyNever, nil
 	pod.Spec.Containers = pod.Spec.Containers[:1] // claims runs for ever, and is in the release's own pod
 	c := &pod.Spec.Containers[0]
 	c.Resources = corev1.ResourceRequirements{} // these pods come all at once, and the kubelet refuses what its node has no processor left for

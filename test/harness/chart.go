@@ -138,3 +138,13 @@ func (h *Harness) Template(ctx context.Context, template string, values Values) 
 	return h.run(ctx, bytes.NewReader(data), h.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
 		"--show-only", "templates/"+template)
 }
+
+// Manifests renders all of this source's chart, hooks included, as on a cluster with the kinds of Prometheus' operator.
+func (h *Harness) Manifests(ctx context.Context, values Values) (string, error) {
+	data, err := yaml.Marshal(values)
+	if err != nil {
+		return "", fmt.Errorf("encode the chart's values: %w", err)
+	}
+	return h.run(ctx, bytes.NewReader(data), h.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
+		"--api-versions", "monitoring.coreos.com/v1")
+}
