@@ -139,7 +139,11 @@ func (r *reader) add(path string, switches []string, value any, plain bool) {
 	if !plain {
 		f.Name += "=" + strings.Trim(fmt.Sprint(value), "[]")
 	}
-	for _, needed := range append(slices.Clone(switches), needs[path]) {
+	needed := slices.Clone(switches)
+	for _, of := range slices.Concat(switches, []string{path}) {
+		needed = append(needed, needs[of])
+	}
+	for _, needed := range needed {
 		if needed != "" && needed != path {
 			set(f.Needs, needed, true)
 			set(f.Values, needed, true)
