@@ -25,14 +25,14 @@ import (
 	"github.com/fettle-dev/fettle/test/harness"
 )
 
-// previousCommit is the last commit before features became packages (issue 16): what it wrote on nodes must be read and served for ever.
-// Move it to a release once there is one.
-const previousCommit = "92a7570de8d5fabbccba3a1a72f2bdde96ac55f8"
+// previousCommit is a commit that divides and shares devices, runs MPS and brings drivers: what it wrote on nodes must be read and served
+// for ever. Move it to a release once there is one.
+const previousCommit = "fc8b91ac19d9c2df7e74f07b1f416b7c3d4ff0c4"
 
 // previousVersion is the name that the suite gives to its build.
 const previousVersion = "v0.0.0-previous"
 
-// previous is the version before this one. Its chart takes the values of the suite but for those that it does not know.
+// previous is the version before this one. Its chart takes the values of the suite.
 type previous struct {
 	chart string
 }
@@ -51,37 +51,8 @@ func buildPrevious(ctx context.Context) previous {
 // install upgrades or downgrades to it.
 func (p previous) install(ctx context.Context, v harness.Values) {
 	GinkgoHelper()
-	known := v.Merge(h.ValuesOf(previousVersion))
-	delete(known, "budget")
-	delete(known, "metrics") // it serves them to all
-	Expect(h.InstallChart(ctx, p.chart, known)).To(Succeed())
+	Expect(h.InstallChart(ctx, p.chart, v.Merge(h.ValuesOf(previousVersion)))).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
-	followsPresets(ctx)
-}
-
-// followsPresets waits until pods are given what a new preset says. The version before decides by its copies of presets even while it has
-// no watch, which is so for up to a minute after its controller has put its own definition in place of a newer one. This version asks the
-// API server then.
-func followsPresets(ctx context.Context) {
-	GinkgoHelper()
-	ns := newNamespace(ctx, nil)
-	newTemplate(ctx, ns, "gpu", spec(request("gpu", gpuClass)))
-	preset := presetOfPods(ns, "early")
-	preset.Spec.PodSelector = nil
-	preset.Spec.Env = []v1alpha1.PresetEnv{{Name: "OF_PRESET", Value: new("given")}}
-	create(ctx, "devicepresets", ns, preset)
-	eventuallyValid(ctx, devicePresets, ns, "early", metav1.ConditionTrue, "") // the controller has put all definitions in place
-	Expect(h.Poll(ctx, "a pod to be given its preset", 2*soon, func(ctx context.Context) error {
-		pod := newPod(ctx, ns, "probe", withTemplate("gpu"), onNode(gpuNode))
-		running(ctx, pod)
-		given := inside(ctx, pod, main, `echo "$OF_PRESET"`)
-		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
-		eventuallyGone(ctx, pod)
-		if given != "given\n" {
-			return fmt.Errorf("OF_PRESET is %q", given)
-		}
-		return nil
-	})).To(Succeed())
 }
 
 // upgrades begins with the previous version on nodes on which this one has left nothing.
@@ -106,6 +77,10 @@ func upgrades() {
 
 	It("serves what the version before prepared and stored, and the other way round",
 		later("an upgrade between versions builds the version before"), func(ctx SpecContext) { bothWays(ctx, p) },
+		SpecTimeout(h.Patient(15*time.Minute)))
+
+	It("gives back what the version before divided, shared, bound and drove, and the other way round",
+		later("an upgrade between versions builds the version before"), func(ctx SpecContext) { dividedBothWays(ctx, p) },
 		SpecTimeout(h.Patient(15*time.Minute)))
 }
 
@@ -132,13 +107,13 @@ func bothWays(ctx SpecContext, p previous) {
 	stays := regions.hold(ctx, "stays", 1)
 	overtaken := newOvertaken(ctx, regions)
 	before := recorded(ctx)
-	Expect(before).To(ContainSubstring("fettle.dev/common=x"), "names without a secret")
+	Expect(before).To(ContainSubstring("fettle.dev/common=n"), "names with a secret")
 
 	say("upgrade")
 	Expect(h.Install(ctx, with)).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
 	stays.restarts(ctx)
-	Expect(recorded(ctx)).To(Equal(before), "no claim was prepared again because names have a secret now")
+	Expect(recorded(ctx)).To(Equal(before), "no claim was prepared again")
 	overtaken.served(ctx)
 
 	say("this version prepares claims of every sort, on what the version before left")
@@ -232,7 +207,7 @@ func (f *fpgas) regions(ctx context.Context) *regions {
 	r := &regions{fpgas: f, namespace: newNamespace(ctx, nil)}
 	stage(ctx, arriaInterface, openCL, "auto")
 	staged(ctx, "e2e-upgrade", openCL, false, "*")
-	newStrictFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade")) // the version before knows no other fields
+	newStrictFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade"))
 	for port := range 2 {
 		c := named("e2e-upgrade")
 		c.Program = v1alpha1.ProgramAlways

@@ -15,7 +15,7 @@ import (
 var ErrNoHistory = errors.New("the commit is not in this clone")
 
 // BuildCommit builds the images of an earlier commit under a version of its own into dir, loads them into the cluster's nodes, and returns
-// the directory of that commit's chart. The helper binary fettle-nvml is taken from the build of this source.
+// the directory of that commit's chart. Its fettle-nvml has that commit's simulator in the place of NVIDIA's library.
 func (h *Harness) BuildCommit(ctx context.Context, commit, version, dir string) (chart string, err error) {
 	source, images := filepath.Join(dir, "source"), filepath.Join(dir, "images")
 	if err := h.checkOut(ctx, commit, source); err != nil {
@@ -56,19 +56,22 @@ func (h *Harness) buildImages(ctx context.Context, source, version, bin, images 
 		return err
 	}
 	_, err := h.run(ctx, nil, "env", "CGO_ENABLED=0", "go", "build", "-C", source, "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X main.version="+version, "-o", into+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook",
-		"./cmd/fettle-controller", "./cmd/fettle")
+		"-ldflags", "-s -w -X main.version="+version, "-o", into+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook", "./cmd/fettle-claims",
+		"./cmd/fettle-mps", "./cmd/fettle-controller", "./cmd/fettle")
 	if err != nil {
 		return err
 	}
-	nvml, err := os.ReadFile(filepath.Join(h.Root, "dist", platform, "fettle-nvml"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(into, "fettle-nvml"), nvml, 0o755); err != nil {
+	if err := h.buildSimulatedNVML(ctx, source, filepath.Join(into, "fettle-nvml")); err != nil {
 		return err
 	}
 	_, err = h.run(ctx, nil, "go", "run", "-C", source, "-trimpath", "./deployments/images", "-bin", bin, "-version", version,
 		"-arch", runtime.GOARCH, "-out", images)
+	return err
+}
+
+// buildSimulatedNVML builds the program fettle-nvml of a source tree with the simulator in the place of NVIDIA's library.
+func (h *Harness) buildSimulatedNVML(ctx context.Context, source, path string) error {
+	_, err := h.run(ctx, nil, "env", "CGO_ENABLED=1", "CGO_CFLAGS=-Wno-deprecated-declarations", "go", "build", "-C", source, "-trimpath",
+		"-buildvcs=false", "-o", path, "./test/nvmlsim/fettle-nvml")
 	return err
 }

@@ -52,12 +52,10 @@ func (s *Simulators) NVMLImage(ctx context.Context) (string, error) {
 	if err := os.CopyFS(into, os.DirFS(filepath.Join(s.h.Root, "dist", platform))); err != nil {
 		return "", fmt.Errorf("build an image with simulated GPUs: %w", err)
 	}
-	_, err := s.h.run(ctx, nil, "env", "CGO_ENABLED=1", "CGO_CFLAGS=-Wno-deprecated-declarations", "go", "build", "-trimpath",
-		"-buildvcs=false", "-o", filepath.Join(into, "fettle-nvml"), "./test/nvmlsim/fettle-nvml")
-	if err != nil {
+	if err := s.h.buildSimulatedNVML(ctx, s.h.Root, filepath.Join(into, "fettle-nvml")); err != nil {
 		return "", err
 	}
-	_, err = s.h.run(ctx, nil, "go", "run", "-trimpath", "./deployments/images", "-bin", bin, "-version", tag, "-arch", runtime.GOARCH,
+	_, err := s.h.run(ctx, nil, "go", "run", "-trimpath", "./deployments/images", "-bin", bin, "-version", tag, "-arch", runtime.GOARCH,
 		"-out", images)
 	if err != nil {
 		return "", err
