@@ -107,7 +107,7 @@ func runForeign(ctx context.Context, need, node string, look exampleLook, only .
 		say("%s: %s of class %s, converted: %t", e.name, e.shape, e.class, e.converted)
 		text := string(shapes.Files[at].Data)
 		if node != "" {
-			text = strings.ReplaceAll(text, "\nspec:\n  containers:", "\nspec:\n  nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n  containers:")
+			text = regexp.MustCompile(`(?m)^( +)containers:$`).ReplaceAllString(text, "${1}nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n${0}")
 		}
 		runExample(ctx, e, text, look)
 	}
