@@ -32,7 +32,8 @@ func dividesOthers() {
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Install(ctx, values())).To(Succeed()) }, NodeTimeout(h.Patient(3*time.Minute)))
 		DeferCleanup(func(ctx SpecContext) { placeAll(ctx) }, NodeTimeout(h.Patient(time.Minute)))
 		simulators = startSimulators(ctx)
-		Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(harness.Values{"deviceClasses": harness.Values{"vfio": true}}))).To(Succeed())
+		passthrough := harness.Values{"deviceClasses": harness.Values{"vfio": true}}
+		Expect(h.Install(ctx, values().Merge(partitionValues()).Merge(passthrough))).To(Succeed())
 		newPartClass(ctx, partitionClass, partOf("partition", ""))
 		newPartClass(ctx, functionClass, partOf("vf", ""))
 		newPartClass(ctx, wholeClass, partOf("gpu", ""))

@@ -29,7 +29,7 @@ func showsStacks() {
 	It("brings drivers in containers, by the kernel of each node, and names the node that has no image for its own", ofNode, driversByKernel,
 		SpecTimeout(h.Patient(8*time.Minute)))
 	It("changes the driver of nodes while the controller is killed, honours disruption budgets, and tells of one that does not load", ofNode,
-		changesDriver, SpecTimeout(h.Patient(15*time.Minute)))
+		later("a change of all nodes takes five minutes, most of them pauses"), changesDriver, SpecTimeout(h.Patient(15*time.Minute)))
 	It("runs states of an administrator's own, and holds back the node alone on which one fails",
 		later("waits for every state of several nodes"), ofNode, ownStates,
 		SpecTimeout(h.Patient(8*time.Minute)))
