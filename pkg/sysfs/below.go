@@ -30,6 +30,13 @@ func openBelow(root string) (below, error) {
 	return below{os.NewFile(uintptr(fd), root)}, nil
 }
 
+func (b below) close() error {
+	if err := b.dir.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
 // open opens a name. Relative links are followed as long as they stay inside.
 func (b below) open(name string, flags int) (*os.File, error) {
 	fd, err := rootfs.OpenAt(int(b.dir.Fd()), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)

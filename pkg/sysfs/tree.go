@@ -31,8 +31,8 @@ func Open(root string) (*Tree, error) {
 	return &Tree{root: r}, nil
 }
 
-// Close releases the root. The tree cannot be used afterwards.
-func (t *Tree) Close() error { return t.root.dir.Close() }
+// Close releases the root. The tree cannot be used afterwards. To close it again does nothing.
+func (t *Tree) Close() error { return t.root.close() }
 
 // FS is the tree for readers that take a file system, such as those of k8s.io/dynamic-resource-allocation.
 func (t *Tree) FS() fs.ReadLinkFS { return tree{t.root} }
@@ -150,8 +150,8 @@ func OpenWriter(root string) (*Writer, error) {
 	return &Writer{root: r}, nil
 }
 
-// Close releases the root.
-func (w *Writer) Close() error { return w.root.dir.Close() }
+// Close releases the root. To close it again does nothing.
+func (w *Writer) Close() error { return w.root.close() }
 
 // WriteAttr writes value to an attribute in one write, which is what the kernel parses. An attribute that is not there is
 // fs.ErrNotExist: it is never created, and what it held is not cut off first.
