@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const claimUID = "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11"
@@ -40,7 +41,7 @@ func unnamed(all []container.Edits) []Own {
 func ofClaim(t testing.TB, uid string, all ...container.Edits) (Spec, []string) {
 	t.Helper()
 	spec, names, err := testNames().OfClaim(uid, unnamed(all))
-	must(t, err)
+	check.Must(t, err)
 	return spec, names
 }
 
@@ -52,10 +53,10 @@ func TestOfClaimGolden(t *testing.T) {
 	got := append([]byte(strings.Join(names, "\n")+"\n"), spec.Content...)
 	golden := filepath.Join("testdata", "claim.golden")
 	if *update {
-		must(t, os.WriteFile(golden, got, 0o644))
+		check.Must(t, os.WriteFile(golden, got, 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("names and spec (-want +got):\n%s", diff)
 	}
@@ -69,7 +70,7 @@ func TestOfClaimGolden(t *testing.T) {
 		Version string            `json:"cdiVersion"`
 		Devices []json.RawMessage `json:"devices"`
 	}
-	must(t, json.Unmarshal(spec.Content, &file))
+	check.Must(t, json.Unmarshal(spec.Content, &file))
 	if file.Version != "0.3.0" || len(file.Devices) != 3 {
 		t.Errorf("version %s with %d devices, want 0.3.0 with 3", file.Version, len(file.Devices))
 	}
@@ -85,7 +86,7 @@ func TestOfClaimNames(t *testing.T) {
 	seen := map[string]string{}
 	for name, edits := range cases() {
 		common, err := testNames().Common(edits)
-		must(t, err)
+		check.Must(t, err)
 		changed := edits
 		changed.Mounts = append(changed.Mounts, container.Mount{HostPath: "/opt/x", ContainerPath: "/opt/y"})
 		for what, made := range map[string]struct {
@@ -143,14 +144,14 @@ func TestLibraryReadsClaims(t *testing.T) {
 	for _, uid := range []string{"u1", claimUID} {
 		spec, names := ofClaim(t, uid, owned()...)
 		s, err := Step(spec)
-		must(t, err)
-		must(t, kinds.Apply(t.Context(), s))
+		check.Must(t, err)
+		check.Must(t, kinds.Apply(t.Context(), s))
 		for i, name := range names {
 			byName[name] = owned()[i]
 		}
 	}
 	cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
-	must(t, err)
+	check.Must(t, err)
 	if errs := cache.GetErrors(); len(errs) > 0 {
 		t.Fatalf("the library refuses: %v", errs)
 	}
@@ -173,7 +174,7 @@ func TestStep(t *testing.T) {
 	other := ensure(t, d, cases()["nvidia"])
 	spec, _ := ofClaim(t, "u1", owned()...)
 	s, err := Step(spec)
-	must(t, err)
+	check.Must(t, err)
 	if s.Kind != StepKind || s.Target != spec.File {
 		t.Errorf("step %s, want %s on %s", s, StepKind, spec.File)
 	}
@@ -184,12 +185,12 @@ func TestStep(t *testing.T) {
 			t.Errorf("%s: %q, %v", what, got, err)
 		}
 	}
-	must(t, kinds.Undo(t.Context(), s)) // of what was never applied
-	must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, kinds.Undo(t.Context(), s)) // of what was never applied
+	check.Must(t, kinds.Apply(t.Context(), s))
 	there("applied")
 	before := identity(t, path)
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Verify(t.Context(), s))
+	check.Must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, kinds.Verify(t.Context(), s))
 	if after := identity(t, path); after != before {
 		t.Error("the file was written again: the runtime reads the whole directory after each change")
 	}
@@ -199,13 +200,13 @@ func TestStep(t *testing.T) {
 		"overwritten": func() error { return os.WriteFile(path, []byte("{}"), 0o600) },
 		"wiped":       func() error { return os.RemoveAll(d.path) },
 	} {
-		must(t, damage())
-		must(t, kinds.Verify(t.Context(), s))
+		check.Must(t, damage())
+		check.Must(t, kinds.Verify(t.Context(), s))
 		there(what)
 	}
-	must(t, d.Ensure(other)) // which was wiped, too
+	check.Must(t, d.Ensure(other)) // which was wiped, too
 	for range 2 {
-		must(t, kinds.Undo(t.Context(), s))
+		check.Must(t, kinds.Undo(t.Context(), s))
 	}
 	if diff := cmp.Diff([]string{other.File}, names(t, d)); diff != "" {
 		t.Errorf("undone (-want +got):\n%s", diff)
@@ -217,8 +218,8 @@ func TestStepRefuses(t *testing.T) {
 	d := open(t)
 	common := ensure(t, d, cases()["nvidia"])
 	outside := filepath.Join(filepath.Dir(d.path), "outside.json")
-	must(t, os.WriteFile(outside, []byte("kept"), 0o600))
-	must(t, os.Mkdir(filepath.Join(d.path, "fettle.dev-claim-dir"), 0o755))
+	check.Must(t, os.WriteFile(outside, []byte("kept"), 0o600))
+	check.Must(t, os.Mkdir(filepath.Join(d.path, "fettle.dev-claim-dir"), 0o755))
 	put(t, d, "nvidia.com-gpu.json", "fettle.dev-claim-dir/x.json")
 	before := names(t, d)
 	var raws []string
@@ -228,7 +229,7 @@ func TestStepRefuses(t *testing.T) {
 		"fettle.dev-claim-\x00.json", " fettle.dev-claim-u1.json", "FETTLE.DEV-claim-u1.json",
 	} {
 		raw, err := json.Marshal(stepParams{File: file, Content: "{}"})
-		must(t, err)
+		check.Must(t, err)
 		raws = append(raws, string(raw))
 	}
 	for _, raw := range append(raws, "", "{", "[]", `{"file":1}`, "null") {
@@ -266,7 +267,7 @@ func TestClaimOf(t *testing.T) {
 func FuzzStepParams(f *testing.F) {
 	spec, _ := ofClaim(f, "u1", owned()...)
 	s, err := Step(spec)
-	must(f, err)
+	check.Must(f, err)
 	f.Add([]byte(s.Params))
 	f.Add([]byte(`{"file":"fettle.dev-claim-../../x.json"}`))
 	f.Add([]byte(`{"file":"fettle.dev-claim-\u0000.json","FILE":"/etc/passwd"}`))
@@ -309,22 +310,22 @@ func TestMade(t *testing.T) {
 		t.Fatalf("the whole and a part of it have the name %s", names[0])
 	}
 	s, err := Step(spec)
-	must(t, err)
+	check.Must(t, err)
 	nodes := func(name string) (out []string) {
 		t.Helper()
 		cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
-		must(t, err)
+		check.Must(t, err)
 		into := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
 		_, err = cache.InjectDevices(into, name)
-		must(t, err)
+		check.Must(t, err)
 		for _, n := range into.Linux.Devices {
 			out = append(out, fmt.Sprintf("%s %d:%d", n.Path, n.Major, n.Minor))
 		}
 		return append(out, into.Process.Env...)
 	}
 	for _, minor = range []int64{7, 9} {
-		must(t, kinds.Apply(t.Context(), s))
-		must(t, kinds.Verify(t.Context(), s))
+		check.Must(t, kinds.Apply(t.Context(), s))
+		check.Must(t, kinds.Verify(t.Context(), s))
 		want := []string{"/dev/card0 195:0", fmt.Sprintf("/dev/caps/cap7 236:%d", minor), "PART=MIG-1"}
 		if diff := cmp.Diff(want, nodes(names[1])); diff != "" {
 			t.Errorf("the part (-want +got):\n%s", diff)
@@ -337,5 +338,5 @@ func TestMade(t *testing.T) {
 	if err := kinds.Apply(t.Context(), s); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "card0-part-s4") {
 		t.Errorf("nothing was made: %v", err)
 	}
-	must(t, kinds.Undo(t.Context(), s))
+	check.Must(t, kinds.Undo(t.Context(), s))
 }

@@ -16,35 +16,29 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
 func open(t *testing.T) *Dir {
 	t.Helper()
 	d, err := Open(disk.OS{}, filepath.Join(t.TempDir(), "run", "cdi"))
-	must(t, err)
+	check.Must(t, err)
 	return d
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func ensure(t *testing.T, d *Dir, edits container.Edits) Spec {
 	t.Helper()
 	spec, err := testNames().Common(edits)
-	must(t, err)
-	must(t, d.Ensure(spec))
+	check.Must(t, err)
+	check.Must(t, d.Ensure(spec))
 	return spec
 }
 
 func names(t *testing.T, d *Dir) []string {
 	t.Helper()
 	entries, err := os.ReadDir(d.path)
-	must(t, err)
+	check.Must(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -56,7 +50,7 @@ func names(t *testing.T, d *Dir) []string {
 func identity(t *testing.T, path string) string {
 	t.Helper()
 	var stat syscall.Stat_t
-	must(t, syscall.Stat(path, &stat))
+	check.Must(t, syscall.Stat(path, &stat))
 	return fmt.Sprint(stat.Ino, stat.Ctim)
 }
 
@@ -65,7 +59,7 @@ func TestEnsureWritesOnce(t *testing.T) {
 	spec := ensure(t, d, cases()["nvidia"])
 	path := filepath.Join(d.path, spec.File)
 	info, err := os.Stat(path)
-	must(t, err)
+	check.Must(t, err)
 	if info.Mode() != specMode {
 		t.Errorf("mode %v, want %v: the runtime may run as another user", info.Mode(), os.FileMode(specMode))
 	}
@@ -98,7 +92,7 @@ func TestEnsureRepairs(t *testing.T) {
 			d := open(t)
 			spec := ensure(t, d, cases()["nvidia"])
 			path := filepath.Join(d.path, spec.File)
-			must(t, damage(d, path))
+			check.Must(t, damage(d, path))
 			ensure(t, d, cases()["nvidia"])
 			if got, err := os.ReadFile(path); err != nil || string(got) != string(spec.Content) {
 				t.Errorf("content %q, %v", got, err)
@@ -113,8 +107,8 @@ func TestEnsureRepairs(t *testing.T) {
 func TestEnsureFails(t *testing.T) {
 	d := open(t)
 	spec, err := testNames().Common(cases()["nvidia"])
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Join(d.path, spec.File, "sub"), 0o755))
+	check.Must(t, err)
+	check.Must(t, os.MkdirAll(filepath.Join(d.path, spec.File, "sub"), 0o755))
 	if err := d.Ensure(spec); err == nil {
 		t.Error("wrote over a directory")
 	}
@@ -140,7 +134,7 @@ func TestHas(t *testing.T) {
 func put(t *testing.T, d *Dir, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		must(t, os.WriteFile(filepath.Join(d.path, name), []byte("{}"), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(d.path, name), []byte("{}"), 0o600))
 	}
 }
 
@@ -160,26 +154,26 @@ func TestUnwanted(t *testing.T) {
 	put(t, d, foreign()...)
 	put(t, d, "fettle.dev-claim-u1.json", cutOff, "fettle-shown-gpu-x.json", ".tmp-fettle-shown-gpu-x.json-00000001")
 	got, err := d.Unwanted(func(file string) bool { return file == kept.File })
-	must(t, err)
+	check.Must(t, err)
 	want := []string{".tmp-fettle-shown-gpu-x.json-00000001", cutOff, "fettle-shown-gpu-x.json", "fettle.dev-claim-u1.json", gone.File}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unwanted (-want +got):\n%s", diff)
 	}
 	all, err := d.Unwanted(nil)
-	must(t, err)
+	check.Must(t, err)
 	if want := append(want, kept.File); !slices.Equal(slices.Sorted(slices.Values(want)), all) {
 		t.Errorf("where nothing is wanted: %v, want %v", all, want)
 	}
-	must(t, d.Sweep(got))
-	must(t, d.Sweep(got)) // again
+	check.Must(t, d.Sweep(got))
+	check.Must(t, d.Sweep(got)) // again
 	if want := slices.Sorted(slices.Values(append(foreign(), kept.File))); !slices.Equal(want, names(t, d)) {
 		t.Errorf("after the sweep: %v, want %v", names(t, d), want)
 	}
-	must(t, os.RemoveAll(d.path))
+	check.Must(t, os.RemoveAll(d.path))
 	if got, err := d.Unwanted(nil); err != nil || len(got) > 0 {
 		t.Errorf("without a directory: %v, %v", got, err)
 	}
-	must(t, d.Sweep([]string{kept.File}))
+	check.Must(t, d.Sweep([]string{kept.File}))
 }
 
 func TestFiles(t *testing.T) {
@@ -187,15 +181,15 @@ func TestFiles(t *testing.T) {
 	spec := ensure(t, d, cases()["nvidia"])
 	put(t, d, "nvidia.com-gpu.json")
 	got, err := d.Files()
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(map[string]bool{spec.File: true, "nvidia.com-gpu.json": true}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	must(t, os.RemoveAll(d.path))
+	check.Must(t, os.RemoveAll(d.path))
 	if got, err := d.Files(); err != nil || len(got) > 0 {
 		t.Errorf("without a directory: %v, %v", got, err)
 	}
-	must(t, os.WriteFile(d.path, nil, 0o600))
+	check.Must(t, os.WriteFile(d.path, nil, 0o600))
 	if _, err := d.Files(); err == nil {
 		t.Error("listed a file")
 	}
@@ -218,7 +212,7 @@ func TestFileOf(t *testing.T) {
 // the error says what it is about.
 func TestEveryWriteFails(t *testing.T) {
 	spec, err := testNames().Common(cases()["both"])
-	must(t, err)
+	check.Must(t, err)
 	_, hash, _ := strings.Cut(spec.Device, "=")
 	for name, arrange := range map[string]func(d *Dir, path string) error{
 		"new":     func(*Dir, string) error { return nil },
@@ -232,7 +226,7 @@ func TestEveryWriteFails(t *testing.T) {
 			} {
 				d := open(t)
 				path := filepath.Join(d.path, spec.File)
-				must(t, arrange(d, path))
+				check.Must(t, arrange(d, path))
 				in := fault.New(f)
 				err := (&Dir{fs: in.FS(disk.OS{}), path: d.path}).Ensure(spec)
 				disturbed := slices.ContainsFunc(in.Log(), func(op fault.Op) bool { return op.Fault != "" })
@@ -244,7 +238,7 @@ func TestEveryWriteFails(t *testing.T) {
 					t.Errorf("%s, %s at %d: tenants read the name in %v", name, f.Do, n, err)
 				}
 				checkWhole(t, d, path, spec)
-				must(t, d.Ensure(spec))
+				check.Must(t, d.Ensure(spec))
 				if got, err := os.ReadFile(path); err != nil || string(got) != string(spec.Content) {
 					t.Errorf("%s, %s at %d: in the end %q, %v", name, f.Do, n, got, err)
 				}
@@ -265,7 +259,7 @@ func checkWhole(t *testing.T, d *Dir, path string, spec Spec) {
 		t.Errorf("the runtime sees %q", got)
 	}
 	files, err := d.Files()
-	must(t, err)
+	check.Must(t, err)
 	delete(files, spec.File)
 	for name := range files {
 		if ext := filepath.Ext(name); ext == ".json" || ext == ".yaml" {

@@ -17,6 +17,7 @@ import (
 	cdiapi "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -25,7 +26,7 @@ func testNames() *Names { return NewNames([SecretSize]byte{1, 2, 3}) }
 func openNames(t *testing.T, dir string) *Names {
 	t.Helper()
 	n, err := OpenNames(disk.OS{}, dir)
-	must(t, err)
+	check.Must(t, err)
 	return n
 }
 
@@ -34,9 +35,9 @@ func namesOf(t *testing.T, n *Names) (all []string) {
 	t.Helper()
 	for _, edits := range cases() {
 		spec, err := n.Common(edits)
-		must(t, err)
+		check.Must(t, err)
 		_, own, err := n.OfClaim(claimUID, []Own{{Edits: edits}})
-		must(t, err)
+		check.Must(t, err)
 		all = append(all, spec.Device, own[0])
 	}
 	slices.Sort(all)
@@ -57,12 +58,12 @@ func TestSecret(t *testing.T) {
 		}
 	}
 	info, err := os.Stat(filepath.Join(here, secretFile))
-	must(t, err)
+	check.Must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the secret has mode %v", info.Mode())
 	}
-	must(t, RemoveSecret(disk.OS{}, here))
-	must(t, RemoveSecret(disk.OS{}, here))
+	check.Must(t, RemoveSecret(disk.OS{}, here))
+	check.Must(t, RemoveSecret(disk.OS{}, here))
 	if slices.Equal(first, namesOf(t, openNames(t, here))) {
 		t.Error("the secret was not removed")
 	}
@@ -82,7 +83,7 @@ func TestSecretDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			before := namesOf(t, openNames(t, dir))
-			must(t, damage(filepath.Join(dir, secretFile)))
+			check.Must(t, damage(filepath.Join(dir, secretFile)))
 			n, err := OpenNames(disk.OS{}, dir)
 			if n == nil || err == nil {
 				t.Fatalf("opened %v with error %v, want both", n, err)
@@ -122,9 +123,9 @@ func TestNamesCannotBeComputed(t *testing.T) {
 	guess := NewNames([SecretSize]byte{})
 	for name, edits := range cases() {
 		spec, err := testNames().Common(edits)
-		must(t, err)
+		check.Must(t, err)
 		guessed, err := guess.Common(edits)
-		must(t, err)
+		check.Must(t, err)
 		if spec.Device == guessed.Device {
 			t.Errorf("%s: the name does not depend on the secret", name)
 		}
@@ -147,14 +148,14 @@ func TestShown(t *testing.T) {
 	d := open(t)
 	for _, kind := range []string{"gpu", "host"} {
 		spec, err := Shown(kind, "nvidia-0000-17-00-0")
-		must(t, err)
-		must(t, d.Ensure(spec))
+		check.Must(t, err)
+		check.Must(t, d.Ensure(spec))
 		if spec.Device != "fettle.dev/"+kind+"=nvidia-0000-17-00-0" || spec.Device != ShownName(kind, "nvidia-0000-17-00-0") {
 			t.Errorf("the name is %s", spec.Device)
 		}
 	}
 	cache, err := cdiapi.NewCache(cdiapi.WithSpecDirs(d.path), cdiapi.WithAutoRefresh(false))
-	must(t, err)
+	check.Must(t, err)
 	for _, name := range []string{"fettle.dev/gpu=nvidia-0000-17-00-0", "fettle.dev/host=nvidia-0000-17-00-0"} {
 		container := &oci.Spec{Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
 		if missing, err := cache.InjectDevices(container, name); err != nil {
@@ -180,19 +181,19 @@ func TestRecordedNames(t *testing.T) {
 	edits := cases()["both"]
 	const old, oldOwn = "fettle.dev/common=x0123", "fettle.dev/claim=x4567"
 	spec, err := CommonAs(old, edits)
-	must(t, err)
+	check.Must(t, err)
 	if spec.Device != old || spec.File != FileOf(old) {
 		t.Errorf("spec %+v, content %s", spec, spec.Content)
 	}
 	now, err := testNames().Common(edits)
-	must(t, err)
+	check.Must(t, err)
 	again, err := CommonAs(now.Device, edits)
-	must(t, err)
+	check.Must(t, err)
 	if string(again.Content) != string(now.Content) || again.File != now.File {
 		t.Errorf("restored as %s, was %s", again.Content, now.Content)
 	}
 	_, names, err := testNames().OfClaim("u1", []Own{{Edits: edits, Name: oldOwn}, {Edits: edits}})
-	must(t, err)
+	check.Must(t, err)
 	if names[0] != oldOwn || names[1] == oldOwn {
 		t.Errorf("names %v", names)
 	}

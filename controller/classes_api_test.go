@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // allClasses are the options of a controller that ships every class.
@@ -105,7 +106,7 @@ func (c cluster) testClasses(t *testing.T) {
 func (c cluster) testPartClasses(t *testing.T) {
 	live := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "vfio.gpu.fettle.dev"}}
 	parameters := func() (out []string) {
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(live), live))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(live), live))
 		for _, entry := range live.Spec.Config {
 			out = append(out, string(entry.Opaque.Parameters.Raw))
 		}
@@ -135,7 +136,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 			}
 		}
 		live.Spec.Selectors[0].CEL.Expression = "false"
-		must(t, c.client.Update(t.Context(), live))
+		check.Must(t, c.client.Update(t.Context(), live))
 		apitest.Eventually(t, func() string { return c.wrongClass(t, live.Name) })
 		if diff := cmp.Diff(test.want, parameters()); diff != "" {
 			t.Errorf("%s: configurations of %s (-want +got):\n%s", test.name, live.Name, diff)
@@ -146,7 +147,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 	switchOff := func(name string) {
 		t.Helper()
 		_, err := off.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
-		must(t, err)
+		check.Must(t, err)
 	}
 	for _, name := range []string{"vfio.gpu.fettle.dev", "mig.gpu.fettle.dev"} {
 		live.Name = name
@@ -165,7 +166,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 	}
 	foreign := live.DeepCopy()
 	foreign.Labels = nil
-	must(t, c.client.Update(t.Context(), foreign))
+	check.Must(t, c.client.Update(t.Context(), foreign))
 	switchOff(foreign.Name)
 	switchOff("gpu.fettle.dev")
 	switchOff("absent.example.com")
@@ -174,7 +175,7 @@ func (c cluster) testPartClasses(t *testing.T) {
 		parameters()
 	}
 	foreign.Labels = map[string]string{names.ManagedByLabel: names.Controller}
-	must(t, c.client.Update(t.Context(), foreign))
+	check.Must(t, c.client.Update(t.Context(), foreign))
 }
 
 // wrongClass says what is wrong with the live class of a shipped name.

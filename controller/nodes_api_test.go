@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/pause"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // accelerator creates an AcceleratorNode, retired as the value says, and its Node if it is to have one.
@@ -117,13 +118,6 @@ func (c cluster) testPrune(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // testDeletedClaims: a node is told of a claim that was deleted while it was allocated, and not of one that ended in the usual way.
 func (c cluster) testDeletedClaims(t *testing.T) {
 	c.waitCRD(t)
@@ -132,7 +126,7 @@ func (c cluster) testDeletedClaims(t *testing.T) {
 	}
 	told := func(name string) bool {
 		var a v1alpha1.AcceleratorNode
-		must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 		return a.Annotations[v1alpha1.ClaimDeletedAnnotation] != ""
 	}
 	untilTold := func(name string) {
@@ -170,10 +164,10 @@ func (c cluster) allocatedAndDeleted(t *testing.T, node string, usual bool) {
 			{Request: "gpu", Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu0"},
 		},
 	}}
-	must(t, c.client.Status().Update(t.Context(), claim))
+	check.Must(t, c.client.Status().Update(t.Context(), claim))
 	if usual {
 		claim.Status.Allocation = nil
-		must(t, c.client.Status().Update(t.Context(), claim))
+		check.Must(t, c.client.Status().Update(t.Context(), claim))
 	}
-	must(t, c.client.Delete(t.Context(), claim))
+	check.Must(t, c.client.Delete(t.Context(), claim))
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // nodePolicy is a policy about the nodes of a pool, with taints in the form KEY=VALUE:EFFECT.
@@ -50,7 +51,7 @@ func (c cluster) setGPUs(t *testing.T, a *v1alpha1.AcceleratorNode, gpus int32) 
 	t.Helper()
 	before := a.DeepCopy()
 	a.Status.Pools = []v1alpha1.PoolStatus{{Name: a.Name + "/gpu", Kind: "gpu", Devices: gpus}}
-	must(t, c.client.Status().Patch(t.Context(), a, client.MergeFrom(before)))
+	check.Must(t, c.client.Status().Patch(t.Context(), a, client.MergeFrom(before)))
 }
 
 // testNodeTaints: nodes with devices get the taints of policies and lose them with the policy; those of others stay as they are.
@@ -94,8 +95,8 @@ func (c cluster) testNodeTaints(t *testing.T) {
 	c.awaitTaints(t, "taint-empty", "example.com/gpu=a:PreferNoSchedule", "example.com/gpu=mine:NoSchedule")
 	c.update(t, p, func() { p.Spec.Nodes.Taints = p.Spec.Nodes.Taints[1:] })
 	c.awaitTainted(t, p, "True Tainted", 2)
-	must(t, c.client.Delete(t.Context(), p))
-	must(t, c.client.Delete(t.Context(), same))
+	check.Must(t, c.client.Delete(t.Context(), p))
+	check.Must(t, c.client.Delete(t.Context(), same))
 	c.awaitTaints(t, "taint-empty")
 	c.awaitTaints(t, "taint-gpus", theirs, "example.com/gpu=mine:NoSchedule")
 	c.taint(t, "taint-gpus")
@@ -126,7 +127,7 @@ func (c cluster) testPriorityClasses(t *testing.T) {
 	c.update(t, p, func() { p.Spec.Nodes.PriorityClasses[0].Value = 2000 })
 	c.awaitPriority(t, "api-gpu", 2000)
 	c.awaitClasses(t, p, "True ClassesMade")
-	must(t, c.client.Delete(t.Context(), p))
+	check.Must(t, c.client.Delete(t.Context(), p))
 	c.awaitPriority(t, "api-gpu", 0)
 	c.awaitPriority(t, "api-theirs", 7)
 }
@@ -147,7 +148,7 @@ func (c cluster) awaitPriority(t *testing.T, name string, want int32) {
 func (c cluster) awaitClasses(t *testing.T, p *v1alpha1.PartitionPolicy, want string) {
 	t.Helper()
 	apitest.Eventually(t, func() string {
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionPriorityClasses)
 		if string(got.Status)+" "+got.Reason != want || got.ObservedGeneration != p.Generation {
 			return fmt.Sprintf("%+v, want %s", got, want)
@@ -160,7 +161,7 @@ func (c cluster) awaitClasses(t *testing.T, p *v1alpha1.PartitionPolicy, want st
 func (c cluster) update(t *testing.T, o client.Object, change func()) {
 	t.Helper()
 	apitest.Eventually(t, func() string {
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(o), o))
 		change()
 		return errorText(c.client.Update(t.Context(), o))
 	})
@@ -175,14 +176,14 @@ func (c cluster) taint(t *testing.T, name string, taints ...string) {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	patch := fmt.Appendf(nil, `{"spec":{"taints":[%s]}}`, strings.Join(list, ","))
-	must(t, c.client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, patch)))
+	check.Must(t, c.client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // nodeTaints returns the taints of a node, sorted. The API server taints new Nodes as not ready, since no kubelet tells otherwise.
 func (c cluster) nodeTaints(t *testing.T, name string) string {
 	t.Helper()
 	var node corev1.Node
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &node))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &node))
 	var out []string
 	for _, one := range node.Spec.Taints {
 		if one.Key != corev1.TaintNodeNotReady {
@@ -207,7 +208,7 @@ func (c cluster) awaitTaints(t *testing.T, name string, want ...string) {
 func (c cluster) awaitTainted(t *testing.T, p *v1alpha1.PartitionPolicy, want string, nodes int32) {
 	t.Helper()
 	apitest.Eventually(t, func() string {
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionTainted)
 		if string(got.Status)+" "+got.Reason != want || p.Status.TaintedNodes != nodes || got.ObservedGeneration != p.Generation {
 			return fmt.Sprintf("%d nodes, %+v; want %d, %s", p.Status.TaintedNodes, got, nodes, want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // testPartitionPolicies: the status of policies follows what they say, which nodes they select, and what these report.
@@ -56,7 +57,7 @@ func (c cluster) testPartitionPolicies(t *testing.T) {
 	}
 	c.wantRow(t, "partitionpolicies/"+high.Name, map[string]string{"Valid": "False", "Waiting": "2"})
 
-	must(t, c.client.Delete(t.Context(), second))
+	check.Must(t, c.client.Delete(t.Context(), second))
 	c.label(t, first.Name, "elsewhere")
 	c.reports(t, first)
 	c.awaitPartitions(t, low, "True Valid", "Unknown NoNodes", "False NotOverruled", 0, 0, 0)
@@ -76,7 +77,7 @@ func (c cluster) label(t *testing.T, name, pool string) {
 	t.Helper()
 	node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"pool":%q}}}`, pool)
-	must(t, c.client.Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", patch)))
+	check.Must(t, c.client.Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", patch)))
 }
 
 // reports has a node report of policies.
@@ -84,7 +85,7 @@ func (c cluster) reports(t *testing.T, node *v1alpha1.AcceleratorNode, policies 
 	t.Helper()
 	before := node.DeepCopy()
 	node.Status.SetPartitionPolicies(policies)
-	must(t, c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)))
+	check.Must(t, c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)))
 }
 
 // awaitPartitions waits until the conditions are of this generation and as wanted, and the counts too.

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -54,7 +55,7 @@ func (c cluster) testReclaim(t *testing.T) {
 	}
 	c.create(t, budget)
 	budget.Status.ObservedGeneration = budget.Generation // no controller of Kubernetes does it
-	must(t, c.client.Status().Update(t.Context(), budget))
+	check.Must(t, c.client.Status().Update(t.Context(), budget))
 	holders := map[string]*corev1.Pod{}
 	for name := range values {
 		holders[name] = c.claimPod(t, holdersTeam, name, "reclaim-"+name, reclaimNode)
@@ -73,7 +74,7 @@ func (c cluster) testReclaim(t *testing.T) {
 	})
 	for _, name := range []string{"lowest", "equal"} {
 		var pod corev1.Pod
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(holders[name]), &pod))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(holders[name]), &pod))
 		if pod.DeletionTimestamp != nil {
 			t.Errorf("pod %s was evicted, too", name)
 		}
@@ -116,7 +117,7 @@ func (c cluster) claimPod(t *testing.T, namespace, name, class, node string) *co
 		}
 	}
 	pod.Status.Conditions = []corev1.PodCondition{condition}
-	must(t, c.client.Status().Update(t.Context(), pod))
+	check.Must(t, c.client.Status().Update(t.Context(), pod))
 	if node == "" {
 		return pod
 	}
@@ -126,7 +127,7 @@ func (c cluster) claimPod(t *testing.T, namespace, name, class, node string) *co
 		}},
 		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: pod.UID}},
 	}
-	must(t, c.client.Status().Update(t.Context(), claim))
+	check.Must(t, c.client.Status().Update(t.Context(), claim))
 	return pod
 }
 
@@ -135,7 +136,7 @@ func (c cluster) awaitNote(t *testing.T, pod *corev1.Pod, reason string) (note s
 	t.Helper()
 	apitest.Eventually(t, func() string {
 		var all eventsv1.EventList
-		must(t, c.client.List(t.Context(), &all, client.InNamespace(pod.Namespace)))
+		check.Must(t, c.client.List(t.Context(), &all, client.InNamespace(pod.Namespace)))
 		for i := range all.Items {
 			if event := &all.Items[i]; event.Reason == reason && event.Regarding.UID == pod.UID {
 				note = event.Note

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/kmmsim"
 )
 
@@ -51,7 +52,7 @@ func (c cluster) testRepelled(t *testing.T) {
 	tolerates := corev1.Toleration{Key: "example.com/gpu", Operator: corev1.TolerationOpExists}
 	c.update(t, exporter, func() { exporter.Spec.Template.Spec.Tolerations = []corev1.Toleration{tolerates} })
 	c.update(t, module, func() {
-		must(t, unstructured.SetNestedSlice(module.Object,
+		check.Must(t, unstructured.SetNestedSlice(module.Object,
 			[]any{map[string]any{"key": tolerates.Key, "operator": string(tolerates.Operator)}}, "spec", "tolerations"))
 	})
 	c.update(t, p, func() { p.Spec.Nodes.Taints[0].Value = "c" })
@@ -59,9 +60,9 @@ func (c cluster) testRepelled(t *testing.T) {
 
 	c.update(t, p, func() { p.Spec.NodeSelector.MatchLabels["pool"] = "nothing" })
 	c.awaitRepelling(t, p, "", "")
-	must(t, c.client.Delete(t.Context(), p))
+	check.Must(t, c.client.Delete(t.Context(), p))
 	for _, d := range kmmsim.CRDs() {
-		must(t, c.client.Delete(t.Context(), d))
+		check.Must(t, c.client.Delete(t.Context(), d))
 		apitest.Eventually(t, func() string { // a later test begins without KMM
 			if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(d), d); !apierrors.IsNotFound(err) {
 				return fmt.Sprintf("CustomResourceDefinition %s is still there, error %v", d.Name, err)
@@ -90,7 +91,7 @@ func (c cluster) daemonSet(t *testing.T, space, name, pool string, tolerations .
 func (c cluster) awaitRepelling(t *testing.T, p *v1alpha1.PartitionPolicy, want, says string) {
 	t.Helper()
 	apitest.Eventually(t, func() string {
-		must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(p), p))
 		got := status.Condition(p.Status.Conditions, v1alpha1.ConditionRepelling)
 		outdated := want != "" && got.ObservedGeneration != p.Generation
 		if strings.TrimSpace(string(got.Status)+" "+got.Reason) != want || !strings.Contains(got.Message, says) || outdated {

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // testStacks: a node joins and goes through all states, another one fails and holds back nobody, a node starts again and waits for its
@@ -81,9 +82,9 @@ func (c cluster) testStacks(t *testing.T) {
 	if o == nil || !strings.Contains(o.Message, s.Name) {
 		t.Errorf("Overruled is %+v", o)
 	}
-	must(t, c.client.Delete(t.Context(), s)) // the results are of the nodes: the next stack believes them
+	check.Must(t, c.client.Delete(t.Context(), s)) // the results are of the nodes: the next stack believes them
 	c.awaitStack(t, younger, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
-	must(t, c.client.Delete(t.Context(), younger))
+	check.Must(t, c.client.Delete(t.Context(), younger))
 	c.testExternal(t, good, bad)
 	c.testDrivers(t, good, bad)
 	c.testKMM(t, good, bad)
@@ -96,7 +97,7 @@ func (c cluster) testDrivers(t *testing.T, good, bad string) {
 	for node, kernel := range map[string]string{good: "6.1.0-1", bad: "6.1.0-2+"} {
 		patch := fmt.Appendf(nil, `{"status":{"nodeInfo":{"kernelVersion":%q}}}`, kernel)
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		must(t, c.client.Status().Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", patch)))
+		check.Must(t, c.client.Status().Patch(t.Context(), object, client.RawPatch("application/merge-patch+json", patch)))
 	}
 	s := hostStack("api-drivers", "stacks")
 	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineDaemonSet, DaemonSet: &v1alpha1.DaemonSetDriver{
@@ -127,16 +128,16 @@ func (c cluster) testDrivers(t *testing.T, good, bad string) {
 	apitest.Eventually(t, func() string { return c.missingEvent(bad, "DriverImageMissing") })
 	before := s.DeepCopy()
 	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineHost}
-	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 	c.awaitSets(t, "")
-	must(t, c.client.Delete(t.Context(), s))
+	check.Must(t, c.client.Delete(t.Context(), s))
 }
 
 // driverPod makes the pod of a driver as the DaemonSet's controller would. On the kernel 6.1.0-1 it runs; for others there is no image.
 func (c cluster) driverPod(t *testing.T, node, kernel string) {
 	t.Helper()
 	var list appsv1.DaemonSetList
-	must(t, c.client.List(t.Context(), &list, client.InNamespace(driverNamespace)))
+	check.Must(t, c.client.List(t.Context(), &list, client.InNamespace(driverNamespace)))
 	for i := range list.Items {
 		d := &list.Items[i]
 		if d.Annotations["fettle.dev/driver-kernel"] != kernel {
@@ -152,7 +153,7 @@ func (c cluster) driverPod(t *testing.T, node, kernel string) {
 		}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "driver", Image: "x", ImageID: "x", State: state}}
-		must(t, c.client.Status().Update(t.Context(), p))
+		check.Must(t, c.client.Status().Update(t.Context(), p))
 		return
 	}
 	t.Fatalf("no DaemonSet for kernel %s", kernel)
@@ -200,10 +201,10 @@ func (c cluster) testExternal(t *testing.T, good, bad string) {
 	apitest.Eventually(t, func() string { return errorText(c.client.Create(t.Context(), config.DeepCopy())) })
 	before := s.DeepCopy()
 	s.Spec.Check = &v1alpha1.StackCheck{} // has the stack judged now, and not when the minute is over
-	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 	c.awaitStack(t, s, "False DriverFailed", "False Settled", "True DriverFailed", 2, 1, bad+" Driver DriverFailed")
-	must(t, c.client.Delete(t.Context(), s))
-	must(t, c.client.Delete(t.Context(), deviceConfigs()))
+	check.Must(t, c.client.Delete(t.Context(), s))
+	check.Must(t, c.client.Delete(t.Context(), deviceConfigs()))
 }
 
 // deviceConfigs is the kind of AMD's operator, with any fields.
@@ -244,7 +245,7 @@ func (c cluster) boots(t *testing.T, name, boot string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	patch := fmt.Appendf(nil, `{"status":{"nodeInfo":{"bootID":%q,"kernelVersion":"6.1.0-1","osImage":"Debian GNU/Linux 12 (bookworm)",
 		"architecture":"amd64"}}}`, boot)
-	must(t, c.client.Status().Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", patch)))
+	check.Must(t, c.client.Status().Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", patch)))
 }
 
 // pluginPod makes a pod of the plugin that is ready, and returns its UID.
@@ -258,7 +259,7 @@ func (c cluster) pluginPod(t *testing.T, node string) string {
 	c.create(t, p)
 	p.Status.Phase = corev1.PodRunning
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	must(t, c.client.Status().Update(t.Context(), p))
+	check.Must(t, c.client.Status().Update(t.Context(), p))
 	return string(p.UID)
 }
 
@@ -266,7 +267,7 @@ func (c cluster) pluginPod(t *testing.T, node string) string {
 func (c cluster) pluginReplaced(t *testing.T, node string) {
 	t.Helper()
 	old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fettle-kubeletplugin-" + node}}
-	must(t, c.client.Delete(t.Context(), old, client.GracePeriodSeconds(0)))
+	check.Must(t, c.client.Delete(t.Context(), old, client.GracePeriodSeconds(0)))
 	c.reportsFacts(t, node, "boot-1", c.pluginPod(t, node), nil)
 }
 
@@ -274,7 +275,7 @@ func (c cluster) pluginReplaced(t *testing.T, node string) {
 func (c cluster) checkOf(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
-	must(t, c.client.List(t.Context(), &pods, client.InNamespace(checkNamespace)))
+	check.Must(t, c.client.List(t.Context(), &pods, client.InNamespace(checkNamespace)))
 	for i := range pods.Items {
 		if pods.Items[i].Annotations["fettle.dev/check-node"] == node {
 			return &pods.Items[i]
@@ -313,7 +314,7 @@ func (c cluster) awaitNoCheck(t *testing.T, node string) {
 func (c cluster) reportsFacts(t *testing.T, name, boot, pod string, change func(*v1alpha1.AcceleratorNodeStatus)) {
 	t.Helper()
 	var a v1alpha1.AcceleratorNode
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 	before := a.DeepCopy()
 	a.Status = v1alpha1.AcceleratorNodeStatus{
 		Checks:        a.Status.Checks, // the controller's
@@ -326,7 +327,7 @@ func (c cluster) reportsFacts(t *testing.T, name, boot, pod string, change func(
 	if change != nil {
 		change(&a.Status)
 	}
-	must(t, c.client.Status().Patch(t.Context(), &a, client.MergeFrom(before)))
+	check.Must(t, c.client.Status().Patch(t.Context(), &a, client.MergeFrom(before)))
 }
 
 // awaitStack waits until the conditions are of this generation and as wanted, and the counts and the named nodes too.

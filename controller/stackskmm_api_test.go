@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/kmmsim"
 )
 
@@ -60,7 +61,7 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 	c.patchNode(t, good, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, c.versionLabel(t, good)))
 	c.awaitDriver(t, s, &kmm, bad+" UpgradeWaiting")
 	c.upgradesByKMM(t, s, &kmm, bad)
-	must(t, c.client.Delete(t.Context(), s))
+	check.Must(t, c.client.Delete(t.Context(), s))
 	apitest.Eventually(t, func() string {
 		if err := kmm.Round(t.Context()); err != nil {
 			return err.Error()
@@ -84,7 +85,7 @@ func (c cluster) testKMM(t *testing.T, good, bad string) {
 		c.patchNode(t, node, `{"spec":{"unschedulable":null,"taints":null}}`)
 	}
 	for _, d := range kmmsim.CRDs() {
-		must(t, c.client.Delete(t.Context(), d))
+		check.Must(t, c.client.Delete(t.Context(), d))
 	}
 }
 
@@ -94,7 +95,7 @@ func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *
 	c.changed(t, s, func() { s.Spec.Upgrade = nil })
 	c.awaitDriver(t, s, kmm, node+" UpgradeQuiescing")
 	var a v1alpha1.AcceleratorNode
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
 	quiesced := func(a *v1alpha1.AcceleratorNodeStatus) {
 		meta.SetStatusCondition(&a.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: "Quiesced", Message: "nothing uses the driver",
@@ -102,7 +103,7 @@ func (c cluster) upgradesByKMM(t *testing.T, s *v1alpha1.AcceleratorStack, kmm *
 	}
 	c.reportsFacts(t, node, a.Status.Facts.BootID, a.Status.Facts.PluginPod, quiesced)
 	c.awaitDriver(t, s, kmm, node+" UpgradeChecking")
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
 	if _, quiet := a.Annotations[v1alpha1.QuiesceAnnotation]; quiet || a.Annotations[v1alpha1.UpgradeAnnotation] == "" {
 		t.Errorf("while the node is checked it has %v", a.Annotations)
 	}
@@ -148,13 +149,13 @@ func (c cluster) changed(t *testing.T, s *v1alpha1.AcceleratorStack, change func
 	t.Helper()
 	before := s.DeepCopy()
 	change()
-	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 }
 
 func (c cluster) patchNode(t *testing.T, name, patch string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(t, c.client.Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", []byte(patch))))
+	check.Must(t, c.client.Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
 // versionLabel returns the label of a node by which KMM knows a version; empty: it has none.
@@ -163,7 +164,7 @@ func (c cluster) versionLabel(t *testing.T, name string) string {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("v1")
 	o.SetKind("Node")
-	must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, o))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, o))
 	for label := range o.GetLabels() {
 		if strings.HasPrefix(label, "kmm.node.kubernetes.io/version-module.") {
 			return label

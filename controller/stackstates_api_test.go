@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/placement"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -45,16 +46,16 @@ metadata: {name: exporter, namespace: fettle-drivers}
 func (c cluster) testStates(t *testing.T, good, bad string) {
 	for _, name := range []string{good, bad} {
 		var a v1alpha1.AcceleratorNode
-		must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 		before := a.DeepCopy()
 		a.Status.Facts.BootTime = new(metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second)))
 		if name == bad {
 			a.Status.Checks = nil // what the stacks before found
 		}
-		must(t, c.client.Status().Patch(t.Context(), &a, client.MergeFrom(before)))
+		check.Must(t, c.client.Status().Patch(t.Context(), &a, client.MergeFrom(before)))
 	}
 	// What is left of checks of the stacks before: no garbage collector runs here. The result of the good node still counts.
-	must(t, c.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(checkNamespace), client.GracePeriodSeconds(0)))
+	check.Must(t, c.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(checkNamespace), client.GracePeriodSeconds(0)))
 	s := hostStack("api-states", "stacks")
 	s.Spec.States = []v1alpha1.ExtraState{{
 		Name: "Exporter", After: v1alpha1.StatePublished, Manifests: v1alpha1.StateManifests{ConfigMap: "exporter-manifests"},
@@ -111,22 +112,22 @@ func (c cluster) testStates(t *testing.T, good, bad string) {
 	c.awaitStack(t, s, "False StateFailed", "False Settled", "True StateFailed", 2, 1, bad+" Exporter StateFailed")
 	before := s.DeepCopy()
 	s.Spec.States = nil
-	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 	c.awaitStateSets(t)
 	c.endCheck(t, bad, corev1.PodSucceeded, "")
 	c.awaitStack(t, s, "True AllNodesReady", "False Settled", "False NoNodeFailed", 2, 2, "")
-	must(t, c.client.Delete(t.Context(), s))
+	check.Must(t, c.client.Delete(t.Context(), s))
 }
 
 // manifests writes those of a state, and has the stack judged now, and not when the minute is over.
 func (c cluster) manifests(t *testing.T, s *v1alpha1.AcceleratorStack, files *corev1.ConfigMap, text string) {
 	t.Helper()
 	files.Data = map[string]string{"manifests.yaml": text}
-	must(t, c.client.Update(t.Context(), files))
-	must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+	check.Must(t, c.client.Update(t.Context(), files))
+	check.Must(t, c.client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
 	before := s.DeepCopy()
 	s.Spec.Check = &v1alpha1.StackCheck{Interval: &metav1.Duration{Duration: time.Hour + time.Duration(s.Generation)*time.Minute}}
-	must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
+	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 }
 
 // awaitState waits until the state of this generation's stack waits with the reason on these nodes and with no other reason anywhere.
@@ -173,7 +174,7 @@ func (c cluster) awaitStateSets(t *testing.T, want ...string) {
 func (c cluster) statePod(t *testing.T, node string, runs bool) {
 	t.Helper()
 	var list appsv1.DaemonSetList
-	must(t, c.client.List(t.Context(), &list, client.InNamespace(driverNamespace), client.HasLabels{"fettle.dev/state"}))
+	check.Must(t, c.client.List(t.Context(), &list, client.InNamespace(driverNamespace), client.HasLabels{"fettle.dev/state"}))
 	for i := range list.Items {
 		d := &list.Items[i]
 		if !slices.Contains(placement.Of(d.Spec.Template.Spec.Affinity), node) {
@@ -189,7 +190,7 @@ func (c cluster) statePod(t *testing.T, node string, runs bool) {
 		}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter", Image: "x", ImageID: "x", State: state}}
-		must(t, c.client.Status().Update(t.Context(), p))
+		check.Must(t, c.client.Status().Update(t.Context(), p))
 		return
 	}
 	t.Fatalf("no DaemonSet is for node %s", node)

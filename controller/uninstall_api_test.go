@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/uninstall"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // workload is a pod that holds a claim, and the node that prepared it.
@@ -66,14 +67,14 @@ func (c cluster) readyNode(t *testing.T, name string, prepared int32) *v1alpha1.
 	node := c.accelerator(t, name, "", true)
 	before := node.DeepCopy()
 	node.Status.PreparedClaims = prepared
-	must(t, c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)))
+	check.Must(t, c.client.Status().Patch(t.Context(), node, client.MergeFrom(before)))
 	var live corev1.Node
 	if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, &live); err != nil {
 		t.Fatal(err)
 	}
 	was := live.DeepCopy()
 	live.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	must(t, c.client.Status().Patch(t.Context(), &live, client.MergeFrom(was)))
+	check.Must(t, c.client.Status().Patch(t.Context(), &live, client.MergeFrom(was)))
 	return node
 }
 

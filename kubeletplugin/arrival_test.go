@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestArrivalIsBeforeTheCall: a call is stamped when it comes in, not when its claims were read.
@@ -24,7 +25,7 @@ func TestArrivalIsBeforeTheCall(t *testing.T) {
 		got = arrival(ctx, now)
 		return nil, nil //nolint:nilnil // a handler's answer, which nobody looks at
 	})
-	must(t, err)
+	check.Must(t, err)
 	if got != want {
 		t.Errorf("arrived at %+v, want %+v", got, want)
 	}
@@ -37,9 +38,9 @@ func TestArrivalIsBeforeTheCall(t *testing.T) {
 func TestUptime(t *testing.T) {
 	before := uptime()
 	text, err := os.ReadFile("/proc/uptime")
-	must(t, err)
+	check.Must(t, err)
 	seconds, err := strconv.ParseFloat(strings.Fields(string(text))[0], 64)
-	must(t, err)
+	check.Must(t, err)
 	kernel := time.Duration(seconds * float64(time.Second))
 	const tick = 10 * time.Millisecond // of the file
 	if after := uptime(); kernel < before-tick || kernel > after+tick {

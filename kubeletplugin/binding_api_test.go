@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -66,7 +67,7 @@ func (c *cluster) testLateBinding(t *testing.T) {
 		}, result)
 		n.eventually(func() string {
 			now, err := c.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(t.Context(), made.Name, metav1.GetOptions{})
-			must(t, err)
+			check.Must(t, err)
 			for _, d := range now.Status.Devices {
 				for _, said := range d.Conditions {
 					if said.Type == test.condition && said.Status == metav1.ConditionTrue && said.Reason == test.reason {
@@ -102,23 +103,23 @@ func (c *cluster) resolvedCache(t *testing.T, name, image, digest string) {
 		ObservedGeneration: made.GetGeneration(), ResolvedDigest: digest,
 		Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictSkipped},
 	})
-	must(t, err)
+	check.Must(t, err)
 	made.Object["status"] = status
 	_, err = c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("gpukernelcaches")).Namespace(namespace).
 		UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
-	must(t, err)
+	check.Must(t, err)
 }
 
 // put makes an object.
 func (c *cluster) put(t *testing.T, resource, kind string, object metav1.Object) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	must(t, err)
+	check.Must(t, err)
 	delete(content, "status")
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 	made, err := c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(object.GetNamespace()).
 		Create(t.Context(), u, metav1.CreateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	return made
 }

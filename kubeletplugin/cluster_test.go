@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -62,25 +63,25 @@ func newCluster(t *testing.T, flags map[string]string) *cluster {
 	t.Helper()
 	config := apitest.Start(t, flags)
 	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{"../deployments/crds"}, ErrorIfPathMissing: true})
-	must(t, err)
+	check.Must(t, err)
 	// What the binary sets by default.
 	config.QPS, config.Burst = 200, 400
 	c := &cluster{config: config}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, &c.requests} })
 	c.clients.Dynamic, err = dynamic.NewForConfig(config)
-	must(t, err)
+	check.Must(t, err)
 	compact := rest.CopyConfig(config)
 	compact.ContentType = "application/vnd.kubernetes.protobuf"
 	compact.AcceptContentTypes = compact.ContentType + ",application/json"
 	c.clients.Kube, err = kubernetes.NewForConfig(compact)
-	must(t, err)
+	check.Must(t, err)
 	labels := map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}
 	_, err = c.clients.Kube.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}, metav1.CreateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	_, err = c.clients.Kube.ResourceV1().DeviceClasses().Create(t.Context(),
 		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Class}}, metav1.CreateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	return c
 }
 
@@ -103,9 +104,9 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 	t.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	_, err := c.clients.Kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	dir, err := os.MkdirTemp("", "fkp") //nolint:usetesting // the test's own directory is too long for a socket
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &node{cluster: c, t: t, name: name, config: Config{
 		Node: name, Namespace: "fettle-system", HostRoot: filepath.Join(dir, "host"), PluginsDir: filepath.Join(dir, "p"),
@@ -113,7 +114,7 @@ func (c *cluster) newNode(t *testing.T, name, machine string) *node {
 		Version: "test",
 		File:    nodeconfig.File{HostDevices: nodefixture.LocalSSD(), DiscoveryInterval: metav1.Duration{Duration: time.Second}}.WithDefaults(),
 	}}
-	must(t, os.Mkdir(n.config.RegistryDir, 0o700))
+	check.Must(t, os.Mkdir(n.config.RegistryDir, 0o700))
 	nodefixture.ExpandInto(t, machine, n.config.HostRoot)
 	return n
 }
@@ -124,14 +125,14 @@ func (n *node) start(podUID string) {
 	n.config.PodUID = podUID
 	var err error
 	n.config.HTTPListener, err = new(net.ListenConfig).Listen(n.t.Context(), "tcp", "127.0.0.1:0")
-	must(n.t, err)
+	check.Must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: n.clients.Kube.EventsV1()})
-	must(n.t, broadcaster.StartRecordingToSinkWithContext(ctx))
+	check.Must(n.t, broadcaster.StartRecordingToSinkWithContext(ctx))
 	clients := n.clients
 	clients.Events = broadcaster.NewRecorder(scheme.Scheme, "fettle-kubeletplugin")
 	plugin, err := New(n.t.Context(), n.config, clients, "boot-1")
-	must(n.t, err)
+	check.Must(n.t, err)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- plugin.Run(ctx)
@@ -166,7 +167,7 @@ func (n *node) register() {
 	n.registration = registerapi.NewRegistrationClient(n.dial(registrar))
 	// The file is there a moment before the server listens.
 	info, err := n.registration.GetInfo(n.t.Context(), &registerapi.InfoRequest{}, grpc.WaitForReady(true))
-	must(n.t, err)
+	check.Must(n.t, err)
 	if info.Name != v1alpha1.DriverName || info.Type != registerapi.DRAPlugin {
 		n.t.Fatalf("the plugin says that it is %s %s", info.Type, info.Name)
 	}
@@ -174,7 +175,7 @@ func (n *node) register() {
 		n.t.Error("ready before kubelet registered the plugin")
 	}
 	_, err = n.registration.NotifyRegistrationStatus(n.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true})
-	must(n.t, err)
+	check.Must(n.t, err)
 	connection := n.dial(info.Endpoint)
 	n.dra, n.health = drapb.NewDRAPluginClient(connection), drahealth.NewDRAResourceHealthClient(connection)
 	n.eventually(func() string {
@@ -188,14 +189,14 @@ func (n *node) register() {
 func (n *node) dial(path string) *grpc.ClientConn {
 	n.t.Helper()
 	connection, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(n.t, err)
+	check.Must(n.t, err)
 	n.t.Cleanup(func() { _ = connection.Close() })
 	return connection
 }
 
-func (n *node) eventually(check func() string) {
+func (n *node) eventually(look func() string) {
 	n.t.Helper()
-	apitest.Eventually(n.t, check)
+	apitest.Eventually(n.t, look)
 }
 
 // slices are the node's ResourceSlices by name.
@@ -204,7 +205,7 @@ func (n *node) slices() map[string]resourceapi.ResourceSlice {
 	list, err := n.clients.Kube.ResourceV1().ResourceSlices().List(n.t.Context(), metav1.ListOptions{
 		FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + n.name,
 	})
-	must(n.t, err)
+	check.Must(n.t, err)
 	out := map[string]resourceapi.ResourceSlice{}
 	for _, s := range list.Items {
 		out[s.Name] = s
@@ -230,9 +231,9 @@ func (n *node) status() *v1alpha1.AcceleratorNodeStatus {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	must(n.t, err)
+	check.Must(n.t, err)
 	var out v1alpha1.AcceleratorNode
-	must(n.t, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &out))
+	check.Must(n.t, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &out))
 	return &out.Status
 }
 
@@ -251,10 +252,10 @@ func (n *node) claim(name string, change func(*resourceapi.ResourceClaim), resul
 	claimspec.Set(c, nodefixture.Class)
 	status := c.Status
 	c, err := claims.Create(n.t.Context(), c, metav1.CreateOptions{})
-	must(n.t, err)
+	check.Must(n.t, err)
 	c.Status = status
 	c, err = claims.UpdateStatus(n.t.Context(), c, metav1.UpdateOptions{})
-	must(n.t, err)
+	check.Must(n.t, err)
 	return c
 }
 
@@ -262,7 +263,7 @@ func (n *node) claim(name string, change func(*resourceapi.ResourceClaim), resul
 func (n *node) prepare(c *resourceapi.ResourceClaim) *drapb.NodePrepareResourceResponse {
 	n.t.Helper()
 	response, err := n.dra.NodePrepareResources(n.t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{wire(c)}})
-	must(n.t, err)
+	check.Must(n.t, err)
 	answer := response.Claims[string(c.UID)]
 	if answer == nil {
 		n.t.Fatalf("no answer for claim %s: %v", c.Name, response)
@@ -273,7 +274,7 @@ func (n *node) prepare(c *resourceapi.ResourceClaim) *drapb.NodePrepareResourceR
 func (n *node) unprepare(c *resourceapi.ResourceClaim) {
 	n.t.Helper()
 	response, err := n.dra.NodeUnprepareResources(n.t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{wire(c)}})
-	must(n.t, err)
+	check.Must(n.t, err)
 	if answer := response.Claims[string(c.UID)]; answer == nil || answer.Error != "" {
 		n.t.Errorf("unprepare %s: %v", c.Name, answer)
 	}

@@ -5,6 +5,8 @@ package kubeletplugin
 import (
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -37,7 +39,7 @@ func TestConfigValidate(t *testing.T) {
 			tt.change(&c)
 			err := c.Validate()
 			if len(tt.want) == 0 {
-				must(t, err)
+				check.Must(t, err)
 				return
 			}
 			if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -28,11 +29,11 @@ func (c *cluster) testDeletedClaim(t *testing.T) {
 	if answer := n.prepare(hold); answer.Error != "" {
 		t.Fatal(answer.Error)
 	}
-	must(t, c.clients.Kube.ResourceV1().ResourceClaims(namespace).Delete(t.Context(), hold.Name, metav1.DeleteOptions{}))
+	check.Must(t, c.clients.Kube.ResourceV1().ResourceClaims(namespace).Delete(t.Context(), hold.Name, metav1.DeleteOptions{}))
 	annotation := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"now"}}}`, v1alpha1.ClaimDeletedAnnotation)
 	nodes := c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err := nodes.Patch(t.Context(), n.name, types.MergePatchType, annotation, metav1.PatchOptions{})
-	must(t, err)
+	check.Must(t, err)
 	want := resourceapi.DeviceTaint{Key: "fettle.dev/held", Value: "ClaimDeleted", Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	got := n.tainted(name)
 	got.TimeAdded = nil

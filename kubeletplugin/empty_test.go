@@ -14,17 +14,18 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestClaimsHeld: a claim whose record cannot be read holds its devices, so the node is not emptied while there is one.
 func TestClaimsHeld(t *testing.T) {
 	sound := func(t *testing.T, p *Plugin, uid string) {
-		nodefixture.Must(t, p.records.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
+		check.Must(t, p.records.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
 	}
 	damaged := func(t *testing.T, p *Plugin, uid string) {
-		nodefixture.Must(t, os.WriteFile(filepath.Join(p.config.StateDir, "claims", uid+".json"), []byte("garbage"), 0o600))
-		nodefixture.Must(t, p.records.SetAside(uid))
+		check.Must(t, os.WriteFile(filepath.Join(p.config.StateDir, "claims", uid+".json"), []byte("garbage"), 0o600))
+		check.Must(t, p.records.SetAside(uid))
 	}
 	tests := map[string]struct {
 		leave func(t *testing.T, p *Plugin)
@@ -48,12 +49,12 @@ func TestClaimsHeld(t *testing.T) {
 			p := newPlugin(t, t.TempDir())
 			tt.leave(t, p)
 			got, err := p.records.Claims()
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("held (-want +got):\n%s", diff)
 			}
 			emptied, err := p.removeNodeFiles(t.Context())
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			if want := len(tt.want) == 0; emptied != want {
 				t.Errorf("emptied: %v, want %v", emptied, want)
 			}
@@ -72,9 +73,9 @@ func TestClaimsHeldIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			store, err := record.Open(disk.OS{}, dir)
-			nodefixture.Must(t, err)
-			nodefixture.Must(t, os.Remove(filepath.Join(dir, name)))
-			nodefixture.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+			check.Must(t, err)
+			check.Must(t, os.Remove(filepath.Join(dir, name)))
+			check.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 			p := &Plugin{config: Config{StateDir: dir}, records: store}
 			if _, err := p.records.Claims(); err == nil {
 				t.Error("no error of Claims")
@@ -95,7 +96,7 @@ func newPlugin(t *testing.T, state string) *Plugin {
 		RegistryDir: filepath.Join(dir, "r"), CDIRoot: filepath.Join(dir, "cdi"), StateDir: state, HTTPAddress: "127.0.0.1:0",
 		File: nodeconfig.File{}.WithDefaults(),
 	}, Clients{Kube: fake.NewClientset(), Dynamic: noObjects(t), Events: events.NewFakeRecorder(10)}, "boot-1")
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(p.engine.Stop)
 	return p
 }

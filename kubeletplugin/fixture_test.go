@@ -16,11 +16,6 @@ const testNode = nodefixture.Node
 
 type apiResult = resourceapi.DeviceRequestAllocationResult
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	nodefixture.Must(t, err)
-}
-
 func receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {

@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -41,9 +42,9 @@ func (c *cluster) newAMDNode(t *testing.T, name string) *node {
 func (n *node) uncorrectable(address string, errors int) {
 	n.t.Helper()
 	path := filepath.Join(n.config.HostRoot, "sys", "bus", "pci", "devices", address, "ras", "umc_err_count")
-	must(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(n.t, os.WriteFile(path+".new", fmt.Appendf(nil, "ue: %d\nce: 0\n", errors), 0o644))
-	must(n.t, os.Rename(path+".new", path))
+	check.Must(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check.Must(n.t, os.WriteFile(path+".new", fmt.Appendf(nil, "ue: %d\nce: 0\n", errors), 0o644))
+	check.Must(n.t, os.Rename(path+".new", path))
 }
 
 // baseline waits until the counters of a GPU were read once.
@@ -146,7 +147,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	stream.await(gpu, drahealth.HealthStatus_UNHEALTHY, "uncorrectable errors")
 	n.eventually(func() string {
 		list, err := n.clients.Kube.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
-		must(t, err)
+		check.Must(t, err)
 		for _, e := range list.Items {
 			if e.Regarding.Name == n.name && e.Reason == "DeviceUnhealthy" && strings.Contains(e.Note, gpu) {
 				return ""
@@ -169,7 +170,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, retirement.RecoverAnnotation, gpu)
 	objects := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err := objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
-	must(t, err)
+	check.Must(t, err)
 	n.eventually(func() string { return n.healthFault(metav1.ConditionTrue, 0, 0, 0) })
 	if got := n.taints(); len(got) != 8 || len(got[gpu]) != 0 {
 		t.Errorf("taints %v", got)
@@ -191,7 +192,7 @@ func (n *node) watchHealth(t *testing.T) *healthStream {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	client, err := n.health.NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
-	must(t, err)
+	check.Must(t, err)
 	return &healthStream{t, client, cancel}
 }
 

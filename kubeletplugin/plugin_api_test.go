@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -101,9 +102,9 @@ func checkMetrics(t *testing.T, n *node, want string) {
 	t.Helper()
 	for path, want := range map[string]string{"/metrics": want, "/readyz": "ok", "/healthz": "ok"} {
 		response, err := http.Get("http://" + n.config.HTTPListener.Addr().String() + path) //nolint:noctx // the server is the test's own
-		must(t, err)
+		check.Must(t, err)
 		body, err := io.ReadAll(response.Body)
-		must(t, err)
+		check.Must(t, err)
 		_ = response.Body.Close()
 		if response.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
 			t.Errorf("%s: status %d, want a body with %q", path, response.StatusCode, want)
@@ -124,7 +125,7 @@ func (c *cluster) testRestart(t *testing.T) {
 		t.Errorf("sockets left: %v, %v", left, err)
 	}
 	n.start("pod-2")
-	must(t, os.MkdirAll(filepath.Join(n.config.HostRoot, "mnt", "disks", "ssd0"), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(n.config.HostRoot, "mnt", "disks", "ssd0"), 0o755))
 	n.eventually(func() string {
 		if got := n.devices()[n.name+"/host"]; got != 1 {
 			return fmt.Sprintf("%d disks", got)
@@ -170,7 +171,7 @@ func (c *cluster) testHardware(t *testing.T) {
 		machine string
 		gpus    int
 	}{{"8xh100-sxm", 8}, {"2xa100-2xn6000", 2}, {"empty", 0}} {
-		must(t, os.RemoveAll(n.config.HostRoot))
+		check.Must(t, os.RemoveAll(n.config.HostRoot))
 		nodefixture.ExpandInto(t, step.machine, n.config.HostRoot)
 		n.eventually(func() string {
 			if got := n.devices()[n.name+"/gpu"]; got != step.gpus {
@@ -185,7 +186,7 @@ func (c *cluster) testHardware(t *testing.T) {
 	}
 	// Whoever removes the node's object, as a Node that joins again does, does not remove it for good.
 	nodes := c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
-	must(t, nodes.Delete(t.Context(), n.name, metav1.DeleteOptions{}))
+	check.Must(t, nodes.Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	n.eventually(func() string { return n.statusFault(0) })
 }
 
@@ -230,12 +231,12 @@ func (c *cluster) testPrepare(t *testing.T) {
 		t.Errorf("%s is not in the CDI directory", got.CdiDeviceIds[1])
 	}
 	r, err := n.plugin.records.Load(string(claim.UID))
-	must(t, err)
+	check.Must(t, err)
 	if r.Name != claim.Name || r.BootID != "boot-1" || len(r.Devices) != 2 || r.Devices[1].Name != gpus[1] {
 		t.Errorf("record %+v", r)
 	}
 	files, err := os.ReadDir(n.config.CDIRoot)
-	must(t, err)
+	check.Must(t, err)
 	if len(files) != 2*8 {
 		t.Errorf("%d spec files: a claim of plain devices writes none, and each device has one and another for its name", len(files))
 	}
@@ -307,7 +308,7 @@ func (n *node) refusedWith(c *resourceapi.ResourceClaim, reason, text string) {
 	}
 	n.eventually(func() string {
 		list, err := n.clients.Kube.EventsV1().Events(namespace).List(n.t.Context(), metav1.ListOptions{})
-		must(n.t, err)
+		check.Must(n.t, err)
 		for _, e := range list.Items {
 			if e.Regarding.UID == c.UID && e.Reason == reason && strings.Contains(e.Note, text) {
 				return ""
@@ -321,7 +322,7 @@ func (n *node) refusedWith(c *resourceapi.ResourceClaim, reason, text string) {
 func (n *node) conditionOf(c *resourceapi.ResourceClaim) *metav1.Condition {
 	n.t.Helper()
 	now, err := n.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(n.t.Context(), c.Name, metav1.GetOptions{})
-	must(n.t, err)
+	check.Must(n.t, err)
 	if len(now.Status.Devices) == 0 {
 		return nil
 	}
@@ -344,7 +345,7 @@ func (c *cluster) testAdminAccess(t *testing.T) {
 		t.Errorf("answer %+v", answer)
 	}
 	r, err := n.plugin.records.Load(string(twice.UID))
-	must(t, err)
+	check.Must(t, err)
 	for _, d := range r.Devices {
 		for _, node := range d.Edits.Nodes {
 			if strings.Contains(node.Permissions, "w") {
@@ -376,7 +377,7 @@ func (c *cluster) testWave(t *testing.T) {
 	}
 	before := n.requests.Load()
 	prepared, err := n.dra.NodePrepareResources(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: wave})
-	must(t, err)
+	check.Must(t, err)
 	asked := n.requests.Load() - before
 	ids := map[string]bool{}
 	for uid, answer := range prepared.Claims {
@@ -390,7 +391,7 @@ func (c *cluster) testWave(t *testing.T) {
 	}
 	before = n.requests.Load()
 	unprepared, err := n.dra.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: wave})
-	must(t, err)
+	check.Must(t, err)
 	for uid, answer := range unprepared.Claims {
 		if answer.Error != "" {
 			t.Errorf("claim %s: %s", uid, answer.Error)
@@ -401,7 +402,7 @@ func (c *cluster) testWave(t *testing.T) {
 		t.Errorf("preparing took %d requests to the API server, want at most %d", asked, most)
 	}
 	hold, err := n.plugin.records.LockAll(t.Context()) // what follows the answers is done
-	must(t, err)
+	check.Must(t, err)
 	defer hold.Release()
 	if uids, err := n.plugin.records.UIDs(); err != nil || len(uids) > 0 {
 		t.Errorf("records left: %v, %v", uids, err)
@@ -427,7 +428,7 @@ func (c *cluster) testHealth(t *testing.T) {
 		}
 		return true
 	})
-	must(t, os.RemoveAll(n.config.HostRoot))
+	check.Must(t, os.RemoveAll(n.config.HostRoot))
 	nodefixture.ExpandInto(t, "empty", n.config.HostRoot)
 	stream.until("all devices left", func(report *drahealth.NodeWatchResourcesResponse) bool {
 		return maps.Equal(count(report), map[drahealth.HealthStatus]int{drahealth.HealthStatus_UNHEALTHY: 8})

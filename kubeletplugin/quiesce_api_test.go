@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
@@ -26,11 +27,11 @@ func (n *node) simulateNVML() nvmlsim.Machine {
 	n.t.Helper()
 	dir := n.t.TempDir()
 	n.config.NVMLCommand = filepath.Join(dir, "fettle-nvml")
-	must(n.t, nvmlsim.Build(n.t.Context(), n.config.NVMLCommand))
+	check.Must(n.t, nvmlsim.Build(n.t.Context(), n.config.NVMLCommand))
 	state := filepath.Join(n.config.HostRoot, nvmlsim.WritableDir)
-	must(n.t, os.Mkdir(state, 0o755))
+	check.Must(n.t, os.Mkdir(state, 0o755))
 	machine, err := nvmlsim.Adopt(nvmlsim.DefaultFile(state), n.config.HostRoot, nvmlsim.H100)
-	must(n.t, err)
+	check.Must(n.t, err)
 	n.config.File.NVML.DriverRoot = n.config.HostRoot
 	n.config.File.Health.Interval.Duration = 200 * time.Millisecond
 	return machine
@@ -40,7 +41,7 @@ func (n *node) simulateNVML() nvmlsim.Machine {
 func (n *node) watchers() (found []string) {
 	n.t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/exe")
-	must(n.t, err)
+	check.Must(n.t, err)
 	for _, exe := range processes {
 		if program, err := os.Readlink(exe); err == nil && program == n.config.NVMLCommand {
 			found = append(found, filepath.Dir(exe))
@@ -71,7 +72,7 @@ func (n *node) quiescedFault(want metav1.ConditionStatus, reason string) string 
 func calls(t *testing.T, machine nvmlsim.Machine) int {
 	t.Helper()
 	s, err := machine.Look()
-	must(t, err)
+	check.Must(t, err)
 	return s.Total
 }
 
@@ -156,7 +157,7 @@ func (n *node) publishedGPUs(want int) string {
 func noDeviceFiles(t *testing.T) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	check.Must(t, err)
 	for _, f := range files {
 		if target, err := os.Readlink(filepath.Join("/proc/self/fd", f.Name())); err == nil && strings.Contains(target, "/dev/nvidia") {
 			t.Errorf("%s is open", target)
@@ -170,5 +171,5 @@ func (n *node) annotateWith(name, value string) {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, name, value)
 	client := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err := client.Patch(n.t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
-	must(n.t, err)
+	check.Must(n.t, err)
 }

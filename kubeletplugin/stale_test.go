@@ -11,18 +11,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // listen makes a socket. If live, somebody listens at it until the test ends.
 func listen(t *testing.T, path string, live bool) {
 	t.Helper()
-	nodefixture.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	if !live {
-		nodefixture.Must(t, l.Close())
+		check.Must(t, l.Close())
 		return
 	}
 	t.Cleanup(func() { _ = l.Close() })
@@ -42,13 +42,13 @@ func TestRemoveDeadSockets(t *testing.T) {
 		listen(t, filepath.Join(dir, name), live)
 	}
 	file := filepath.Join(dir, "p/fettle.dev/dra-file.sock")
-	nodefixture.Must(t, os.WriteFile(file, nil, 0o600))
+	check.Must(t, os.WriteFile(file, nil, 0o600))
 	before := found(t, dir)
-	nodefixture.Must(t, c.removeDeadSockets(time.Now()))
+	check.Must(t, c.removeDeadSockets(time.Now()))
 	if diff := cmp.Diff(before, found(t, dir)); diff != "" {
 		t.Errorf("an instance that starts lost its sockets (-want +got):\n%s", diff)
 	}
-	nodefixture.Must(t, c.removeDeadSockets(time.Now().Add(2*bindTime)))
+	check.Must(t, c.removeDeadSockets(time.Now().Add(2*bindTime)))
 	want := []string{
 		"p/fettle.dev/dra-file.sock", "p/fettle.dev/dra-older.sock", "p/fettle.dev/dra-own.sock",
 		"r/fettle.dev-older-reg.sock", "r/fettle.dev-own-reg.sock", "r/gpu.other.com-reg.sock",
@@ -57,14 +57,14 @@ func TestRemoveDeadSockets(t *testing.T) {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	missing := Config{PluginsDir: filepath.Join(dir, "none"), RegistryDir: filepath.Join(dir, "none")}
-	nodefixture.Must(t, missing.removeDeadSockets(time.Now()))
+	check.Must(t, missing.removeDeadSockets(time.Now()))
 }
 
 // found returns the files below a directory, sorted.
 func found(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
-	nodefixture.Must(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -80,12 +80,12 @@ func TestEmptyNodeHasNoMetadata(t *testing.T) {
 	p := newPlugin(t, t.TempDir())
 	of := filepath.Join(p.config.pluginDir(), metadataDir, "team-a_forgotten", "gpu")
 	spec := filepath.Join(p.config.CDIRoot, metadataPrefix+"u1_gpu.json")
-	nodefixture.Must(t, os.MkdirAll(of, 0o755))
-	nodefixture.Must(t, os.MkdirAll(p.config.CDIRoot, 0o755))
-	nodefixture.Must(t, os.WriteFile(filepath.Join(of, "metadata.json"), nil, 0o600))
-	nodefixture.Must(t, os.WriteFile(spec, nil, 0o600))
+	check.Must(t, os.MkdirAll(of, 0o755))
+	check.Must(t, os.MkdirAll(p.config.CDIRoot, 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(of, "metadata.json"), nil, 0o600))
+	check.Must(t, os.WriteFile(spec, nil, 0o600))
 	emptied, err := p.removeNodeFiles(t.Context())
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if !emptied {
 		t.Error("not emptied")
 	}

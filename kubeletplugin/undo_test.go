@@ -28,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -61,7 +62,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 		CDIRoot:     filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), HTTPAddress: "127.0.0.1:0",
 		File: nodeconfig.File{HostDevices: nodefixture.LocalSSD()}.WithDefaults(),
 	}, Clients{Kube: client, Dynamic: noObjects(t), Events: events.NewFakeRecorder(10)}, "boot-1")
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	p.health.SetTaintsKept(t.Context(), true)
 	stuck := false
 	config := p.engine.Config
@@ -83,7 +84,7 @@ func TestFailedUndoIsPublished(t *testing.T) {
 		return out
 	}
 	_, err = p.engine.Prepare(t.Context(), nodefixture.Allocated("u1", nodefixture.Result("disk", device.KindHost, name)), p.engine.Now())
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 
 	stuck = true
 	if _, err := p.engine.Unprepare(t.Context(), "u1", p.engine.Now()); !errors.Is(err, syscall.EIO) {
@@ -103,15 +104,15 @@ func TestFailedUndoIsPublished(t *testing.T) {
 		t.Errorf("taints %v after it was given back", left)
 	}
 	next := nodefixture.Allocated("u2", nodefixture.Result("disk", device.KindHost, name))
-	nodefixture.Must(t, client.Tracker().Add(next)) // read again where its device was not free at once
+	check.Must(t, client.Tracker().Add(next)) // read again where its device was not free at once
 	_, err = p.engine.Prepare(t.Context(), next, p.engine.Now())
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 }
 
 // noObjects is a cluster that has none of Fettle's objects.
 func noObjects(t *testing.T) dynamic.Interface {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	nodefixture.Must(t, v1alpha1.AddToScheme(scheme))
+	check.Must(t, v1alpha1.AddToScheme(scheme))
 	return dynamicfake.NewSimpleDynamicClient(scheme)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // asPlugin makes the test's binary the plugin: its value is a directory that stands for /var/lib.
@@ -57,15 +58,15 @@ func TestAPI(t *testing.T) {
 	}
 	config := apitest.Start(t, nil)
 	kube, err := kubernetes.NewForConfig(config)
-	must(t, err)
+	check.Must(t, err)
 	_, err = kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "kmm"}}, metav1.CreateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	container := checkModules(t, config, kube)
 	dir, err := os.MkdirTemp("", "kmm") //nolint:usetesting // the test's own directory is too long for a socket
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for _, name := range []string{"plugins", "plugins_registry", "varlib"} {
-		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+		check.Must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
 	args := append([]string{"--kubeconfig=" + apitest.Kubeconfig(t, dir, config)}, container.Args...)
 	plugin := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -80,14 +81,14 @@ func TestAPI(t *testing.T) {
 	var log bytes.Buffer
 	plugin.Stdout, plugin.Stderr = &log, &log
 	plugin.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	must(t, plugin.Start())
+	check.Must(t, plugin.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- plugin.Wait() }()
 
 	connection, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(t, err)
+	check.Must(t, err)
 	defer connection.Close() //nolint:errcheck // nothing is lost
-	check := func(service string) string {
+	look := func(service string) string {
 		request := &healthpb.HealthCheckRequest{Service: service}
 		response, err := healthpb.NewHealthClient(connection).Check(t.Context(), request)
 		switch {
@@ -104,21 +105,21 @@ func TestAPI(t *testing.T) {
 			t.Fatalf("the plugin ended: %v\n%s", err, log.String())
 		default:
 		}
-		return check("liveness")
+		return look("liveness")
 	})
-	if fault := check("readiness"); fault == "" {
+	if fault := look("readiness"); fault == "" {
 		t.Error("an unknown service is said to be served")
 	}
 	apitest.Eventually(t, func() string {
 		slices, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=kmm"})
-		must(t, err)
+		check.Must(t, err)
 		if len(slices.Items) < 3 {
 			return fmt.Sprintf("%d slices are published", len(slices.Items))
 		}
 		return ""
 	})
 	apitest.MetricsAskForTokens(t, config, metav1.NamespaceDefault, metrics)
-	must(t, plugin.Process.Signal(syscall.SIGTERM))
+	check.Must(t, plugin.Process.Signal(syscall.SIGTERM))
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -129,13 +130,6 @@ func TestAPI(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "varlib", "fettle", "claims")); err != nil {
 		t.Errorf("the records are not below /var/lib/fettle: %v", err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // dra is the part of a Module of KMM that says how the plugin runs.
@@ -45,9 +47,9 @@ func checkModules(t *testing.T, config *rest.Config, kube kubernetes.Interface) 
 	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{
 		Paths: []string{"testdata/kmm-modules-crd.yaml"}, ErrorIfPathMissing: true,
 	})
-	must(t, err)
+	check.Must(t, err)
 	client, err := dynamic.NewForConfig(config)
-	must(t, err)
+	check.Must(t, err)
 	resources := client.Resource(schema.GroupVersionResource{Group: "kmm.sigs.x-k8s.io", Version: "v1beta1", Resource: "modules"})
 	create := func(module *unstructured.Unstructured) error {
 		_, err := resources.Namespace(module.GetNamespace()).Create(t.Context(), module,
@@ -62,7 +64,7 @@ func checkModules(t *testing.T, config *rest.Config, kube kubernetes.Interface) 
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.GetNamespace()}}
 		if _, err := kube.CoreV1().Namespaces().Get(t.Context(), namespace.Name, metav1.GetOptions{}); err != nil {
 			_, err = kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
-			must(t, err)
+			check.Must(t, err)
 		}
 		if err := create(m); err != nil {
 			t.Errorf("Module %s: %v", m.GetName(), err)
@@ -82,7 +84,7 @@ func checkModules(t *testing.T, config *rest.Config, kube kubernetes.Interface) 
 		},
 	} {
 		wrong := withPlugin.DeepCopy()
-		must(t, change(wrong.Object))
+		check.Must(t, change(wrong.Object))
 		if err := create(wrong); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}
@@ -94,11 +96,11 @@ func checkModules(t *testing.T, config *rest.Config, kube kubernetes.Interface) 
 func documentedModules(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/user/kmm.md")
-	must(t, err)
+	check.Must(t, err)
 	var modules []*unstructured.Unstructured
 	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(page), -1) {
 		var module unstructured.Unstructured
-		must(t, yaml.UnmarshalStrict([]byte(block[1]), &module.Object))
+		check.Must(t, yaml.UnmarshalStrict([]byte(block[1]), &module.Object))
 		if module.GetKind() == "Module" {
 			modules = append(modules, &module)
 		}
@@ -111,17 +113,17 @@ func documentedModules(t *testing.T) []*unstructured.Unstructured {
 func checkDRA(t *testing.T, module *unstructured.Unstructured) draContainer {
 	t.Helper()
 	content, _, err := unstructured.NestedMap(module.Object, "spec", "dra")
-	must(t, err)
+	check.Must(t, err)
 	text, err := json.Marshal(content)
-	must(t, err)
+	check.Must(t, err)
 	var d dra
-	must(t, json.Unmarshal(text, &d))
+	check.Must(t, json.Unmarshal(text, &d))
 	if d.DriverName != "fettle.dev" || d.ServiceAccountName != "fettle-kubeletplugin" || len(d.DeviceClasses) != 0 ||
 		!slices.Equal(d.Container.Command, []string{"/fettle-kubeletplugin"}) {
 		t.Errorf("spec.dra is %+v, want the driver's name, the chart's service account, the plugin, and no class of ours", d)
 	}
 	chart, err := os.ReadFile("../../test/chart/testdata/golden/default.yaml")
-	must(t, err)
+	check.Must(t, err)
 	for _, want := range []string{
 		"serviceAccountName: " + d.ServiceAccountName, "image: " + d.Container.Image, "namespace: " + module.GetNamespace(),
 	} {
@@ -149,7 +151,7 @@ func checkDRA(t *testing.T, module *unstructured.Unstructured) draContainer {
 		}
 	}
 	tolerations, _, err := unstructured.NestedSlice(module.Object, "spec", "tolerations")
-	must(t, err)
+	check.Must(t, err)
 	if len(tolerations) != 1 || len(tolerations[0].(map[string]any)) != 1 || tolerations[0].(map[string]any)["operator"] != "Exists" {
 		t.Errorf("tolerations %v, want that of everything: another taint would unload the driver", tolerations)
 	}

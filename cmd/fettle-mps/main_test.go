@@ -33,11 +33,11 @@ func TestProgram(t *testing.T) {
 		t.Skip("needs root: chroot and setuid")
 	}
 	base, err := os.MkdirTemp("", "mps") //nolint:usetesting // short: sockets have short paths
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
-	must(t, os.Chmod(base, 0o755))
+	check.Must(t, os.Chmod(base, 0o755))
 	root, dir := filepath.Join(base, "driver"), filepath.Join(base, "own")
-	must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.Mkdir(dir, 0o700)))
+	check.Must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.Mkdir(dir, 0o700)))
 	bin := filepath.Join(root, "usr/bin") + "/"
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../test/mpssim/nvidia-cuda-mps-control")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -48,7 +48,7 @@ func TestProgram(t *testing.T) {
 	program.Env = []string{asProgram + "=1"}
 	var stderr strings.Builder
 	program.Stderr = &stderr
-	must(t, program.Start())
+	check.Must(t, program.Start())
 	r := mps.Runner{Client: mps.Client{Dir: dir}, Wait: check.Patience}
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{"GPU-00000001-0000-4000-8000-000000000000"}, ActiveThreadPercentage: 30}
 	check.Eventually(t, "the program is there", func() bool {
@@ -59,12 +59,12 @@ func TestProgram(t *testing.T) {
 		return err == nil
 	})
 	pid, err := os.ReadFile(filepath.Join(mps.HostDir(root), d.ID, mps.PipeName, "nvidia-cuda-mps-control.pid"))
-	must(t, err)
+	check.Must(t, err)
 	checkRights(t, fmt.Sprint(program.Process.Pid), confine.MPS().Capabilities)
 	daemon := strings.TrimSpace(string(pid))
 	checkRights(t, daemon, confine.MPSDaemon{}.Capabilities())
 	environment, err := os.ReadFile("/proc/" + daemon + "/environ")
-	must(t, err)
+	check.Must(t, err)
 	if text := string(environment); strings.Contains(text, asProgram) || !strings.Contains(text, "CUDA_VISIBLE_DEVICES="+d.Devices[0]) {
 		t.Errorf("the daemon has the environment %q", text)
 	}
@@ -79,19 +79,12 @@ func TestProgram(t *testing.T) {
 func checkRights(t *testing.T, pid string, most confine.Capabilities) {
 	t.Helper()
 	status, err := os.Open("/proc/" + pid + "/status")
-	must(t, err)
+	check.Must(t, err)
 	defer status.Close()
 	s, err := confine.ParseState(status)
-	must(t, err)
+	check.Must(t, err)
 	if !most.Has(s.Permitted|s.Effective|s.Inheritable|s.Ambient) || !s.NoNewPrivileges || s.Seccomp != 2 {
 		t.Errorf("process %s has %+v, want at most %s", pid, s, most)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

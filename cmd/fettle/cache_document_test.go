@@ -16,24 +16,25 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestCacheDocument runs the commands of the document in their order, in a directory with a cache for AMD's GPUs and the tree of a host
 // that has some, against a registry in the place of the example's. The image is signed as soon as it is in a directory.
 func TestCacheDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/user/kernel-caches-cli.md")
-	must(t, err)
+	check.Must(t, err)
 	machine, err := filepath.Abs("../../test/machines/8xmi300x.txtar")
-	must(t, err)
+	check.Must(t, err)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	t.Chdir(t.TempDir())
-	must(t, os.CopyFS("triton-cache", os.DirFS(cacheDir(t))))
+	check.Must(t, os.CopyFS("triton-cache", os.DirFS(cacheDir(t))))
 	hip := `{"hash":"x","target":{"backend":"hip","arch":"gfx942","warp_size":64},"num_warps":4,"name":"add"}`
-	must(t, os.WriteFile("triton-cache/K1/add.json", []byte(hip), 0o600))
-	must(t, os.Rename("triton-cache/K1/add.cubin", "triton-cache/K1/add.hsaco"))
-	must(t, os.Mkdir("volume", 0o700))
+	check.Must(t, os.WriteFile("triton-cache/K1/add.json", []byte(hip), 0o600))
+	check.Must(t, os.Rename("triton-cache/K1/add.cubin", "triton-cache/K1/add.hsaco"))
+	check.Must(t, os.Mkdir("volume", 0o700))
 	if status, _, stderr := call(t, "machine", "expand", machine, "host"); status != 0 {
 		t.Fatal(stderr)
 	}
@@ -65,13 +66,13 @@ func signKernels(t *testing.T, host string) {
 	t.Helper()
 	l := layout.At("kernels")
 	m, err := l.Tagged(t.Context(), "v1")
-	must(t, err)
+	check.Must(t, err)
 	s := newSigner(t, l)
 	s.v3(m.Digest, signPredicate)
 	s.v2(m.Digest)
 	policy, err := os.ReadFile(s.policy(host + "/team/*"))
-	must(t, err)
-	must(t, os.WriteFile("policy.yaml", policy, 0o600))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile("policy.yaml", policy, 0o600))
 }
 
 // checkPolicy compiles the document's policy.
@@ -81,7 +82,7 @@ func checkPolicy(t *testing.T, text string) {
 	if found == nil {
 		t.Fatal("there is no policy in the document")
 	}
-	must(t, os.WriteFile("example.yaml", []byte(found[1]), 0o600))
+	check.Must(t, os.WriteFile("example.yaml", []byte(found[1]), 0o600))
 	if _, err := (&policyFlags{files: list{"example.yaml"}}).load(); err != nil {
 		t.Error(err)
 	}

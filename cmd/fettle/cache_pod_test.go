@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
@@ -19,18 +20,18 @@ import (
 func TestCacheInPod(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	secrets := t.TempDir() // as Kubernetes makes them, by way of links
-	must(t, os.Mkdir(filepath.Join(secrets, "..data"), 0o700))
+	check.Must(t, os.Mkdir(filepath.Join(secrets, "..data"), 0o700))
 	secret := func(name, form, host string) string {
 		auth := base64.StdEncoding.EncodeToString([]byte(fpgaregistry.User + ":" + fpgaregistry.Password))
 		content := fmt.Appendf(nil, form, host, auth)
-		must(t, os.WriteFile(filepath.Join(secrets, "..data", name), content, 0o600))
-		must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(secrets, name)))
+		check.Must(t, os.WriteFile(filepath.Join(secrets, "..data", name), content, 0o600))
+		check.Must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(secrets, name)))
 		return filepath.Join(secrets, name)
 	}
 	const modern, legacy = `{"auths":{%q:{"auth":%q}}}`, `{%q:{"auth":%q}}`
 	first, second := secret("00.json", modern, "other.example"), secret("01.dockercfg", legacy, r.Host)
 	settings := filepath.Join(t.TempDir(), "registries.yaml")
-	must(t, os.WriteFile(settings, fmt.Appendf(nil, "plainHTTP: [%q]\n", r.Host), 0o600))
+	check.Must(t, os.WriteFile(settings, fmt.Appendf(nil, "plainHTTP: [%q]\n", r.Host), 0o600))
 	ref := r.Host + "/private/cache:v1"
 	access := []string{"--registries", settings, "--registry-config", secrets}
 	out := wants(t, 0, "@sha256:", append([]string{"cache", "build", cacheDir(t), "-t", ref}, access...)...)
@@ -43,7 +44,7 @@ func TestCacheInPod(t *testing.T) {
 		second)
 	wants(t, 1, "misnamed.json: it is not valid", append(extract, "--registries", settings, "--registry-config",
 		secret("misnamed.json", legacy, r.Host))...)
-	must(t, os.Remove(filepath.Join(secrets, "misnamed.json")))
+	check.Must(t, os.Remove(filepath.Join(secrets, "misnamed.json")))
 	wants(t, 1, "access refused", append(extract, "--registries", settings, "--registry-config", t.TempDir())...)
 	wants(t, 1, "no such file", append(extract, "--registries", settings, "--registry-config", "never.json")...)
 	wants(t, 0, "3 files", append(extract, access...)...)
@@ -53,7 +54,7 @@ func TestCacheInPod(t *testing.T) {
 	if err != nil || strings.TrimSpace(string(marker)) != digest {
 		t.Errorf("the marker is %q (%v), want %s", marker, err, digest)
 	}
-	must(t, filepath.WalkDir(filepath.Join(volume, "K1"), func(name string, d fs.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(filepath.Join(volume, "K1"), func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

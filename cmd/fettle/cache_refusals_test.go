@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -57,9 +58,9 @@ func (r *refusing) policy(t *testing.T, images string, world signed.World) strin
 			world.Authority(t, "ci", v1alpha1.TrustIdentity{Issuer: ciIssuer, Subject: ciSubject}),
 		}},
 	})
-	must(t, err)
+	check.Must(t, err)
 	name := filepath.Join(t.TempDir(), "policy.yaml")
-	must(t, os.WriteFile(name, data, 0o600))
+	check.Must(t, os.WriteFile(name, data, 0o600))
 	return name
 }
 
@@ -107,7 +108,7 @@ type refusal struct {
 }
 
 func refusals() []refusal {
-	verify, check, extract := []string{"cache", "verify"}, []string{"cache", "check"}, []string{"cache", "extract"}
+	verify, look, extract := []string{"cache", "verify"}, []string{"cache", "check"}, []string{"cache", "extract"}
 	inspect := []string{"cache", "inspect", "--files"}
 	tampered := func(name string) func(*testing.T, *refusing) artifact.Digest {
 		return func(t *testing.T, r *refusing) artifact.Digest {
@@ -132,11 +133,11 @@ func refusals() []refusal {
 		{"arch", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			return r.Files(t, "team/arch", "v1", r.files(`"gfx90a"`, 64), nil)
-		}, check, []string{"amd-0000-05-00-0  no", "add_kernel.json", "for hip gfx90a", "(hip gfx942) is another"}},
+		}, look, []string{"amd-0000-05-00-0  no", "add_kernel.json", "for hip gfx90a", "(hip gfx942) is another"}},
 		{"warp", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			return r.Files(t, "team/warp", "v1", r.files(`"gfx942"`, 32), nil)
-		}, check, []string{"amd-0000-05-00-0  no", "add_kernel.json", "for warps of 32", "have 64"}},
+		}, look, []string{"amd-0000-05-00-0  no", "add_kernel.json", "for warps of 32", "have 64"}},
 		{"unsigned", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			return r.push(t, "unsigned")
@@ -173,7 +174,7 @@ func refusals() []refusal {
 		}, verify, []string{policy, "authority release (key sha256:", "predicate type", signed.SBOMPredicate, signed.SignPredicate}},
 		{"tampered", tampered("tampered"), extract, []string{digest, "expected sha256:"}},
 		{"tampered-files", tampered("tampered-files"), inspect, []string{digest, "expected sha256:"}},
-		{"tampered-check", tampered("tampered-check"), check, []string{digest, "expected sha256:"}},
+		{"tampered-check", tampered("tampered-check"), look, []string{digest, "expected sha256:"}},
 		{"moved", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			r.SignV3(t, "team/moved", r.push(t, "moved"), r.key)

@@ -23,14 +23,8 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // call runs the program and gives its status with what it printed.
 func call(t testing.TB, args ...string) (status int, stdout, stderr string) {
@@ -54,13 +48,13 @@ func wants(t testing.TB, status int, words string, args ...string) string {
 func cacheDir(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "cache", "K1")
-	must(t, os.MkdirAll(dir, 0o700))
+	check.Must(t, os.MkdirAll(dir, 0o700))
 	for name, text := range map[string]string{
 		"add.cubin":       "\x7fELF",
 		"add.json":        `{"hash":"x","target":{"backend":"cuda","arch":90,"warp_size":32},"num_warps":4,"name":"add"}`,
 		"__grp__add.json": `{"child_paths":{"add.json":"/root/.triton/cache/K1/add.json","add.cubin":"/root/.triton/cache/K1/add.cubin"}}`,
 	} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return filepath.Dir(dir)
 }
@@ -75,7 +69,7 @@ type signer struct {
 func newSigner(t testing.TB, l *layout.Layout) signer {
 	t.Helper()
 	pair, err := sign.NewEphemeralKeypair(nil)
-	must(t, err)
+	check.Must(t, err)
 	return signer{t, l, pair}
 }
 
@@ -83,7 +77,7 @@ func (s signer) blob(mediaType string, data []byte) map[string]any {
 	s.t.Helper()
 	d := artifact.Descriptor{MediaType: mediaType, Digest: artifact.DigestOf(data), Size: int64(len(data))}
 	open := func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
-	must(s.t, s.l.Blob(s.t.Context(), d, open))
+	check.Must(s.t, s.l.Blob(s.t.Context(), d, open))
 	return map[string]any{"mediaType": mediaType, "digest": d.Digest, "size": d.Size}
 }
 
@@ -91,9 +85,9 @@ func (s signer) manifest(content map[string]any) *artifact.Manifest {
 	s.t.Helper()
 	content["schemaVersion"], content["mediaType"] = 2, "application/vnd.oci.image.manifest.v1+json"
 	data, err := json.Marshal(content)
-	must(s.t, err)
+	check.Must(s.t, err)
 	m, err := artifact.ParseManifest(data)
-	must(s.t, err)
+	check.Must(s.t, err)
 	return m
 }
 
@@ -104,10 +98,10 @@ func (s signer) v3(d artifact.Digest, predicate string) {
 	statement := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],`+
 		`"predicateType":%q,"predicate":{}}`, d.Hex(), predicate)
 	b, err := sign.Bundle(&sign.DSSEData{Data: statement, PayloadType: "application/vnd.in-toto+json"}, s.pair, sign.BundleOptions{})
-	must(s.t, err)
+	check.Must(s.t, err)
 	data, err := protojson.Marshal(b)
-	must(s.t, err)
-	must(s.t, s.l.PutManifest(s.t.Context(), s.manifest(map[string]any{
+	check.Must(s.t, err)
+	check.Must(s.t, s.l.PutManifest(s.t.Context(), s.manifest(map[string]any{
 		"artifactType": bundleType, "layers": []any{s.blob(bundleType, data)},
 		"config":  s.blob("application/vnd.oci.empty.v1+json", []byte("{}")),
 		"subject": map[string]any{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": d, "size": 1},
@@ -122,10 +116,10 @@ func (s signer) v2(d artifact.Digest) {
 	payload := fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":"x"},"image":{"docker-manifest-digest":%q},`+
 		`"type":"cosign container image signature"},"optional":null}`, d)
 	signature, _, err := s.pair.SignData(s.t.Context(), payload)
-	must(s.t, err)
+	check.Must(s.t, err)
 	layer := s.blob("application/vnd.dev.cosign.simplesigning.v1+json", payload)
 	layer["annotations"] = map[string]string{"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(signature)}
-	must(s.t, s.l.Tag(s.t.Context(), s.manifest(map[string]any{
+	check.Must(s.t, s.l.Tag(s.t.Context(), s.manifest(map[string]any{
 		"config": s.blob("application/vnd.oci.image.config.v1+json", []byte("{}")), "layers": []any{layer},
 	}), "sha256-"+d.Hex()+".sig"))
 }
@@ -134,9 +128,9 @@ func (s signer) v2(d artifact.Digest) {
 func (s signer) policy(images string) string {
 	s.t.Helper()
 	text, err := s.pair.GetPublicKeyPem()
-	must(s.t, err)
+	check.Must(s.t, err)
 	name := filepath.Join(s.t.TempDir(), "policy.yaml")
-	must(s.t, os.WriteFile(name, fmt.Appendf(nil, `apiVersion: fettle.dev/v1alpha1
+	check.Must(s.t, os.WriteFile(name, fmt.Appendf(nil, `apiVersion: fettle.dev/v1alpha1
 kind: TrustPolicy
 metadata: {name: kernels}
 spec:
@@ -154,7 +148,7 @@ func build(t testing.TB) (*layout.Layout, artifact.Digest) {
 	l := layout.At(filepath.Join(t.TempDir(), "layout"))
 	wants(t, 0, "oci:"+l.Dir()+"@sha256:", "cache", "build", cacheDir(t), "-t", "oci:"+l.Dir()+":v1")
 	m, err := l.Tagged(t.Context(), "v1")
-	must(t, err)
+	check.Must(t, err)
 	return l, m.Digest
 }
 
@@ -219,7 +213,7 @@ func TestCacheRefused(t *testing.T) {
 		t.Errorf("there is %v (%v) after refusals", entries, err)
 	}
 	other := filepath.Join(t.TempDir(), "pod.yaml")
-	must(t, os.WriteFile(other, []byte("apiVersion: v1\nkind: Pod\n"), 0o600))
+	check.Must(t, os.WriteFile(other, []byte("apiVersion: v1\nkind: Pod\n"), 0o600))
 	wants(t, 1, "got v1 Pod, want fettle.dev/v1alpha1 TrustPolicy", append([]string{"cache", "verify"}, append(ref, other)...)...)
 }
 
@@ -227,12 +221,12 @@ func TestCacheRefused(t *testing.T) {
 func TestCacheTampered(t *testing.T) {
 	l, d := build(t)
 	m, err := l.Tagged(t.Context(), "v1")
-	must(t, err)
+	check.Must(t, err)
 	name := filepath.Join(l.Dir(), "blobs", "sha256", m.Layers[0].Digest.Hex())
 	data, err := os.ReadFile(name)
-	must(t, err)
+	check.Must(t, err)
 	data[len(data)-5] ^= 1
-	must(t, os.WriteFile(name, data, 0o600))
+	check.Must(t, os.WriteFile(name, data, 0o600))
 	dir := t.TempDir()
 	wants(t, 1, "layer 1: ", "cache", "extract", "oci:"+l.Dir(), dir, "--into", "--digest", d.String())
 	wants(t, 1, "not what was declared", "cache", "push", "oci:"+l.Dir(), "oci:"+filepath.Join(t.TempDir(), "copy"))

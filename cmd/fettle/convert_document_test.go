@@ -10,18 +10,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestConvertDocument converts the pod that the page about conversions begins with, and compares the result with the page's.
 func TestConvertDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/user/convert.md")
-	must(t, err)
+	check.Must(t, err)
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("the page has %d examples, want a pod and what becomes of it", len(blocks))
 	}
 	pods := filepath.Join(t.TempDir(), "pods.yaml")
-	must(t, os.WriteFile(pods, []byte(blocks[0][1]), 0o600))
+	check.Must(t, os.WriteFile(pods, []byte(blocks[0][1]), 0o600))
 	status, stdout, stderr := call(t, "convert", "-f", pods)
 	if status != 0 {
 		t.Fatal(stderr)
@@ -34,7 +36,7 @@ func TestConvertDocument(t *testing.T) {
 // TestFromOtherDriversDocument converts the page's first example, compares the result with the page's, and validates it and the class.
 func TestFromOtherDriversDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/user/from-other-drivers.md")
-	must(t, err)
+	check.Must(t, err)
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 3 {
 		t.Fatalf("the page has %d examples, want claims, what becomes of them, and a class", len(blocks))
@@ -42,7 +44,7 @@ func TestFromOtherDriversDocument(t *testing.T) {
 	dir := t.TempDir()
 	for i, block := range blocks {
 		name := filepath.Join(dir, string(rune('a'+i))+".yaml")
-		must(t, os.WriteFile(name, []byte(block[1]), 0o600))
+		check.Must(t, os.WriteFile(name, []byte(block[1]), 0o600))
 		if status, _, stderr := call(t, "validate", name); status != 0 {
 			t.Error(stderr)
 		}

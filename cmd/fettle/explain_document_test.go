@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestExplainDocument explains the pod that the page about explanations begins with, and compares what is printed with the page.
 func TestExplainDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/user/explain.md")
-	must(t, err)
+	check.Must(t, err)
 	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	const command = "fettle explain pod train -f cluster.yaml -f pod.yaml -v"
 	printed := regexp.MustCompile("(?s)```\n\\$ " + command + "\n(.*?)```").FindStringSubmatch(string(page))
@@ -23,8 +25,8 @@ func TestExplainDocument(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cluster, pod := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pod.yaml")
-	must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
-	must(t, os.WriteFile(pod, []byte(examples[1][1]), 0o600))
+	check.Must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
+	check.Must(t, os.WriteFile(pod, []byte(examples[1][1]), 0o600))
 	status, stdout, stderr := call(t, "explain", "pod", "train", "-f", cluster, "-f", pod, "-v")
 	if status != 0 || stderr != "" {
 		t.Errorf("exit status %d, stderr %s", status, stderr)

@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestPlanDocument plans the cluster and the pods that the page about planning begins with, and compares the plan with the page's.
 func TestPlanDocument(t *testing.T) {
 	page, err := os.ReadFile("../../docs/user/planning.md")
-	must(t, err)
+	check.Must(t, err)
 	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	printed := regexp.MustCompile("(?s)```\n\\$ fettle plan -f cluster.yaml -f pods.yaml\n(.*?)```").FindStringSubmatch(string(page))
 	if len(examples) != 2 || printed == nil {
@@ -23,8 +25,8 @@ func TestPlanDocument(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cluster, pods := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pods.yaml")
-	must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
-	must(t, os.WriteFile(pods, []byte(examples[1][1]), 0o600))
+	check.Must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
+	check.Must(t, os.WriteFile(pods, []byte(examples[1][1]), 0o600))
 	status, stdout, stderr := call(t, "plan", "-f", cluster, "-f", pods)
 	if status != 0 || stderr != "" {
 		t.Errorf("exit status %d, stderr %s", status, stderr)

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // manual is the document about the command line. What stands between the two marks is made from the commands.
@@ -28,7 +30,7 @@ const (
 // TestReference: the page has every verb as it is, with its flags and examples. -update writes it anew.
 func TestReference(t *testing.T) {
 	text, err := os.ReadFile(manual)
-	must(t, err)
+	check.Must(t, err)
 	before, rest, ok := strings.Cut(string(text), begin)
 	old, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
@@ -36,7 +38,7 @@ func TestReference(t *testing.T) {
 	}
 	made := reference(testTree(t))
 	if *update {
-		must(t, os.WriteFile(manual, []byte(before+begin+made+end+after), 0o600))
+		check.Must(t, os.WriteFile(manual, []byte(before+begin+made+end+after), 0o600))
 		return
 	}
 	if diff := cmp.Diff(made, old); diff != "" {
@@ -126,7 +128,7 @@ func shellWords(line string) []string {
 // TestDocumentedCommands: every command line of fettle in a document, an example or a scenario's text is one that fettle understands.
 func TestDocumentedCommands(t *testing.T) {
 	seen := 0
-	check := func(where, text string) {
+	look := func(where, text string) {
 		for _, match := range fettleLine.FindAllStringSubmatch(text, -1) {
 			args := shellWords(match[1])
 			if len(args) == 0 || !known(args[0]) || args[len(args)-1] == "[FLAGS]" {
@@ -147,21 +149,21 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 	}
 	for _, c := range commands() {
-		check("the examples of "+c.name(), c.examples)
+		look("the examples of "+c.name(), c.examples)
 	}
 	for _, dir := range []string{"../../docs", "../../demo", "../../test/machines"} {
-		must(t, filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		check.Must(t, filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || filepath.Ext(name) != ".md" && entry.Name() != "expect" {
 				return err
 			}
 			text, err := os.ReadFile(name)
-			check(name, string(text))
+			look(name, string(text))
 			return err
 		}))
 	}
 	readme, err := os.ReadFile("../../README.md")
-	must(t, err)
-	check("README.md", string(readme))
+	check.Must(t, err)
+	look("README.md", string(readme))
 	if seen < 60 {
 		t.Errorf("found %d command lines, want those of all documents", seen)
 	}

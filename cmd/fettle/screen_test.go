@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // pseudoTerminal is a terminal of which the other end keeps what is written to it.
@@ -36,14 +38,14 @@ type pseudoTerminal struct {
 func pty(t *testing.T) *pseudoTerminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	var number uint32
-	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	check.Must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	must(t, err)
+	check.Must(t, err)
 	number = uint32(n)
 	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	check.Must(t, err)
 	p := &pseudoTerminal{File: terminal, master: master, ended: make(chan struct{}), more: make(chan struct{})}
 	go p.read()
 	return p
@@ -136,7 +138,7 @@ func TestProgress(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	dir := filepath.Join(t.TempDir(), "cache")
-	must(t, os.CopyFS(dir, os.DirFS(cacheDir(t))))
+	check.Must(t, os.CopyFS(dir, os.DirFS(cacheDir(t))))
 	push := func(tag string, stdout, stderr io.Writer) int {
 		image := strings.TrimPrefix(server.URL, "http://") + "/team/kernels:" + tag
 		return run(t.Context(), []string{"cache", "build", dir, "-t", image, "--plain-http"}, stdout, stderr)

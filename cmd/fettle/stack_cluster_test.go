@@ -19,13 +19,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/manifest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // stackFixture returns a file of the script of stack plan.
 func stackFixture(t *testing.T, name string) []byte {
 	t.Helper()
 	script, err := txtar.ParseFile("testdata/script/stack.txtar")
-	must(t, err)
+	check.Must(t, err)
 	at := slices.IndexFunc(script.Files, func(f txtar.File) bool { return f.Name == name })
 	if at < 0 {
 		t.Fatalf("the script has no file %s", name)
@@ -40,11 +41,11 @@ func stackCluster(t *testing.T, forbidden, absent string) string {
 	items := map[string][]string{"acceleratorstacks": nil}
 	for _, document := range manifest.Split(stackFixture(t, "cluster.yaml")) {
 		raw, err := yaml.YAMLToJSON(document.Text)
-		must(t, err)
+		check.Must(t, err)
 		var list struct {
 			Items []json.RawMessage `json:"items"`
 		}
-		must(t, json.Unmarshal(raw, &list))
+		check.Must(t, json.Unmarshal(raw, &list))
 		if list.Items == nil {
 			list.Items = []json.RawMessage{raw}
 		}
@@ -52,7 +53,7 @@ func stackCluster(t *testing.T, forbidden, absent string) string {
 			var head struct {
 				Kind string `json:"kind"`
 			}
-			must(t, json.Unmarshal(item, &head))
+			check.Must(t, json.Unmarshal(item, &head))
 			resource := strings.ToLower(head.Kind) + "s"
 			items[resource] = append(items[resource], string(item))
 		}
@@ -84,7 +85,7 @@ func TestStackPlanOfCluster(t *testing.T) {
 		text, _, _ := strings.Cut(string(stackFixture(t, "cluster.yaml")), "---\n")
 		name = filepath.Join(dir, name)
 		text = strings.NewReplacer(from, to, "  creationTimestamp: \"2026-11-01T00:00:00Z\"\n", "").Replace(text)
-		must(t, os.WriteFile(name, []byte(text), 0o600))
+		check.Must(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	next, other := file("next.yaml", `"580"`, `"590"`), file("other.yaml", "name: h100", "name: a-new-one")

@@ -185,7 +185,7 @@ func (w *walk) watches(t *testing.T) {
 func walkScript(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(manual)
-	must(t, err)
+	check.Must(t, err)
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 4 {
 		t.Fatalf("%s has %d blocks of shell, want install, use, and completion of two commands", manual, len(blocks))
@@ -206,7 +206,7 @@ type walk struct {
 func newWalk(t *testing.T) *walk {
 	t.Helper()
 	tools, err := filepath.Abs("../../.cache/bin")
-	must(t, err)
+	check.Must(t, err)
 	if cache := os.Getenv("FETTLE_CACHE"); cache != "" {
 		tools = filepath.Join(cache, "bin")
 	}
@@ -216,7 +216,7 @@ func newWalk(t *testing.T) *walk {
 	config := apitest.Start(t, nil)
 	w := &walk{home: t.TempDir()}
 	kubeconfig := filepath.Join(w.home, "kubeconfig")
-	must(t, clientcmd.WriteToFile(clientcmdapi.Config{
+	check.Must(t, clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"walk": {Server: config.Host, CertificateAuthorityData: config.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{
 			"walk": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData},
@@ -230,7 +230,7 @@ func newWalk(t *testing.T) *walk {
 		"MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=", "XDG_DATA_HOME=", "XDG_CONFIG_HOME=", "FETTLE_VERSION=")
 	for _, name := range []string{"GOCACHE", "GOMODCACHE"} {
 		value, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
-		must(t, err)
+		check.Must(t, err)
 		w.env = append(w.env, name+"="+strings.TrimSpace(string(value)))
 	}
 	fill(t, config)
@@ -272,17 +272,17 @@ func repositoryOf(t *testing.T) string {
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = "../.."
 	names, err := list.Output()
-	must(t, err)
+	check.Must(t, err)
 	for name := range strings.SplitSeq(strings.TrimRight(string(names), "\x00"), "\x00") {
 		data, err := os.ReadFile(filepath.Join("../..", name))
 		if os.IsNotExist(err) {
 			continue // deleted and not committed
 		}
-		must(t, err)
+		check.Must(t, err)
 		info, err := os.Stat(filepath.Join("../..", name))
-		must(t, err)
-		must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, name), data, info.Mode().Perm()))
+		check.Must(t, err)
+		check.Must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
+		check.Must(t, os.WriteFile(filepath.Join(dir, name), data, info.Mode().Perm()))
 	}
 	for _, args := range [][]string{
 		{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=walk", "-c", "user.email=walk@fettle.dev", "commit", "-q", "-m", "as it is"},
@@ -300,13 +300,13 @@ func repositoryOf(t *testing.T) string {
 func fill(t *testing.T, config *rest.Config) {
 	t.Helper()
 	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{"../../deployments/crds"}, ErrorIfPathMissing: true})
-	must(t, err)
+	check.Must(t, err)
 	kube, err := kubernetes.NewForConfig(config)
-	must(t, err)
+	check.Must(t, err)
 	const team = "team-a"
 	create := metav1.CreateOptions{}
 	_, err = kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}}, create)
-	must(t, err)
+	check.Must(t, err)
 	_, err = kube.ResourceV1().ResourceSlices().Create(t.Context(), &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1-gpu"},
 		Spec: resourceapi.ResourceSliceSpec{
@@ -314,18 +314,18 @@ func fill(t *testing.T, config *rest.Config) {
 			Devices: []resourceapi.Device{{Name: "gpu-0"}},
 		},
 	}, create)
-	must(t, err)
+	check.Must(t, err)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "train-gpu", Namespace: team}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
 		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
 	}}
 	claim, err = kube.ResourceV1().ResourceClaims(team).Create(t.Context(), claim, create)
-	must(t, err)
+	check.Must(t, err)
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: "node-1/gpu", Device: "gpu-0"}},
 	}}
 	_, err = kube.ResourceV1().ResourceClaims(team).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
-	must(t, err)
+	check.Must(t, err)
 	_, err = kube.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "train"},
 		Spec: corev1.PodSpec{
@@ -336,7 +336,7 @@ func fill(t *testing.T, config *rest.Config) {
 			}},
 		},
 	}, create)
-	must(t, err)
+	check.Must(t, err)
 }
 
 // lacking skips what this machine cannot run; CI must be able to.

@@ -139,7 +139,7 @@ func (j *judge) begin(ctx context.Context, s *v1alpha1.AcceleratorStack, n *stac
 			return errors.Join(errs...)
 		}
 		*room--
-		c := &check{stack: s, node: n.Name, class: class, evidence: stack.Evidence(n, class)}
+		c := &claimCheck{stack: s, node: n.Name, class: class, evidence: stack.Evidence(n, class)}
 		err := j.Client.Create(ctx, j.options.template(class))
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			err = j.Client.Create(ctx, j.options.pod(c))

@@ -25,7 +25,7 @@ func testChecks() Checks {
 // anybody, and has no rights.
 func TestPod(t *testing.T) {
 	o := testChecks()
-	c := &check{stack: stackOf("s", "x"), node: strings.Repeat("n", 253), class: "gpu.fettle.dev", evidence: "e"}
+	c := &claimCheck{stack: stackOf("s", "x"), node: strings.Repeat("n", 253), class: "gpu.fettle.dev", evidence: "e"}
 	p, template := o.pod(c), o.template(c.class)
 	if p.Spec.NodeName != "" || p.Spec.Affinity.NodeAffinity == nil || p.Spec.Tolerations[0] != (corev1.Toleration{Operator: "Exists"}) {
 		t.Errorf("the pod is placed by %+v", p.Spec)
@@ -44,7 +44,7 @@ func TestPod(t *testing.T) {
 		t.Errorf("pod %s pulls with %v", p.Name, p.Spec.ImagePullSecrets)
 	}
 	seen := map[string]bool{}
-	for _, other := range []check{
+	for _, other := range []claimCheck{
 		*c,
 		{stack: stackOf("r", "x"), node: c.node, class: c.class},
 		{stack: c.stack, node: "m", class: c.class},

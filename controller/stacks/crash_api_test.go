@@ -20,7 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
-	testcheck "github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestAPI: wherever the controller is killed while it changes the drivers of nodes, the next one ends the change as if nothing had been. It
@@ -66,22 +66,22 @@ func startCluster(t *testing.T) *apiServer {
 	config := apitest.Start(t, nil)
 	crds := envtest.CRDInstallOptions{Paths: []string{repository + "/deployments/crds"}, ErrorIfPathMissing: true}
 	_, err := envtest.InstallCRDs(config, crds)
-	must(t, err)
+	check.Must(t, err)
 	installChart(t, config)
 	own := rest.CopyConfig(config)
 	own.Impersonate = rest.ImpersonationConfig{
 		UserName: account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
 	}
 	scheme, err := reconciler.Scheme()
-	must(t, err)
+	check.Must(t, err)
 	c := &apiServer{}
 	c.admin, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
-	must(t, err)
+	check.Must(t, err)
 	c.controller, err = client.NewWithWatch(own, client.Options{Scheme: scheme})
-	must(t, err)
+	check.Must(t, err)
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fenced"}}
-	must(t, c.admin.Create(t.Context(), node))
+	check.Must(t, c.admin.Create(t.Context(), node))
 	apitest.Eventually(t, func() string {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`))
 		err := c.controller.Patch(t.Context(), node.DeepCopy(), patch, client.DryRunAll)
@@ -90,7 +90,7 @@ func startCluster(t *testing.T) *apiServer {
 		}
 		return ""
 	})
-	must(t, c.admin.Delete(t.Context(), node))
+	check.Must(t, c.admin.Delete(t.Context(), node))
 	return c
 }
 
@@ -105,7 +105,7 @@ func errorText(err error) string {
 func installChart(t *testing.T, config *rest.Config) {
 	t.Helper()
 	kubeconfig := apitest.Kubeconfig(t, t.TempDir(), config)
-	helm := testcheck.Helm(t, repository)
+	helm := check.Helm(t, repository)
 	output, err := exec.CommandContext(t.Context(), helm, "install", "fettle", repository+"/deployments/helm/fettle", "--create-namespace",
 		"--namespace="+namespace, "--kubeconfig="+kubeconfig, "--set=drivers.enabled=true,admission.webhook=false").CombinedOutput()
 	if err != nil {
@@ -117,20 +117,20 @@ func installChart(t *testing.T, config *rest.Config) {
 func (c *apiServer) fixture(t *testing.T) *fixture {
 	t.Helper()
 	for _, kind := range []client.Object{&v1alpha1.AcceleratorStack{}, &v1alpha1.AcceleratorNode{}, &corev1.Node{}} {
-		must(t, c.admin.DeleteAllOf(t.Context(), kind))
+		check.Must(t, c.admin.DeleteAllOf(t.Context(), kind))
 	}
 	for _, namespace := range []string{namespace, drivers, "fettle-selftest", "default"} {
 		for _, kind := range []client.Object{
 			&appsv1.DaemonSet{}, &corev1.Pod{}, &resourceapi.ResourceClaim{}, &resourceapi.ResourceClaimTemplate{},
 		} {
-			must(t, c.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+			check.Must(t, c.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
 		}
 	}
 	f := &fixture{api: c.admin, own: c.controller, recorder: events.NewFakeRecorder(100)}
 	for _, o := range slices.Concat(machine("a", "x"), machine("b", "x"), machine("c", "y"), []client.Object{stackOf("s", "x")}) {
 		if a, ok := o.(*v1alpha1.AcceleratorNode); ok {
 			var plugin corev1.Pod
-			must(t, c.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "plugin-" + a.Name}, &plugin))
+			check.Must(t, c.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "plugin-" + a.Name}, &plugin))
 			a.Status.Facts.PluginPod = string(plugin.UID)
 			for i := range a.Status.Conditions {
 				a.Status.Conditions[i].LastTransitionTime = metav1.Now()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const drivers = "fettle-drivers"
@@ -30,11 +31,11 @@ func (f *fixture) driving(t *testing.T) *fixture {
 	f.drivers = drivers
 	f.restart()
 	var s v1alpha1.AcceleratorStack
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
 	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineDaemonSet, DaemonSet: &v1alpha1.DaemonSetDriver{
 		Repository: "registry.example/d", Tag: "${DRIVER_VERSION}-${KERNEL}", Version: "1", Privileged: new(true),
 	}}
-	must(t, f.api.Update(t.Context(), &s))
+	check.Must(t, f.api.Update(t.Context(), &s))
 	for _, name := range []string{"a", "b"} {
 		f.kernel(t, name, "6.1.0-1")
 		f.report(t, name, func(a *v1alpha1.AcceleratorNodeStatus) {
@@ -44,26 +45,19 @@ func (f *fixture) driving(t *testing.T) *fixture {
 	return f
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (f *fixture) kernel(t *testing.T, name, kernel string) {
 	t.Helper()
 	var n corev1.Node
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &n))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &n))
 	n.Status.NodeInfo.KernelVersion, n.Status.NodeInfo.Architecture = kernel, "amd64"
-	must(t, f.api.Status().Update(t.Context(), &n))
+	check.Must(t, f.api.Status().Update(t.Context(), &n))
 }
 
 // sets returns the nodes of the DaemonSets, by kernel.
 func (f *fixture) sets(t *testing.T) map[string]string {
 	t.Helper()
 	var list appsv1.DaemonSetList
-	must(t, f.api.List(t.Context(), &list, client.InNamespace(drivers)))
+	check.Must(t, f.api.List(t.Context(), &list, client.InNamespace(drivers)))
 	out := map[string]string{}
 	for i := range list.Items {
 		d := &list.Items[i]

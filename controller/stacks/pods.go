@@ -40,14 +40,14 @@ type Checks struct {
 	PullSecrets []string
 }
 
-// check is a claim of a class on a node.
-type check struct {
+// claimCheck is a claim of a class on a node.
+type claimCheck struct {
 	stack                 *v1alpha1.AcceleratorStack
 	node, class, evidence string
 }
 
 // name is that of the pod. Two controllers that do not know of each other make one pod.
-func (c *check) name() string { return namePrefix + stack.Digest(c.stack.Name, c.node, c.class) }
+func (c *claimCheck) name() string { return namePrefix + stack.Digest(c.stack.Name, c.node, c.class) }
 
 // template returns the claim template of a class. Its claims look at a device that others hold, and at one with taints: admin access does
 // not get past taints.
@@ -67,7 +67,7 @@ func (o *Checks) template(class string) *resourceapi.ResourceClaimTemplate {
 }
 
 // pod returns the pod of a check. The scheduler places it, on its node or not at all, whatever taints the node has.
-func (o *Checks) pod(c *check) *corev1.Pod {
+func (o *Checks) pod(c *claimCheck) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: c.name(), Labels: map[string]string{checkLabel: "claim", names.ManagedByLabel: names.Controller},
 		Annotations: map[string]string{

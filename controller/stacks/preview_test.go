@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // preview returns what the command line says of the stack s, from the same objects.
@@ -26,7 +27,7 @@ func (f *fixture) preview(t *testing.T) stack.Preview {
 	var pods corev1.PodList
 	var claims resourceapi.ResourceClaimList
 	for _, list := range []client.ObjectList{&stacks, &accelerators, &nodes, &pods, &claims} {
-		must(t, f.api.List(t.Context(), list))
+		check.Must(t, f.api.List(t.Context(), list))
 	}
 	o := stack.Objects{
 		Stacks: pointers(stacks.Items), Accelerators: pointers(accelerators.Items), Nodes: pointers(nodes.Items), Pods: pointers(pods.Items),

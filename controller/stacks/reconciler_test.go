@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const namespace = "fettle-system"
@@ -42,7 +43,7 @@ func cluster(t *testing.T, objects ...client.Object) client.WithWatch {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, resourceapi.AddToScheme, v1alpha1.AddToScheme,
 	} {
-		must(t, add(scheme))
+		check.Must(t, add(scheme))
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.AcceleratorStack{}, &v1alpha1.AcceleratorNode{}).

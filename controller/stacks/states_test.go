@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestStates: an extra state holds back the nodes of its stack, counts in the status and in metrics, and leaves nothing there once it is
@@ -23,7 +24,7 @@ func TestStates(t *testing.T) {
 	counted := func() string {
 		t.Helper()
 		families, err := registry.Gather()
-		must(t, err)
+		check.Must(t, err)
 		var out []string
 		for _, family := range families {
 			for _, m := range family.Metric {
@@ -37,9 +38,9 @@ func TestStates(t *testing.T) {
 	change := func(states ...v1alpha1.ExtraState) *v1alpha1.AcceleratorStack {
 		t.Helper()
 		var s v1alpha1.AcceleratorStack
-		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+		check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
 		s.Spec.States = states
-		must(t, f.api.Update(t.Context(), &s))
+		check.Must(t, f.api.Update(t.Context(), &s))
 		return f.reconcile(t, "s")
 	}
 	s := change(v1alpha1.ExtraState{

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
@@ -95,9 +96,9 @@ func (f *fixture) upgrading(t *testing.T) *fixture {
 	t.Helper()
 	f.inUse(t)
 	var s v1alpha1.AcceleratorStack
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
 	s.Spec.Driver.DaemonSet.Version = "2"
-	must(t, f.api.Update(t.Context(), &s))
+	check.Must(t, f.api.Update(t.Context(), &s))
 	return f
 }
 
@@ -147,23 +148,23 @@ func (f *fixture) write(t *testing.T, o client.Object) {
 	if !ok {
 		t.Fatalf("%T is no object after it was copied", o)
 	}
-	must(t, f.api.Create(t.Context(), o))
+	check.Must(t, f.api.Create(t.Context(), o))
 	if _, controllers := o.(*v1alpha1.AcceleratorStack); f.own == nil || controllers {
 		return // the status of a stack is the controller's, which makes it
 	}
 	with.SetResourceVersion(o.GetResourceVersion())
 	with.SetUID(o.GetUID())
-	must(t, f.api.Status().Update(t.Context(), with))
+	check.Must(t, f.api.Status().Update(t.Context(), with))
 }
 
 // ended lets pods go that are being deleted, as kubelets do once their containers have ended.
 func (f *fixture) ended(t *testing.T) {
 	t.Helper()
 	var pods corev1.PodList
-	must(t, f.api.List(t.Context(), &pods))
+	check.Must(t, f.api.List(t.Context(), &pods))
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.DeletionTimestamp != nil {
-			must(t, client.IgnoreNotFound(f.api.Delete(t.Context(), p, client.GracePeriodSeconds(0))))
+			check.Must(t, client.IgnoreNotFound(f.api.Delete(t.Context(), p, client.GracePeriodSeconds(0))))
 		}
 	}
 }
@@ -173,15 +174,15 @@ func (f *fixture) others(t *testing.T) {
 	t.Helper()
 	f.ended(t)
 	var claims resourceapi.ResourceClaimList
-	must(t, f.api.List(t.Context(), &claims))
+	check.Must(t, f.api.List(t.Context(), &claims))
 	for i := range claims.Items {
 		c := &claims.Items[i]
 		if apierrors.IsNotFound(f.api.Get(t.Context(), client.ObjectKeyFromObject(c), &corev1.Pod{})) {
-			must(t, f.api.Delete(t.Context(), c))
+			check.Must(t, f.api.Delete(t.Context(), c))
 		}
 	}
 	var sets appsv1.DaemonSetList
-	must(t, f.api.List(t.Context(), &sets))
+	check.Must(t, f.api.List(t.Context(), &sets))
 	for i := range sets.Items {
 		d := &sets.Items[i]
 		for _, term := range d.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -196,14 +197,14 @@ func (f *fixture) others(t *testing.T) {
 		}
 	}
 	var checks corev1.PodList
-	must(t, f.api.List(t.Context(), &checks, client.InNamespace("fettle-selftest")))
+	check.Must(t, f.api.List(t.Context(), &checks, client.InNamespace("fettle-selftest")))
 	for i := range checks.Items {
 		checks.Items[i].Status.Phase = corev1.PodSucceeded
-		must(t, f.api.Status().Update(t.Context(), &checks.Items[i]))
+		check.Must(t, f.api.Status().Update(t.Context(), &checks.Items[i]))
 	}
 	for _, name := range []string{"a", "b"} {
 		var a v1alpha1.AcceleratorNode
-		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 		meta.RemoveStatusCondition(&a.Status.Conditions, v1alpha1.ConditionQuiesced)
 		a.Status.Pools[0].Devices, a.Status.Pools[0].Withheld = 8, 0
 		if a.Annotations[v1alpha1.QuiesceAnnotation] != "" {
@@ -212,7 +213,7 @@ func (f *fixture) others(t *testing.T) {
 				Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: "Quiesced", LastTransitionTime: metav1.Now(),
 			})
 		}
-		must(t, f.api.Status().Update(t.Context(), &a))
+		check.Must(t, f.api.Status().Update(t.Context(), &a))
 	}
 }
 
@@ -222,7 +223,7 @@ func (f *fixture) state(t *testing.T) string {
 	var out []string
 	for _, name := range []string{"a", "b"} {
 		var a v1alpha1.AcceleratorNode
-		must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
+		check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &a))
 		var p corev1.Pod
 		_ = f.api.Get(t.Context(), client.ObjectKey{Namespace: drivers, Name: "driver-" + name}, &p)
 		_, tag, _ := strings.Cut(p.Annotations[stack.DriverImageAnnotation], ":")
@@ -263,13 +264,13 @@ func (f *fixture) goOn(t *testing.T, m *mortal, want string) {
 func TestUpgradeStuck(t *testing.T) {
 	f := newFixture(t).upgrading(t)
 	var s v1alpha1.AcceleratorStack
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
 	s.Spec.Upgrade = &v1alpha1.StackUpgrade{DrainTimeout: &metav1.Duration{Duration: time.Minute}}
-	must(t, f.api.Update(t.Context(), &s))
+	check.Must(t, f.api.Update(t.Context(), &s))
 	var a v1alpha1.AcceleratorNode
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
 	a.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: "s " + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)}
-	must(t, f.api.Update(t.Context(), &a))
+	check.Must(t, f.api.Update(t.Context(), &a))
 	f.goOn(t, &mortal{refuse: "user-a"}, "a [upgrade] 1-6.1.0-1 user true; b [] 2-6.1.0-1 user false")
 	now := f.reconcileAs(t, &mortal{refuse: "user-a"})
 	if now.Status.UpgradingNodes != 1 || len(now.Status.Waiting) != 1 || now.Status.Waiting[0].Reason != "UpgradeDrainBlocked" ||
@@ -297,9 +298,9 @@ func TestUpgradeConflict(t *testing.T) {
 		t.Fatalf("before: %+v", got.Status.Waiting)
 	}
 	var a v1alpha1.AcceleratorNode
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
 	a.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: "s " + time.Unix(1700000000, 0).UTC().Format(time.RFC3339)}
-	must(t, f.api.Update(t.Context(), &a))
+	check.Must(t, f.api.Update(t.Context(), &a))
 	got := f.reconcileAs(t, &mortal{conflicts: true})
 	if meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionAvailable) || len(got.Status.Waiting) != 1 ||
 		got.Status.Waiting[0].Reason != stack.ReasonUpgradeChecking {

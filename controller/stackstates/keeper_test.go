@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/placement"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -107,18 +108,11 @@ func (f *fixture) restart() {
 func (f *fixture) files(t *testing.T, name, text string) {
 	t.Helper()
 	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	must(t, client.IgnoreNotFound(f.api.Delete(t.Context(), c.DeepCopy())))
+	check.Must(t, client.IgnoreNotFound(f.api.Delete(t.Context(), c.DeepCopy())))
 	c.Data = map[string]string{"a.yaml": text}
 	c.UID = "" // another version of it
-	must(t, f.api.Create(t.Context(), c))
+	check.Must(t, f.api.Create(t.Context(), c))
 	f.restart() // the fake API server counts versions from one
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // want has the keeper do a round and compares what is known of the nodes, by state: "a=Passed b=StatePending".
@@ -148,7 +142,7 @@ func (f *fixture) want(t *testing.T, step string, want ...string) {
 func (f *fixture) sets(t *testing.T) string {
 	t.Helper()
 	var list appsv1.DaemonSetList
-	must(t, f.api.List(t.Context(), &list, client.InNamespace(namespace)))
+	check.Must(t, f.api.List(t.Context(), &list, client.InNamespace(namespace)))
 	var out []string
 	for i := range list.Items {
 		spec := &list.Items[i].Spec.Template.Spec
@@ -162,7 +156,7 @@ func (f *fixture) sets(t *testing.T) string {
 func (f *fixture) runs(t *testing.T, node string, state corev1.ContainerState) {
 	t.Helper()
 	var list appsv1.DaemonSetList
-	must(t, f.api.List(t.Context(), &list, client.InNamespace(namespace)))
+	check.Must(t, f.api.List(t.Context(), &list, client.InNamespace(namespace)))
 	for i := range list.Items {
 		d := &list.Items[i]
 		if !slices.Contains(placement.Of(d.Spec.Template.Spec.Affinity), node) {
@@ -177,7 +171,7 @@ func (f *fixture) runs(t *testing.T, node string, state corev1.ContainerState) {
 		}
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "exporter", State: state}}
-		must(t, f.api.Create(t.Context(), p))
+		check.Must(t, f.api.Create(t.Context(), p))
 		return
 	}
 	t.Fatalf("no DaemonSet is for node %s", node)
@@ -274,11 +268,11 @@ func TestJob(t *testing.T) {
 	ends := func(image string, kind batchv1.JobConditionType) {
 		t.Helper()
 		var list batchv1.JobList
-		must(t, f.api.List(t.Context(), &list))
+		check.Must(t, f.api.List(t.Context(), &list))
 		for i := range list.Items {
 			if o := &list.Items[i]; strings.HasSuffix(o.Spec.Template.Spec.Containers[0].Image, image) {
 				o.Status.Conditions = []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue}}
-				must(t, f.api.Status().Update(t.Context(), o))
+				check.Must(t, f.api.Status().Update(t.Context(), o))
 				return
 			}
 		}
@@ -301,13 +295,13 @@ func TestRefused(t *testing.T) {
 	off := "a=StatesOff b=StatesOff c=StatesOff"
 	f.want(t, "switched off", off, off)
 	f.stack.Spec.States = f.stack.Spec.States[1:]
-	must(t, f.api.Create(t.Context(), &corev1.ConfigMap{
+	check.Must(t, f.api.Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "settings"}, Data: map[string]string{"theirs": "x"},
 	}))
 	f.files(t, "other", exporter+settings)
 	f.want(t, "somebody else's object", "a=StateRefused b=StateRefused c=StateRefused")
 	var theirs corev1.ConfigMap
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "settings"}, &theirs))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "settings"}, &theirs))
 	if theirs.Data["theirs"] != "x" || len(theirs.Labels) > 0 {
 		t.Errorf("an object of somebody else's is %+v", theirs)
 	}
@@ -379,9 +373,9 @@ spec:
 	f.files(t, "server", deployment)
 	f.want(t, "not available", "a=StateNotMet b=StateNotMet c=StateNotMet")
 	var d appsv1.Deployment
-	must(t, f.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "server"}, &d))
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "server"}, &d))
 	d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}}
-	must(t, f.api.Status().Update(t.Context(), &d))
+	check.Must(t, f.api.Status().Update(t.Context(), &d))
 	f.want(t, "available", "a=Passed b=Passed c=Passed")
 	if d.Spec.Template.Spec.Affinity != nil || d.Spec.Selector.MatchLabels[objectLabel] == "" {
 		t.Errorf("the Deployment is %+v", d.Spec)

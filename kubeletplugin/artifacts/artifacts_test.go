@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/pullsecret"
+	"github.com/fettle-dev/fettle/test/check"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -30,7 +31,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
-	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // TestEnsure: the file is there and kept for the claim until it is given back, for every claim that needs it; it is asked for once, and
@@ -45,10 +45,10 @@ func TestEnsure(t *testing.T) {
 	}
 	kinds := s.kinds()
 	wants(t, kinds.Verify(t.Context(), first), pin.ErrEvicted, p.Reference)
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, s.Ensure(t.Context(), p))
 	s.wantPins(image.Layer) // that is the step's part
-	nodefixture.Must(t, kinds.Apply(t.Context(), first))
-	nodefixture.Must(t, kinds.Verify(t.Context(), first))
+	check.Must(t, kinds.Apply(t.Context(), first))
+	check.Must(t, kinds.Verify(t.Context(), first))
 	s.wantPins(image.Layer, "u1")
 	if got := digestOf(s.content(image.Layer)); got != image.Layer {
 		t.Errorf("the file has digest %s", got)
@@ -59,21 +59,21 @@ func TestEnsure(t *testing.T) {
 	kinds = s.kinds()
 	s.Down.Store(true)
 	for range 2 {
-		nodefixture.Must(t, s.Ensure(t.Context(), p))
+		check.Must(t, s.Ensure(t.Context(), p))
 	}
-	nodefixture.Must(t, kinds.Apply(t.Context(), first))
-	nodefixture.Must(t, kinds.Apply(t.Context(), second))
+	check.Must(t, kinds.Apply(t.Context(), first))
+	check.Must(t, kinds.Apply(t.Context(), second))
 	s.wantPins(image.Layer, "u1", "u2")
 	if s.Reads.Load() != reads {
 		t.Errorf("it was asked for %d times", s.Reads.Load())
 	}
 	for range 2 { // undoing twice is undoing once
-		nodefixture.Must(t, kinds.Undo(t.Context(), first))
+		check.Must(t, kinds.Undo(t.Context(), first))
 		s.wantPins(image.Layer, "u2")
 	}
-	nodefixture.Must(t, kinds.Undo(t.Context(), second))
+	check.Must(t, kinds.Undo(t.Context(), second))
 	s.wantPins(image.Layer)
-	nodefixture.Must(t, kinds.Verify(t.Context(), first)) // the next claim finds it
+	check.Must(t, kinds.Verify(t.Context(), first)) // the next claim finds it
 }
 
 // TestStoreMetrics: a node without a store has no values, and gets no store by that. Afterwards they say what claims keep.
@@ -86,7 +86,7 @@ func TestStoreMetrics(t *testing.T) {
 	s.Limits.MaxBytes = 1 << 20
 	image := s.Image(t, "team/nlb0", shell, nlb0)
 	p := s.file("team/nlb0", image)
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, s.Ensure(t.Context(), p))
 	wants := func(pinned, evictable int) {
 		t.Helper()
 		want := fmt.Sprintf(`# HELP fettle_store_bytes Bytes in the node's store of files from registries, by state: pinned, evictable, `+
@@ -106,7 +106,7 @@ fettle_store_max_bytes 1.048576e+06
 	}
 	size := len(s.content(image.Layer))
 	wants(0, size)
-	nodefixture.Must(t, s.kinds().Apply(t.Context(), stepOf(t, p, "u1")))
+	check.Must(t, s.kinds().Apply(t.Context(), stepOf(t, p, "u1")))
 	wants(size, 0)
 }
 
@@ -114,9 +114,9 @@ fettle_store_max_bytes 1.048576e+06
 func TestEnsureReadable(t *testing.T) {
 	s := newShelf(t)
 	image := s.Image(t, "alice/nlb0", shell, nlb0)
-	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
+	check.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
 	reads := s.Reads.Load()
-	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
+	check.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
 	if s.Reads.Load() != reads {
 		t.Error("a file was read again from the repository that it is from")
 	}
@@ -129,11 +129,11 @@ func TestEnsureReadable(t *testing.T) {
 		http.NotFound(w, r)
 	})
 	wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0", "not from this repository")
-	nodefixture.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image))) // hers goes on
+	check.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image))) // hers goes on
 	s.Intercept(image.Layer, nil)
-	nodefixture.Must(t, s.EnsureReadable(t.Context(), mallory))
+	check.Must(t, s.EnsureReadable(t.Context(), mallory))
 	s.Down.Store(true)
-	nodefixture.Must(t, s.EnsureReadable(t.Context(), mallory))
+	check.Must(t, s.EnsureReadable(t.Context(), mallory))
 	s.restart()
 	wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0")
 }
@@ -164,12 +164,12 @@ func TestEnsureFails(t *testing.T) {
 			wants(t, err, ErrNotFetched, p.Reference)
 			wants(t, kinds.Apply(t.Context(), made), pin.ErrEvicted)
 			wants(t, kinds.Verify(t.Context(), made), pin.ErrEvicted)
-			nodefixture.Must(t, kinds.Undo(t.Context(), made)) // as the engine does with a step that failed
+			check.Must(t, kinds.Undo(t.Context(), made)) // as the engine does with a step that failed
 			s.wantPins(image.Layer)
 			s.Intercept(image.Layer, nil)
-			nodefixture.Must(t, s.Ensure(t.Context(), p))
-			nodefixture.Must(t, kinds.Apply(t.Context(), made))
-			nodefixture.Must(t, kinds.Verify(t.Context(), made))
+			check.Must(t, s.Ensure(t.Context(), p))
+			check.Must(t, kinds.Apply(t.Context(), made))
+			check.Must(t, kinds.Verify(t.Context(), made))
 		})
 	}
 }
@@ -197,7 +197,7 @@ func TestEnsureGoesOn(t *testing.T) {
 		w.WriteHeader(http.StatusPartialContent)
 		_, _ = w.Write(file[half:])
 	})
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, s.Ensure(t.Context(), p))
 	if want := fmt.Sprintf("bytes=%d-%d", half, len(file)-1); from.Load() != want {
 		t.Errorf("asked for %v, want %s", from.Load(), want)
 	}
@@ -215,20 +215,20 @@ func TestEnsureOptional(t *testing.T) {
 	p.Optional = true
 	made, kinds := stepOf(t, p, "u1"), s.kinds()
 	s.Down.Store(true)
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
-	nodefixture.Must(t, kinds.Apply(t.Context(), made))
-	nodefixture.Must(t, kinds.Verify(t.Context(), made))
+	check.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, kinds.Apply(t.Context(), made))
+	check.Must(t, kinds.Verify(t.Context(), made))
 	s.Down.Store(false)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	wants(t, s.Ensure(ended, p), context.Canceled)
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
-	nodefixture.Must(t, kinds.Apply(t.Context(), made))
+	check.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, kinds.Apply(t.Context(), made))
 	s.wantPins(image.Layer, "u1")
 	if got := digestOf(s.content(image.Layer)); got != image.Layer {
 		t.Errorf("the file has digest %s", got)
 	}
-	nodefixture.Must(t, kinds.Undo(t.Context(), made))
+	check.Must(t, kinds.Undo(t.Context(), made))
 	s.wantPins(image.Layer)
 }
 
@@ -240,7 +240,7 @@ func TestEnsureWithSecrets(t *testing.T) {
 	put := func(name string, of corev1.SecretType, data map[string][]byte) {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Type: of, Data: data}
 		_, err := s.kube.CoreV1().Secrets("team-a").Create(t.Context(), secret, metav1.CreateOptions{})
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 	}
 	login := map[string][]byte{".dockerconfigjson": []byte(`{"auths":{"` + s.Host + `":{"auth":"` + auth + `"}}}`)}
 	put("pull", corev1.SecretTypeDockerConfigJson, login)
@@ -249,11 +249,11 @@ func TestEnsureWithSecrets(t *testing.T) {
 	wants(t, ensure(), artifact.ErrUnauthorized)
 	wants(t, ensure("pull", "lost"), nil, "Secret team-a/lost")
 	wants(t, ensure("opaque"), pullsecret.ErrUnusable, "Secret team-a/opaque", "Opaque", "kubernetes.io/dockerconfigjson")
-	nodefixture.Must(t, ensure("pull"))
+	check.Must(t, ensure("pull"))
 	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the API server is away")
 	})
-	nodefixture.Must(t, ensure("pull")) // it is here: nobody is asked
+	check.Must(t, ensure("pull")) // it is here: nobody is asked
 }
 
 // TestEnsureParameters: what objects say is not trusted with a path or a way out of the store.
@@ -278,19 +278,19 @@ func TestEnsureParameters(t *testing.T) {
 func TestHeld(t *testing.T) {
 	s := newShelf(t)
 	image := s.Image(t, "team/nlb0", shell, nlb0)
-	nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
+	check.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
 	s.restart()
 	held, err := s.Held()
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{image.Layer}, held); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	nodefixture.Must(t, s.Destroy())
-	nodefixture.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
+	check.Must(t, s.Destroy())
+	check.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
 	if held, err := s.Held(); err == nil {
 		t.Errorf("holds %v", held)
 	}
-	nodefixture.Must(t, os.Remove(s.Dir))
+	check.Must(t, os.Remove(s.Dir))
 	if held, err := s.Held(); err != nil || held != nil {
 		t.Errorf("holds %v (%v)", held, err)
 	}
@@ -306,22 +306,22 @@ func TestStoreIsOpenedLate(t *testing.T) {
 		}
 	}
 	gone()
-	nodefixture.Must(t, s.Destroy())
+	check.Must(t, s.Destroy())
 	if held, err := s.Held(); err != nil || len(held) > 0 {
 		t.Errorf("holds %v (%v)", held, err)
 	}
 	gone()
 	image := s.Image(t, "team/nlb0", shell, nlb0)
 	for range 2 {
-		nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
-		nodefixture.Must(t, s.Destroy())
+		check.Must(t, s.Ensure(t.Context(), s.file("team/nlb0", image)))
+		check.Must(t, s.Destroy())
 		gone()
 	}
-	nodefixture.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
+	check.Must(t, os.WriteFile(s.Dir, nil, 0o600)) // where the directory should be
 	if _, err := s.Store(); err == nil || !strings.Contains(err.Error(), filepath.Base(s.Dir)) {
 		t.Errorf("got %v", err)
 	}
-	nodefixture.Must(t, os.Remove(s.Dir))
+	check.Must(t, os.Remove(s.Dir))
 	if _, err := s.Store(); err != nil {
 		t.Errorf("a store that could once not be opened is not tried again: %v", err)
 	}
@@ -332,9 +332,9 @@ func TestStoreIsTended(t *testing.T) {
 	s := newShelf(t)
 	p := s.file("team/nlb0", s.Image(t, "team/nlb0", shell, nlb0))
 	made := stepOf(t, p, "u1")
-	nodefixture.Must(t, s.Ensure(t.Context(), p))
-	nodefixture.Must(t, s.kinds().Apply(t.Context(), made))
-	nodefixture.Must(t, s.kinds().Undo(t.Context(), made))
+	check.Must(t, s.Ensure(t.Context(), p))
+	check.Must(t, s.kinds().Apply(t.Context(), made))
+	check.Must(t, s.kinds().Undo(t.Context(), made))
 	s.restart()
 	s.Limits.MaxBytes = 1
 	if held, err := s.Held(); err != nil || len(held) != 1 {

@@ -19,8 +19,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
-	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // Ids of a shell and of two accelerators.
@@ -47,16 +47,16 @@ func newShelf(t *testing.T) *shelf {
 	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{s.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	s.Node = New(Config{Dir: filepath.Join(t.TempDir(), "artifacts"), Client: client, Kube: s.kube})
-	t.Cleanup(func() { nodefixture.Must(t, s.Destroy()) })
+	t.Cleanup(func() { check.Must(t, s.Destroy()) })
 	return s
 }
 
 // restart begins the plugin's next process on the node.
 func (s *shelf) restart() {
 	s.t.Helper()
-	nodefixture.Must(s.t, s.opened.Close())
+	check.Must(s.t, s.opened.Close())
 	s.Node = New(s.Config)
 }
 
@@ -73,7 +73,7 @@ func (s *shelf) file(repository string, image v1alpha1.BitstreamImage, secrets .
 func stepOf(t *testing.T, p *pin.Params, owner string) step.Step {
 	t.Helper()
 	made, err := p.Step(owner)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return made
 }
 
@@ -81,11 +81,11 @@ func stepOf(t *testing.T, p *pin.Params, owner string) step.Step {
 func (s *shelf) wantPins(digest string, want ...string) {
 	s.t.Helper()
 	d, err := artifact.ParseDigest(digest)
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	store, err := s.Store()
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	owners, err := store.Pins(d)
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	if diff := cmp.Diff(want, owners); diff != "" {
 		s.t.Errorf("pins (-want +got):\n%s", diff)
 	}
@@ -95,11 +95,11 @@ func (s *shelf) wantPins(digest string, want ...string) {
 func (s *shelf) content(digest string) []byte {
 	s.t.Helper()
 	blob, err := s.Open(digest)
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	defer blob.Close()
 	data := make([]byte, blob.Size())
 	_, err = blob.ReadAt(data, 0)
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	return data
 }
 

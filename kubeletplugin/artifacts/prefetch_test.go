@@ -97,7 +97,7 @@ func (s *scout) pass() (waits []time.Duration) {
 func (s *scout) held() []string {
 	s.t.Helper()
 	held, err := s.Held()
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	return held
 }
 
@@ -234,7 +234,7 @@ func TestPrefetchMakesNoRoom(t *testing.T) {
 	if s.Reads.Load() != reads {
 		t.Error("the registry was asked for what does not fit")
 	}
-	nodefixture.Must(t, s.Ensure(t.Context(), s.file("team/second", second))) // a claim gets it
+	check.Must(t, s.Ensure(t.Context(), s.file("team/second", second))) // a claim gets it
 	s.wantHeld(second)
 }
 
@@ -258,7 +258,7 @@ func TestPrefetchRetires(t *testing.T) {
 	}()
 	<-arrived
 	s.Retirement.Set(true)
-	nodefixture.Must(t, s.Destroy()) // which waits for it
+	check.Must(t, s.Destroy()) // which waits for it
 	<-done
 	<-gone
 	if waits := s.pass(); len(waits) > 0 {

@@ -106,7 +106,7 @@ func TestWhoWaits(t *testing.T) {
 				t.Errorf("waits: %v, want %v", got, tt.want)
 			}
 			kept, err := b.trim(tt.claim)
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			if got := b.waits(kept.(*resourceapi.ResourceClaim)); got != tt.want {
 				t.Errorf("what is kept in memory waits: %v, want %v", got, tt.want)
 			}
@@ -169,7 +169,7 @@ func TestSeenTo(t *testing.T) {
 			b, client, done := newTestBinder(tt.claim, tt.fails)
 			err := b.handle(t.Context(), keyOfClaim(tt.claim))
 			if tt.said != "" {
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 			} else if !errors.Is(err, tt.fails) {
 				t.Errorf("error %v, want %v", err, tt.fails)
 			}
@@ -292,7 +292,7 @@ func TestRun(t *testing.T) {
 	}
 	until(c, bitstreamReady+" Fetched")
 	_, err := client.ResourceV1().ResourceClaims(later.Namespace).Create(t.Context(), later, metav1.CreateOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	until(later, cachesReady+" Fetched")
 	cancel()
 	<-ended
@@ -302,10 +302,10 @@ func TestRun(t *testing.T) {
 func TestGone(t *testing.T) {
 	c := classSays(`"bindAfter":"Fetched"`)
 	b, client, done := newTestBinder(c, nil)
-	nodefixture.Must(t, b.handle(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "gone"}))
-	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	check.Must(t, b.handle(t.Context(), types.NamespacedName{Namespace: "team-a", Name: "gone"}))
+	check.Must(t, b.handle(t.Context(), keyOfClaim(c)))
 	done.after = ""
-	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	check.Must(t, b.handle(t.Context(), keyOfClaim(c)))
 	if done.after != "" {
 		t.Errorf("did %s for what was seen to", done.after)
 	}
@@ -388,7 +388,7 @@ func keyOfClaim(c *resourceapi.ResourceClaim) types.NamespacedName {
 func verdict(t *testing.T, client *fake.Clientset, c *resourceapi.ResourceClaim) string {
 	t.Helper()
 	now, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	for _, d := range now.Status.Devices {
 		for _, condition := range d.Conditions {
 			if strings.HasPrefix(condition.Type, v1alpha1.GroupName) && condition.Status == metav1.ConditionTrue {
@@ -408,10 +408,10 @@ func TestTwoKinds(t *testing.T) {
 		`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[{"name":"add","bindAfter":"Fetched"}]}`)
 	c.Status.Allocation.Devices.Config[0].Requests, c.Status.Allocation.Devices.Config[1].Requests = []string{"region"}, []string{"gpu"}
 	b, client, done := newTestBinder(c, nil)
-	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
-	nodefixture.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	check.Must(t, b.handle(t.Context(), keyOfClaim(c)))
+	check.Must(t, b.handle(t.Context(), keyOfClaim(c)))
 	now, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(t.Context(), c.Name, metav1.GetOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	said := map[string][]string{}
 	for _, d := range now.Status.Devices {
 		for _, condition := range d.Conditions {

@@ -201,7 +201,7 @@ func TestRivalReports(t *testing.T) {
 func (w *ward) rivals(node *corev1.Node, others ...resourceapi.ResourceSlice) map[string]string {
 	w.t.Helper()
 	v, _ := w.Holder.Get()
-	nodefixture.Must(w.t, w.ledger.Report(conflictReports(v.Devices, node, others)...))
+	check.Must(w.t, w.ledger.Report(conflictReports(v.Devices, node, others)...))
 	w.Refresh()
 	v, _ = w.Holder.Get()
 	out := map[string]string{}
@@ -322,7 +322,7 @@ func (w *ward) server() *asked {
 	server := httptest.NewServer(a)
 	w.t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-	nodefixture.Must(w.t, err)
+	check.Must(w.t, err)
 	w.Client = client
 	return a
 }
@@ -334,7 +334,7 @@ func TestReportRivals(t *testing.T) {
 	v, _ := w.Holder.Get()
 	a := w.server()
 	a.has(nodeWith("nvidia.com/gpu=8"))
-	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	check.Must(t, w.reportConflicts(t.Context()))
 	want := []string{
 		"/api/v1/nodes/node-1?resourceVersion=0",
 		"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-1&resourceVersion=0",
@@ -355,17 +355,17 @@ func TestReportRivals(t *testing.T) {
 	}
 
 	a.has(nodeWith(), sliceOf("gpu.example.com", addressOf(v.Devices[3])))
-	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	check.Must(t, w.reportConflicts(t.Context()))
 	if _, bad := w.ledger.Check(v.Devices[3].Name); !bad || len(w.ledger.Statuses()) != 1 {
 		t.Errorf("not healthy: %v, want the other driver's device", w.ledger.Statuses())
 	}
 
 	a.has(nodeWith())
 	w.Retirement.Set(true)
-	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	check.Must(t, w.reportConflicts(t.Context()))
 	w.Retirement.Set(false)
 	w.Holder.Set(nodefixture.SnapshotWith())
-	nodefixture.Must(t, w.reportConflicts(t.Context()))
+	check.Must(t, w.reportConflicts(t.Context()))
 	if paths := a.questions(); len(paths) > 0 {
 		t.Errorf("asked for %v where there is nothing to hand out", paths)
 	}

@@ -72,7 +72,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 	}
 	w.Monitor = New(*config)
 	w.poller.Patience = time.Minute // however busy the machine is
-	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
+	check.Must(t, w.ledger.SetTaintsKept(true))
 	w.Holder.Set(w.look())
 	return w
 }
@@ -95,7 +95,7 @@ func (w *ward) again(bootID string, holder *inventory.Holder) *Monitor {
 func (w *ward) look() *inventory.Snapshot {
 	w.t.Helper()
 	tree, err := sysfs.Open(w.root)
-	nodefixture.Must(w.t, err)
+	check.Must(w.t, err)
 	defer tree.Close()
 	found := discover.Discover(w.t.Context(), tree, discover.Options{})
 	return &inventory.Snapshot{Devices: found.Devices, Problems: found.Problems, Withheld: map[string]string{}}
@@ -145,9 +145,9 @@ func is(name string, state health.State, reason string) func(*inventory.Snapshot
 func (w *ward) write(d device.Device, name, text string) {
 	w.t.Helper()
 	path := filepath.Join(w.root, "sys", "bus", "pci", "devices", device.StringOf(d.Attributes[device.AttributePCIAddress]), name)
-	nodefixture.Must(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
-	nodefixture.Must(w.t, os.WriteFile(path+".new", []byte(text), 0o644))
-	nodefixture.Must(w.t, os.Rename(path+".new", path))
+	check.Must(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check.Must(w.t, os.WriteFile(path+".new", []byte(text), 0o644))
+	check.Must(w.t, os.Rename(path+".new", path))
 }
 
 // TestCountersOfTheKernel: a counter that grows taints its device alone, and one that begins anew takes the taint away, without a
@@ -171,7 +171,7 @@ func TestCountersOfTheKernel(t *testing.T) {
 	w.until("an uncorrectable bus error", is(second.Name, health.Worn, "AerNonfatalCmpltTO"))
 	w.write(first, "ras/umc_err_count", "ue: 0\nce: 0\n")
 	w.until("a reset", is(first.Name, health.Healthy, ""))
-	nodefixture.Must(t, w.ledger.Recover(second.Name))
+	check.Must(t, w.ledger.Recover(second.Name))
 	w.until("forgiveness", is(second.Name, health.Healthy, ""))
 	w.wantEvents([]string{"Warning DeviceUnhealthy", "Warning DeviceDegraded", "Normal DeviceHealthy", "Normal DeviceHealthy"})
 }
@@ -214,8 +214,8 @@ func (w *ward) onDisk(what string, is func(map[string]entryOnDisk) bool) {
 	check.Eventually(w.t, what+" is on disk", func() bool {
 		var file struct{ Devices map[string]entryOnDisk }
 		data, err := os.ReadFile(filepath.Join(w.StateDir, "health.json"))
-		nodefixture.Must(w.t, err)
-		nodefixture.Must(w.t, json.Unmarshal(data, &file))
+		check.Must(w.t, err)
+		check.Must(w.t, json.Unmarshal(data, &file))
 		return is(file.Devices)
 	})
 }
@@ -278,7 +278,7 @@ type nvmlChild struct {
 func newChild(t *testing.T) *nvmlChild {
 	t.Helper()
 	c := &nvmlChild{t: t, pipe: filepath.Join(t.TempDir(), "pipe")}
-	nodefixture.Must(t, unix.Mkfifo(c.pipe, 0o600))
+	check.Must(t, unix.Mkfifo(c.pipe, 0o600))
 	t.Cleanup(func() {
 		if c.file != nil {
 			c.dies() // and until then it is held: a pipe that garbage collection closed before a child opened it would be empty
@@ -291,7 +291,7 @@ func newChild(t *testing.T) *nvmlChild {
 func (c *nvmlChild) command() string {
 	c.t.Helper()
 	path := filepath.Join(c.t.TempDir(), "fettle-nvml")
-	nodefixture.Must(c.t, os.WriteFile(path, []byte("#!/bin/sh\nexec cat "+c.pipe+"\n"), 0o700))
+	check.Must(c.t, os.WriteFile(path, []byte("#!/bin/sh\nexec cat "+c.pipe+"\n"), 0o700))
 	return path
 }
 
@@ -300,16 +300,16 @@ func (c *nvmlChild) says(m nvml.Message) {
 	c.t.Helper()
 	if c.file == nil {
 		file, err := os.OpenFile(c.pipe, os.O_RDWR, 0) // for reading too, so that opening does not wait
-		nodefixture.Must(c.t, err)
+		check.Must(c.t, err)
 		c.file = file
 	}
-	nodefixture.Must(c.t, json.NewEncoder(c.file).Encode(m))
+	check.Must(c.t, json.NewEncoder(c.file).Encode(m))
 }
 
 // dies ends the child.
 func (c *nvmlChild) dies() {
 	c.t.Helper()
-	nodefixture.Must(c.t, c.file.Close())
+	check.Must(c.t, c.file.Close())
 	c.file = nil
 }
 
@@ -411,7 +411,7 @@ func names(devices []device.Device) []string {
 // TestNoLibrary: where NVIDIA's library is missing nobody waits for it.
 func TestNoLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fettle-nvml")
-	nodefixture.Must(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", nvml.ExitNoLibrary), 0o700))
+	check.Must(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", nvml.ExitNoLibrary), 0o700))
 	w := newWard(t, "8xh100-sxm", func(c *Config) { c.NVMLCommand = path })
 	w.watcher.FirstPause = time.Millisecond
 	w.start()
@@ -458,9 +458,9 @@ func TestRetiredIsLetGo(t *testing.T) {
 	check.Eventually(t, "the devices of a retired node are not watched", func() bool {
 		return len(w.sources.overdue(time.Now().Add(time.Hour))) == 0
 	})
-	nodefixture.Must(t, w.ledger.Destroy())
+	check.Must(t, w.ledger.Destroy())
 	w.Refresh()
-	nodefixture.Must(t, w.ledger.SetTaintsKept(true))
+	check.Must(t, w.ledger.SetTaintsKept(true))
 	if left, err := os.ReadDir(w.StateDir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
@@ -475,8 +475,8 @@ func TestBeforeTheFirstLook(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	v, _ := w.Holder.Get()
 	name := v.Devices[0].Name
-	nodefixture.Must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
-	nodefixture.Must(t, w.ledger.SetTaintsKept(false))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+	check.Must(t, w.ledger.SetTaintsKept(false))
 	again := w.again("boot-1", inventory.NewHolder())
 	again.Holder.Set(w.look())
 	v, _ = again.Holder.Get()
@@ -489,8 +489,8 @@ func TestMayPrepare(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	v, _ := w.Holder.Get()
 	healthy, degraded, failed, quarantined := v.Devices[0].Name, v.Devices[1].Name, v.Devices[2].Name, v.Devices[3].Name
-	nodefixture.Must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
-	nodefixture.Must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
+	check.Must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
 	tolerate := []resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Operator: resourceapi.DeviceTolerationOpExists}}
 	tests := []struct {
 		name, device string
@@ -521,7 +521,7 @@ func TestMayPrepare(t *testing.T) {
 				&claim.Result{Request: "gpu", Pool: r.Pool, Device: tt.device, AdminAccess: tt.look})
 			switch {
 			case tt.want == "":
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 			case !errors.Is(err, ErrUnhealthy) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.device):
 				t.Errorf("got %v, want %q", err, tt.want)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -79,8 +80,8 @@ func TestClearIsNoPardon(t *testing.T) {
 		recorded(device.KindGPU, worn, false), recorded(device.KindGPU, held, false), recorded(device.KindGPU, watched, true),
 	}}
 	w.Quarantine(r, syscall.EBUSY)
-	nodefixture.Must(t, w.ledger.Happened(health.Xid(worn, nvml.Event{Xid: 94})))
-	nodefixture.Must(t, w.ledger.Quarantine(device.KindGPU, held, "FlashFailed", "not by the engine"))
+	check.Must(t, w.ledger.Happened(health.Xid(worn, nvml.Event{Xid: 94})))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, held, "FlashFailed", "not by the engine"))
 	w.Quarantine(&record.Record{UID: "u2", Devices: []record.Device{recorded(device.KindGPU, watched, false)}}, syscall.EBUSY)
 	w.Clear(r)
 	got := map[string]string{}

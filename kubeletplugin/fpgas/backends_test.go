@@ -27,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -58,10 +59,10 @@ func newBoard(t *testing.T, machine string, file nodeconfig.File) *board {
 	nodefixture.ExpandInto(t, machine, b.host)
 	// A program whose root directory is the machine finds the state directory by the path that the plugin gives it.
 	inside := filepath.Join(b.host, dir)
-	nodefixture.Must(t, os.MkdirAll(inside, 0o755))
+	check.Must(t, os.MkdirAll(inside, 0o755))
 	up, err := filepath.Rel(inside, b.host)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, os.Symlink(up, filepath.Join(inside, "host")))
+	check.Must(t, err)
+	check.Must(t, os.Symlink(up, filepath.Join(inside, "host")))
 	if b.file.FPGA.XRT.DriverRoot != "" {
 		b.file.FPGA.XRT.DriverRoot = b.host
 	}
@@ -124,7 +125,7 @@ func (b *board) prepare(name, members string) ([]step.Step, error) {
 	}
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", name)), class), members)
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-	nodefixture.Must(b.t, err)
+	check.Must(b.t, err)
 	planned, err := b.Plan(b.t.Context(), prepare.Request{Claim: c, Allocation: a, Find: func(r *claim.Result) (device.Device, bool) {
 		v, _ := b.Holder.Get()
 		return v.Find(r.Kind, r.Device)
@@ -148,13 +149,13 @@ func (b *board) giveBack(steps []step.Step) error {
 
 func (b *board) set(name, text string) {
 	b.t.Helper()
-	nodefixture.Must(b.t, os.WriteFile(filepath.Join(b.host, name), []byte(text), 0o600))
+	check.Must(b.t, os.WriteFile(filepath.Join(b.host, name), []byte(text), 0o600))
 }
 
 func (b *board) read(name string) string {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.host, name))
-	nodefixture.Must(b.t, err)
+	check.Must(b.t, err)
 	return strings.TrimSpace(string(text))
 }
 
@@ -180,7 +181,7 @@ func TestZynqMP(t *testing.T) {
 	wants(t, err, nil, "part of the machine", "policy.allowWithoutIOMMU")
 	b.class = `"policy":{"allowedBitstreams":["team-a/*"],"allowWithoutIOMMU":true}`
 	steps, err := b.prepare(zynqDevice, wish)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	digits := strings.TrimPrefix(digestOf(logic), "sha256:")
 	if got, want := b.read(manager+"firmware"), "fettle-fpga0-"+digits+".bin"; got != want || b.read(manager+"flags") != "0" {
 		t.Errorf("the kernel was given %q with flags %s, want %q", got, b.read(manager+"flags"), want)
@@ -188,7 +189,7 @@ func TestZynqMP(t *testing.T) {
 	if got := textOf(b.published(zynqDevice), device.AttributeBitstreamDigest); got != digits {
 		t.Errorf("published with digest %q, want %s", got, digits)
 	}
-	nodefixture.Must(t, b.giveBack(steps))
+	check.Must(t, b.giveBack(steps))
 	b.set(manager+"state", "write error\n")
 	steps, err = b.prepare(zynqDevice, wish)
 	if wants(t, err, nil, "write error"); backend.KindOf(err) != backend.Unknown || Reason(err) != ReasonProgramFailed {
@@ -201,7 +202,7 @@ func TestZynqMP(t *testing.T) {
 		t.Errorf("given back, with %d orphans", len(b.Orphans(t.Context())))
 	}
 	b.set(manager+"state", "operating\n")
-	nodefixture.Must(t, b.giveBack(steps))
+	check.Must(t, b.giveBack(steps))
 	if d := b.published(zynqDevice); d == nil || textOf(d, device.AttributeBitstreamDigest) != "" {
 		t.Errorf("published as %+v", d)
 	}
@@ -244,23 +245,23 @@ func TestAlveo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	xclbin, err := os.ReadFile("../../pkg/fpga/testdata/hello.xclbin")
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	raw, err := hex.DecodeString(alveoShell)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	copy(xclbin[336:], raw)
 	id := hex.EncodeToString(xclbin[416:432])
 	b.keep("hello", `{}`, fpga.Xclbin, xclbin, id, alveoShell)
-	nodefixture.Must(t, os.Mkdir(filepath.Join(b.host, "etc"), 0o755))
+	check.Must(t, os.Mkdir(filepath.Join(b.host, "etc"), 0o755))
 	b.set("etc/secret", "key") // which the program tries to read
 	const shown = "sys/bus/pci/devices/0000:3b:00.1/xclbinuuid"
 	steps, err := b.prepare(alveoDevice, `"bitstream":{"name":"hello"}`)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	d := b.published(alveoDevice)
 	digits := strings.TrimPrefix(digestOf(xclbin), "sha256:")
 	if textOf(d, device.AttributeAFUID) != id || textOf(d, device.AttributeBitstreamDigest) != digits {
 		t.Errorf("published as %+v", d)
 	}
-	nodefixture.Must(t, b.giveBack(steps))
+	check.Must(t, b.giveBack(steps))
 	if got := b.read(shown); strings.Trim(got, "0") != "" {
 		t.Errorf("after the claim the card shows %s, want none", got)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
-	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // named is a claim's word for an object of its namespace, and clusters' for one of the cluster.
@@ -36,7 +36,7 @@ func clusters(name string) *v1alpha1.BitstreamSource {
 func (l *lab) found(namespace string, source *v1alpha1.BitstreamSource, interfaceID string) *bitstream {
 	l.t.Helper()
 	b, err := l.bitstreams.find(l.t.Context(), namespace, source, interfaceID)
-	nodefixture.Must(l.t, err)
+	check.Must(l.t, err)
 	return b
 }
 
@@ -50,14 +50,14 @@ func same(t *testing.T, want, got *bitstream) {
 func digest(t *testing.T, text string) artifact.Digest {
 	t.Helper()
 	d, err := artifact.ParseDigest(text)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return d
 }
 
 func reference(t *testing.T, text string) artifact.Reference {
 	t.Helper()
 	ref, err := artifact.ParseReference(text)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return ref
 }
 
@@ -180,8 +180,8 @@ func TestFindFails(t *testing.T) {
 func (l *lab) stage(path string, data []byte) {
 	l.t.Helper()
 	whole := filepath.Join(l.dir, path)
-	nodefixture.Must(l.t, os.MkdirAll(filepath.Dir(whole), 0o755))
-	nodefixture.Must(l.t, os.WriteFile(whole, data, 0o644))
+	check.Must(l.t, os.MkdirAll(filepath.Dir(whole), 0o755))
+	check.Must(l.t, os.WriteFile(whole, data, 0o644))
 }
 
 func onHost(name string, file v1alpha1.HostBitstream) *v1alpha1.ClusterFPGABitstream {
@@ -232,9 +232,9 @@ func TestFindHostFileFails(t *testing.T) {
 	l.stage("srv/plain.gbs", fpgaregistry.GBS(shell, nlb0))
 	l.stage("srv/garbage.gbs", []byte("no bitstream at all, but long enough to be looked at by anybody"))
 	l.stage("srv/"+otherShell+"/"+nlb0+".gbs", fpgaregistry.GBS(shell, nlb0)) // in the wrong directory of the store
-	nodefixture.Must(t, os.Symlink("plain.gbs", filepath.Join(l.dir, "srv", "link.gbs")))
-	nodefixture.Must(t, os.Symlink(t.TempDir(), filepath.Join(l.dir, "srv", "away")))
-	nodefixture.Must(t, os.Mkdir(filepath.Join(l.dir, "srv", "directory"), 0o755))
+	check.Must(t, os.Symlink("plain.gbs", filepath.Join(l.dir, "srv", "link.gbs")))
+	check.Must(t, os.Symlink(t.TempDir(), filepath.Join(l.dir, "srv", "away")))
+	check.Must(t, os.Mkdir(filepath.Join(l.dir, "srv", "directory"), 0o755))
 	for _, tc := range []struct {
 		name  string
 		file  v1alpha1.HostBitstream
@@ -299,7 +299,7 @@ func TestBlank(t *testing.T) {
 	l.put(blank(l.clusterObject("e-blank", image)))
 	l.put(blank(l.clusterObject("f-later", l.image("team/f-later", shell, nlb3))))
 	b, err := l.bitstreams.blank(t.Context(), shell)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if b == nil || b.identity.Name != "e-blank" || b.image.Digest != image.Layer || b.fetch == nil {
 		t.Errorf("found %+v, want e-blank", b)
 	}
@@ -346,9 +346,9 @@ func TestFindReference(t *testing.T) {
 func (s *site) manifestSize(i v1alpha1.BitstreamImage) int64 {
 	s.t.Helper()
 	ref, err := artifact.ParseReference(s.Host + "/team/both@" + i.Manifest)
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	d, err := s.client().Source(ref, nil).Resolve(s.t.Context())
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	return d.Size
 }
 

@@ -42,6 +42,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -83,9 +84,9 @@ func newObjects(t *testing.T) *objects {
 	config := &rest.Config{Host: server.URL, QPS: -1}
 	var err error
 	o.dynamic, err = dynamic.NewForConfig(config)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	o.kube, err = kubernetes.NewForConfig(config)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return o
 }
 
@@ -173,7 +174,7 @@ func (s *site) client() *registry.Client {
 	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{s.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	return client
 }
 
@@ -181,7 +182,7 @@ func (s *site) client() *registry.Client {
 func (s *site) store(dir string) *artifacts.Node {
 	s.t.Helper()
 	files := artifacts.New(artifacts.Config{Dir: filepath.Join(dir, artifactsDir), Client: s.client(), Kube: s.kube})
-	s.t.Cleanup(func() { nodefixture.Must(s.t, files.Destroy()) })
+	s.t.Cleanup(func() { check.Must(s.t, files.Destroy()) })
 	return files
 }
 
@@ -260,24 +261,24 @@ const maxFailures = 3
 func (l *lab) setIOMMU(r *fpga.Region, kind string) {
 	l.t.Helper()
 	device, group := filepath.Join(l.dir, r.Requester), filepath.Join(l.dir, "sys/kernel/iommu_groups/7")
-	nodefixture.Must(l.t, os.RemoveAll(filepath.Join(device, "iommu_group")))
+	check.Must(l.t, os.RemoveAll(filepath.Join(device, "iommu_group")))
 	if kind == "" {
 		return
 	}
-	nodefixture.Must(l.t, os.MkdirAll(device, 0o755))
-	nodefixture.Must(l.t, os.MkdirAll(group, 0o755))
-	nodefixture.Must(l.t, os.Symlink("../../../../kernel/iommu_groups/7", filepath.Join(device, "iommu_group")))
-	nodefixture.Must(l.t, os.WriteFile(filepath.Join(group, "type"), []byte(kind+"\n"), 0o600))
+	check.Must(l.t, os.MkdirAll(device, 0o755))
+	check.Must(l.t, os.MkdirAll(group, 0o755))
+	check.Must(l.t, os.Symlink("../../../../kernel/iommu_groups/7", filepath.Join(device, "iommu_group")))
+	check.Must(l.t, os.WriteFile(filepath.Join(group, "type"), []byte(kind+"\n"), 0o600))
 }
 
 // newFeature adds to a configuration what is the same for all tests.
 func newFeature(t *testing.T, s *site, c Config) *Feature {
 	t.Helper()
 	records, err := record.Open(disk.OS{}, filepath.Join(c.StateDir, "state"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	c.Node, c.BootID, c.Namespace = nodefixture.Node, testBoot, "fettle"
 	c.Policies, err = trustpolicies.NewReader(s.dynamic, nil)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}

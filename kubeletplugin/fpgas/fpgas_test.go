@@ -39,6 +39,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -83,7 +84,7 @@ func (l *lab) plan(c *resourceapi.ResourceClaim) ([]step.Step, error) {
 func (l *lab) planAgain(c *resourceapi.ResourceClaim, earlier []step.Step) ([]step.Step, error) {
 	l.t.Helper()
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-	nodefixture.Must(l.t, err)
+	check.Must(l.t, err)
 	planned, err := l.Plan(l.t.Context(), prepare.Request{
 		Claim: c, Allocation: a, Find: l.device, AfterReboot: earlier != nil, Earlier: earlier,
 	})
@@ -130,7 +131,7 @@ func told(t *testing.T, s step.Step) string {
 	switch s.Kind {
 	case pin.StepKind:
 		var p pin.Params
-		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
+		check.Must(t, json.Unmarshal(s.Params, &p))
 		repository, _, _ := strings.Cut(p.Reference, "@")
 		line := "pin for " + p.Owner + " " + path.Base(repository)
 		if p.Optional {
@@ -139,18 +140,18 @@ func told(t *testing.T, s step.Step) string {
 		return line
 	case region.ScrubKind:
 		var p region.Scrub
-		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
+		check.Must(t, json.Unmarshal(s.Params, &p))
 		if p.Keep {
 			return "scrub " + p.Device + " never"
 		}
 		return fmt.Sprintf("scrub %s with %s, required %v", p.Device, called(p.Blank), p.Required)
 	case region.ParamsKind:
 		var p region.Params
-		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
+		check.Must(t, json.Unmarshal(s.Params, &p))
 		return fmt.Sprintf("params %s to %v, before %v", p.Device, p.Set, p.Before)
 	case region.ProgramKind:
 		var p region.Program
-		nodefixture.Must(t, json.Unmarshal(s.Params, &p))
+		check.Must(t, json.Unmarshal(s.Params, &p))
 		return fmt.Sprintf("program %s with %s, %s, reset %v, then %s with %s, %s", p.Device, called(p.Image), p.Mode, p.ResetBeforeUse,
 			p.OnRelease, called(p.Blank), p.Timeout)
 	}
@@ -233,7 +234,7 @@ func TestPlan(t *testing.T) {
 			l.put(l.object("team-a", "nlb0", l.image("team/nlb0", shell, nlb0)))
 			l.putBlank()
 			steps, err := l.plan(tc.claim)
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			var got []string
 			for _, s := range steps {
 				got = append(got, told(t, s))
@@ -260,7 +261,7 @@ func (l *lab) wantFetched(steps []step.Step) {
 	}
 	slices.Sort(files)
 	held, err := l.Artifacts.Held()
-	nodefixture.Must(l.t, err)
+	check.Must(l.t, err)
 	if diff := cmp.Diff(files, held); diff != "" {
 		l.t.Errorf("files on the node (-want +got):\n%s", diff)
 	}
@@ -298,16 +299,16 @@ func TestFilesComeFirst(t *testing.T) {
 	untouched()
 	l.Intercept(late.Layer, nil)
 	steps, err = l.plan(c)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.Artifacts.Destroy())
+	check.Must(t, err)
+	check.Must(t, l.Artifacts.Destroy())
 	err = l.run(steps)
 	if wants(t, err, pin.ErrEvicted); Reason(err) != reasonBitstream {
 		t.Errorf("reason %s", Reason(err))
 	}
 	untouched()
 	steps, err = l.plan(c)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.run(steps))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
 	want := []string{"program " + blankAFU + " r0", "program " + nlb3 + " r1"}
 	if diff := cmp.Diff(want, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
@@ -324,11 +325,11 @@ func TestPlanAfterReboot(t *testing.T) {
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), class),
 		`"bitstream":{"name":"nlb3"},"driverParams":{"ltr":true}`)
 	before, err := l.plan(c)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	l.cards.params[dfl.ParamLTR] = 1
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb0", shell, nlb0)))
 	after, err := l.planAgain(c, before)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	var got []string
 	for _, s := range after {
 		got = append(got, told(t, s))
@@ -350,7 +351,7 @@ func TestStagedFileIsChecked(t *testing.T) {
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0")), `"policy":{"allowedBitstreams":["staged"]}`),
 		`"bitstream":{"name":"staged","kind":"ClusterFPGABitstream"}`)
 	steps, err := l.plan(c)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	err = l.run(steps)
 	wants(t, err, region.ErrImage, "ClusterFPGABitstream staged", digestOf([]byte("another")))
 	if len(l.cards.trace) > 0 || Reason(err) != reasonBitstream {
@@ -358,8 +359,8 @@ func TestStagedFileIsChecked(t *testing.T) {
 	}
 	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf(fpgaregistry.GBS(shell, nlb3))}))
 	steps, err = l.plan(c)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.run(steps))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
 	if diff := cmp.Diff([]string{"program " + nlb3 + " r0"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
@@ -375,7 +376,7 @@ func TestFetch(t *testing.T) {
 	fetch := func(class string) error {
 		c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), class), `"bitstream":{"name":"nlb3"}`)
 		a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		return l.Fetch(t.Context(), c, a, l.device)
 	}
 	wants(t, fetch(`"policy":{"allowKeep":true}`), nil, string(claim.ReasonForbiddenByPolicy))
@@ -386,7 +387,7 @@ func TestFetch(t *testing.T) {
 	wants(t, fetch(openClass), artifact.ErrUnavailable, "device r0")
 	wants(t, fetch(openClass), artifacts.ErrNotFetched)
 	l.Intercept(image.Layer, nil)
-	nodefixture.Must(t, fetch(openClass))
+	check.Must(t, fetch(openClass))
 	held, err := l.Artifacts.Held()
 	if err != nil || len(held) != 2 {
 		t.Errorf("the node holds %v (%v), want the image and the blank one", held, err)
@@ -415,7 +416,7 @@ func TestBindAfter(t *testing.T) {
 		{"no region", nodefixture.Allocated("u1", nodefixture.Result("main", device.KindGPU, "gpu0")), ""},
 	} {
 		a, err := claim.Resolve(claim.Input{Claim: tc.claim, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		if got := BindAfter(a); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
@@ -448,7 +449,7 @@ func TestRawImage(t *testing.T) {
 			c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedBitstreams":["`+tc.listed+`"]}`)
 			_, err := l.plan(fpgaOwn(c, tc.own))
 			if tc.allowed {
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 				return
 			}
 			refused, ok := errors.AsType[*claim.RefusedError](err)
@@ -551,12 +552,12 @@ func TestReferenceIsNoRight(t *testing.T) {
 		_, err := l.plan(fpgaOwn(c, `"bitstream":{"ref":"`+l.Host+"/"+repository+"@"+image.Manifest+`"}`))
 		return err
 	}
-	nodefixture.Must(t, plan("alice/nlb3", alice))
+	check.Must(t, plan("alice/nlb3", alice))
 	l.Intercept(alice.Layer, http.NotFound)
 	wants(t, plan("mallory/nlb3", mallory), artifacts.ErrNotFetched, "mallory/nlb3", "not from this repository")
-	nodefixture.Must(t, plan("alice/nlb3", alice))
+	check.Must(t, plan("alice/nlb3", alice))
 	l.Intercept(alice.Layer, nil)
-	nodefixture.Must(t, plan("mallory/nlb3", mallory))
+	check.Must(t, plan("mallory/nlb3", mallory))
 }
 
 // TestNoProgramming: where nothing is to be written to regions, claims get them as they are, and nobody is asked for anything.
@@ -594,15 +595,15 @@ func TestNoProgramming(t *testing.T) {
 // forget spoils what is known of a region, as a failing disk does.
 func (l *lab) forget(name string) {
 	l.t.Helper()
-	nodefixture.Must(l.t, l.contents.Make())
-	nodefixture.Must(l.t, os.WriteFile(filepath.Join(l.dir, regionsDir, name+".json"), []byte("00000000 {}\n"), 0o600))
+	check.Must(l.t, l.contents.Make())
+	check.Must(l.t, os.WriteFile(filepath.Join(l.dir, regionsDir, name+".json"), []byte("00000000 {}\n"), 0o600))
 }
 
 // breakRegion lets a programming for a claim fail, so that nobody knows what the region holds.
 func (l *lab) breakRegion(c *resourceapi.ResourceClaim) {
 	l.t.Helper()
 	steps, err := l.plan(c)
-	nodefixture.Must(l.t, err)
+	check.Must(l.t, err)
 	l.cards.fail = errors.New("the card says no")
 	wants(l.t, l.run(steps), nil, "may hold anything")
 	l.cards.fail, l.cards.trace = nil, nil
@@ -631,20 +632,20 @@ func TestOrphans(t *testing.T) {
 		t.Fatalf("orphans (-want +got):\n%s", diff)
 	}
 	steps, err := l.Leftovers(t.Context(), "u1", devices[1])
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if got := fmt.Sprint(told(t, steps[0]), told(t, steps[1])); len(steps) != 2 ||
 		got != "pin for u1 blank"+"program r0 with -, , reset false, then Reset with blank, 0s" {
 		t.Errorf("leftovers %s", got)
 	}
 	// The engine undoes them, the last first. The blank image is here already, since the claim had it.
-	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[1]))
-	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
+	check.Must(t, l.Kinds().Undo(t.Context(), steps[1]))
+	check.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
 	steps, err = l.Leftovers(t.Context(), "region-r2", devices[3])
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if len(steps) != 1 { // there is no blank image for its interface
 		t.Errorf("leftovers %v", steps)
 	}
-	nodefixture.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
+	check.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
 	if diff := cmp.Diff([]string{"program " + blankAFU + " r0", "reset r2"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
 	}
@@ -658,14 +659,14 @@ func TestLeftovers(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
 	steps, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.run(steps))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
 	l.cards.trace = nil
 	steps, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	for range 2 { // undoing twice is undoing once
 		for _, s := range steps {
-			nodefixture.Must(t, l.Kinds().Undo(t.Context(), s))
+			check.Must(t, l.Kinds().Undo(t.Context(), s))
 		}
 	}
 	if diff := cmp.Diff([]string{"reset r0"}, l.cards.trace); diff != "" {
@@ -804,10 +805,10 @@ func TestDestroy(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
 	steps, err := l.plan(fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`))
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.run(steps))
-	nodefixture.Must(t, os.MkdirAll(l.xclbins(), 0o700))
-	nodefixture.Must(t, errors.Join(l.Destroy(), l.Artifacts.Destroy()))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
+	check.Must(t, os.MkdirAll(l.xclbins(), 0o700))
+	check.Must(t, errors.Join(l.Destroy(), l.Artifacts.Destroy()))
 	for _, dir := range []string{artifactsDir, regionsDir, xclbinsDir} {
 		if _, err := os.Stat(filepath.Join(l.dir, dir)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left (%v)", dir, err)

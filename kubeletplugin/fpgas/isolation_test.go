@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -63,7 +64,7 @@ func (l *lab) use(c *resourceapi.ResourceClaim) ([]step.Step, error) {
 func (l *lab) giveBack(steps []step.Step) {
 	l.t.Helper()
 	for i := len(steps) - 1; i >= 0; i-- {
-		nodefixture.Must(l.t, l.Kinds().Undo(l.t.Context(), steps[i]))
+		check.Must(l.t, l.Kinds().Undo(l.t.Context(), steps[i]))
 	}
 }
 
@@ -74,14 +75,14 @@ func TestWithoutIOMMU(t *testing.T) {
 		l := twoTenants(t)
 		l.setIOMMU(l.cards.regions["r0"], kind)
 		_, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 	}
 	for _, kind := range []string{"identity", "blocked", "auto", "unknown", ""} {
 		for name, own := range map[string]string{"a bitstream": nlb3Named, "as it is": "", "never": nlb3Named + `,"program":"Never"`} {
 			t.Run(fmt.Sprintf("%q %s", kind, name), func(t *testing.T) {
 				l := twoTenants(t)
 				steps, err := l.plan(asks("team-a", "u1", "r0", "", own))
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 				l.setIOMMU(l.cards.regions["r0"], kind)
 				_, err = l.plan(asks("team-a", "u1", "r0", "", own))
 				refused, ok := errors.AsType[*claim.RefusedError](err)
@@ -97,7 +98,7 @@ func TestWithoutIOMMU(t *testing.T) {
 					return // what the region holds is not nlb3
 				}
 				_, err = l.use(asks("team-a", "u1", "r0", `,"allowWithoutIOMMU":true`, own))
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 			})
 		}
 	}
@@ -119,7 +120,7 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 		t.Helper()
 		l := twoTenants(t)
 		steps, err := l.use(asks("team-a", "u1", "r0", policy, nlb3Named))
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		l.giveBack(steps)
 		l.cards.trace = nil
 		return l
@@ -170,7 +171,7 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 				t.Errorf("programmed %v, want %v", programmed, tc.programmed)
 			}
 			if tc.refused == nil {
-				nodefixture.Must(t, err)
+				check.Must(t, err)
 				l.giveBack(steps)
 				return
 			}
@@ -186,7 +187,7 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 func TestMemoryTenant(t *testing.T) {
 	l := twoTenants(t)
 	_, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	v := nodefixture.SnapshotWith(twoRegions()...)
 	l.Review(t.Context(), v)
 	for i := range v.Devices {
@@ -237,18 +238,18 @@ func TestFailuresOfNamespace(t *testing.T) {
 		newProcess()
 	}
 	alice, err := l.use(asks("team-a", "a1", "r0", "", nlb3Named))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	l.giveBack(alice)
 	now.SetTime(time.Date(2026, 11, 23, 13, 0, 0, 0, time.UTC))
 	steps, err := l.use(asks("team-b", "b1", "r0", "", nlb3Named))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	l.giveBack(steps)
 }
 
 func (l *lab) content(name string) region.Content {
 	l.t.Helper()
 	c, err := l.contents.Read(name)
-	nodefixture.Must(l.t, err)
+	check.Must(l.t, err)
 	return c
 }
 
@@ -258,7 +259,7 @@ func TestClearingImageFirst(t *testing.T) {
 	l.putBlank()
 	l.putClearing()
 	found, err := l.bitstreams.blank(t.Context(), shell)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	want := v1alpha1.KindClusterFPGABitstream + " zero"
 	if found == nil || found.image.Origin != want || found.image.ClearTime != time.Millisecond {
 		t.Errorf("got %+v, want %s", found, want)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/signed"
 )
@@ -282,7 +283,7 @@ func TestHostFileIsUnsigned(t *testing.T) {
 	c.stage("srv/nlb3.gbs", []byte("x"))
 	c.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf([]byte("x"))}))
 	b := &bitstream{identity: claim.Bitstream{Kind: v1alpha1.KindClusterFPGABitstream, Name: "staged", Vouched: true}}
-	nodefixture.Must(t, c.judge.check(t.Context(), b))
+	check.Must(t, c.judge.check(t.Context(), b))
 	if b.identity.Vouched || b.identity.VouchedDetail != noSignature {
 		t.Errorf("%+v", b.identity)
 	}
@@ -313,9 +314,9 @@ func TestBlankIsJudged(t *testing.T) {
 	_, err := c.plan(wipes)
 	wants(t, err, errRefused, "the blank image: ClusterFPGABitstream blank is refused")
 	blank, err := c.bitstreams.blank(t.Context(), shell)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	c.SignV2(t, "team/blank", digest(t, blank.manifest), key)
 	c.restart()
 	_, err = c.plan(wipes)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -51,15 +52,15 @@ func (s *scout) know(objects ...metav1.Object) {
 	s.t.Helper()
 	for _, o := range objects {
 		kept, err := trimBitstream(asUnstructured(s.t, o))
-		nodefixture.Must(s.t, err)
-		nodefixture.Must(s.t, s.store.Update(kept))
+		check.Must(s.t, err)
+		check.Must(s.t, s.store.Update(kept))
 	}
 }
 
 func asUnstructured(t *testing.T, object metav1.Object) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	u := &unstructured.Unstructured{Object: content}
 	kind := v1alpha1.KindFPGABitstream
 	if object.GetNamespace() == "" {
@@ -97,7 +98,7 @@ func (s *scout) wantHeld(want ...v1alpha1.BitstreamImage) {
 	}
 	slices.Sort(layers)
 	held, err := s.Artifacts.Held()
-	nodefixture.Must(s.t, err)
+	check.Must(s.t, err)
 	if diff := cmp.Diff(layers, held); diff != "" {
 		s.t.Errorf("in the store (-want +got):\n%s", diff)
 	}
@@ -125,9 +126,9 @@ func TestFetchedAhead(t *testing.T) {
 	}
 	s.wantHeld(mine, blank)
 	store, err := s.Artifacts.Store()
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	digest, err := artifact.ParseDigest(mine.Layer)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if pins, err := store.Pins(digest); err != nil || len(pins) > 0 {
 		t.Errorf("pinned for %v (%v)", pins, err)
 	}
@@ -163,7 +164,7 @@ func TestAheadIsForNobody(t *testing.T) {
 	c.Namespace = "team-a"
 	nodefixture.Configured(c, "FromClaim", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":{"name":"nlb0"}}`)
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	_, err = s.Plan(t.Context(), prepare.Request{
 		Claim: c, Allocation: allocation, Find: func(*claim.Result) (device.Device, bool) { return dev, true },
 	})
@@ -276,7 +277,7 @@ func TestAheadWatches(t *testing.T) {
 	windUntil(t, clock, arrived)
 	resource := client.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams"))
 	_, err := resource.Create(t.Context(), asUnstructured(t, s.clusterObject("later", later)), metav1.CreateOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	windUntil(t, clock, arrived)
 	cancel()
 	<-done
@@ -310,7 +311,7 @@ func TestTrimBitstream(t *testing.T) {
 	object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionResolved, Message: "long"}}
 	whole := asUnstructured(t, object)
 	kept, err := trimBitstream(whole)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	trimmed, _ := kept.(*unstructured.Unstructured)
 	want := l.bitstreams.filesOf(whole, []string{shell})
 	if diff := cmp.Diff(want, l.bitstreams.filesOf(trimmed, []string{shell})); diff != "" || len(want) != 1 {

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -35,8 +36,8 @@ func holding(t *testing.T, records ...*record.Record) *Feature {
 	t.Helper()
 	f := newFeature(t, newSite(t), Config{StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true}})
 	for _, r := range records {
-		nodefixture.Must(t, f.Records.Create(r))
-		nodefixture.Must(t, f.Records.Acquire(r))
+		check.Must(t, f.Records.Create(r))
+		check.Must(t, f.Records.Acquire(r))
 	}
 	return f
 }
@@ -97,12 +98,12 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 	f := holding(t)
 	state := filepath.Join(t.TempDir(), "state")
 	store, err := record.Open(disk.OS{}, state)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	f.Records = store
 	r := held("team-a", "u1", "Shared", "r0")
-	nodefixture.Must(t, store.Create(r))
-	nodefixture.Must(t, store.Acquire(r))
-	nodefixture.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
+	check.Must(t, store.Create(r))
+	check.Must(t, store.Acquire(r))
+	check.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
 	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
 	}
@@ -115,8 +116,8 @@ func TestContentsOfRegions(t *testing.T) {
 	now.put(now.object("team-a", "nlb3", now.image("team/nlb3", shell, nlb3)))
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
 	steps, err := now.plan(c)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, now.run(steps))
+	check.Must(t, err)
+	check.Must(t, now.run(steps))
 	seen := func(f *Feature, afu string) *inventory.Snapshot {
 		devices := twoRegions()
 		for i := range devices {
@@ -173,8 +174,8 @@ func TestContentsOfRegions(t *testing.T) {
 	if v := seen(holding(t, leaving), nlb3); v.Withheld["r0"] == "" {
 		t.Error("published although its claim is being given back")
 	}
-	nodefixture.Must(t, os.RemoveAll(filepath.Join(now.dir, regionsDir, "r1.json")))
-	nodefixture.Must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
+	check.Must(t, os.RemoveAll(filepath.Join(now.dir, regionsDir, "r1.json")))
+	check.Must(t, os.Mkdir(filepath.Join(now.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
 	if v := seen(f, nlb3); v.Withheld["r1"] == "" {
 		t.Error("published although what it holds cannot be read")
 	}
@@ -186,12 +187,12 @@ func TestProgrammedRegions(t *testing.T) {
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
 	c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
 	steps, err := l.plan(c)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, l.run(steps))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
 	programmed := func(r *record.Record) map[string]region.Programmed {
 		t.Helper()
 		got, err := l.Programmed(r)
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		return got
 	}
 	mine := held("team-a", "u1", "Shared", "r0", "r1")
@@ -218,8 +219,8 @@ func TestProgrammedRegions(t *testing.T) {
 	if got := programmed(mine); len(got) > 0 {
 		t.Errorf("after a failure: programmed %v", got)
 	}
-	nodefixture.Must(t, os.RemoveAll(filepath.Join(l.dir, regionsDir, "r1.json")))
-	nodefixture.Must(t, os.Mkdir(filepath.Join(l.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
+	check.Must(t, os.RemoveAll(filepath.Join(l.dir, regionsDir, "r1.json")))
+	check.Must(t, os.Mkdir(filepath.Join(l.dir, regionsDir, "r1.json"), 0o700)) // which cannot be read
 	if got, err := l.Programmed(mine); err == nil {
 		t.Errorf("programmed %v although that cannot be read", got)
 	}

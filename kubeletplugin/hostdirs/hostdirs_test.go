@@ -27,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -40,7 +41,7 @@ type lender struct {
 func newLender(t *testing.T, root string) *lender {
 	t.Helper()
 	records, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	f := New(Config{
 		Node: nodefixture.Node, HostRoot: root, Held: records.Held, Emptied: notify.New(),
 		Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"in"}),
@@ -53,7 +54,7 @@ func withDirectories(t *testing.T, names ...string) *lender {
 	t.Helper()
 	l := newLender(t, t.TempDir())
 	for _, name := range names {
-		nodefixture.Must(t, os.MkdirAll(l.path(name), 0o750))
+		check.Must(t, os.MkdirAll(l.path(name), 0o750))
 	}
 	return l
 }
@@ -64,7 +65,7 @@ func (l *lender) path(name string) string { return filepath.Join(l.HostRoot, "mn
 // leave puts what a claim left into a directory.
 func leave(t *testing.T, dir string) {
 	t.Helper()
-	nodefixture.Must(t, os.MkdirAll(filepath.Join(dir, ".fettle-trash-u0-0", "old"), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, ".fettle-trash-u0-0", "old"), 0o755))
 }
 
 // reviewed is a snapshot of some SSDs after the feature's review.
@@ -112,10 +113,10 @@ func TestDirtyDirectory(t *testing.T) {
 		leave(t, filepath.Join(root, d.Edits.Mounts[0].HostPath))
 	}
 	holder := &record.Record{UID: "u1", Phase: record.Prepared, Devices: []record.Device{{Pool: nodefixture.Node + "/host", Name: held.Name}}}
-	nodefixture.Must(t, l.records.Create(holder))
-	nodefixture.Must(t, l.records.Acquire(holder))
+	check.Must(t, l.records.Create(holder))
+	check.Must(t, l.records.Acquire(holder))
 	former := &record.Record{UID: "u2", Devices: []record.Device{{Pool: nodefixture.Node + "/host", Name: stale.Name}}}
-	nodefixture.Must(t, l.records.Acquire(former)) // a link without a record, as an interrupted release leaves it
+	check.Must(t, l.records.Acquire(former)) // a link without a record, as an interrupted release leaves it
 
 	v := look()
 	if len(v.Withheld) != 2 || v.Withheld[dirty.Name] != reasonEmptying || v.Withheld[stale.Name] != reasonEmptying {
@@ -144,8 +145,8 @@ func TestPurgeFails(t *testing.T) {
 func TestReview(t *testing.T) {
 	l := withDirectories(t, "clean", "dirty", "file")
 	leave(t, l.path("dirty"))
-	nodefixture.Must(t, os.Remove(l.path("file")))
-	nodefixture.Must(t, os.WriteFile(l.path("file"), nil, 0o600))
+	check.Must(t, os.Remove(l.path("file")))
+	check.Must(t, os.WriteFile(l.path("file"), nil, 0o600))
 	s := nodefixture.SnapshotWith(
 		nodefixture.GPU("gpu0", 0), nodefixture.SSD("clean"), nodefixture.SSD("dirty"), nodefixture.SSD("file"), nodefixture.SSD("gone"),
 		device.Device{Kind: device.KindHost, Name: "node"}, // a device node of the host is no directory
@@ -205,7 +206,7 @@ func borrowed(t *testing.T, release v1alpha1.OnRelease, results ...nodefixture.A
 			`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"onRelease":"`+string(release)+`"}}`)
 	}
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return c, a
 }
 
@@ -257,18 +258,18 @@ func TestPlan(t *testing.T) {
 			l := withDirectories(t, "d0", "d1")
 			c, a := borrowed(t, tc.release, tc.results...)
 			steps, err := l.plan(c, a)
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(tc.want, targets(steps)); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 			kinds := l.Kinds()
 			for _, s := range steps {
-				nodefixture.Must(t, kinds.Apply(t.Context(), s))
-				nodefixture.Must(t, os.WriteFile(filepath.Join(l.HostRoot, s.Target, "data"), nil, 0o600))
+				check.Must(t, kinds.Apply(t.Context(), s))
+				check.Must(t, os.WriteFile(filepath.Join(l.HostRoot, s.Target, "data"), nil, 0o600))
 			}
 			for _, s := range steps {
-				nodefixture.Must(t, kinds.Undo(t.Context(), s))
-				nodefixture.Must(t, kinds.Finish(t.Context(), s))
+				check.Must(t, kinds.Undo(t.Context(), s))
+				check.Must(t, kinds.Finish(t.Context(), s))
 				left, err := os.ReadDir(filepath.Join(l.HostRoot, s.Target))
 				if err != nil || len(left) > 0 {
 					t.Errorf("left in %s: %v (%v)", s.Target, left, err)
@@ -296,19 +297,19 @@ func TestPlanAfterReboot(t *testing.T) {
 	l := withDirectories(t, "d0", "d1")
 	c, a := borrowed(t, v1alpha1.OnReleaseEmpty, ssdResult("a", "d0"), ssdResult("b", "d1"))
 	before, err := l.plan(c, a)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	for _, s := range before {
-		nodefixture.Must(t, l.Kinds().Apply(t.Context(), s))
+		check.Must(t, l.Kinds().Apply(t.Context(), s))
 	}
 	leave(t, l.path("d0"))
 	after, err := l.plan(c, a, before...)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("steps after the reboot (-before +after):\n%s", diff)
 	}
 	// One that it did not have in that boot is planned as any other.
 	after, err = l.plan(c, a, before[0])
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if len(after) != 2 || after[1].Target != "/mnt/disks/d1" || cmp.Equal(before[1], after[1]) {
 		t.Errorf("steps %v", after)
 	}
@@ -320,28 +321,28 @@ func TestLeftovers(t *testing.T) {
 	l := withDirectories(t, "d0")
 	c, a := borrowed(t, v1alpha1.OnReleaseEmpty, ssdResult("a", "d0"))
 	steps, err := l.plan(c, a)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	kinds := l.Kinds()
-	nodefixture.Must(t, kinds.Apply(t.Context(), steps[0]))
+	check.Must(t, kinds.Apply(t.Context(), steps[0]))
 	leave(t, l.path("d0"))
-	nodefixture.Must(t, os.WriteFile(filepath.Join(l.path("d0"), "data"), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(l.path("d0"), "data"), nil, 0o600))
 
 	left, err := l.Leftovers(t.Context(), "u1", nodefixture.SSD("d0"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if len(left) != 1 || !left[0].Same(steps[0]) {
 		t.Fatalf("leftovers %v, want %v", left, steps)
 	}
 	var p hostdir.Params
-	nodefixture.Must(t, json.Unmarshal(left[0].Params, &p))
+	check.Must(t, json.Unmarshal(left[0].Params, &p))
 	if p.Claim != "u1" {
 		t.Errorf("leftovers of claim %q", p.Claim)
 	}
 	for range 2 { // undoing twice is undoing once
-		nodefixture.Must(t, kinds.Undo(t.Context(), left[0]))
+		check.Must(t, kinds.Undo(t.Context(), left[0]))
 	}
-	nodefixture.Must(t, kinds.Finish(t.Context(), left[0]))
+	check.Must(t, kinds.Finish(t.Context(), left[0]))
 	info, err := os.Stat(l.path("d0"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if entries, err := os.ReadDir(l.path("d0")); err != nil || len(entries) > 0 || info.Mode().Perm()&0o022 != 0 {
 		t.Errorf("left %v (%v), mode %v", entries, err, info.Mode())
 	}
@@ -353,7 +354,7 @@ func TestLeftovers(t *testing.T) {
 			t.Errorf("%s: leftovers %v, %v", name, left, err)
 		}
 	}
-	nodefixture.Must(t, os.WriteFile(l.path("file"), nil, 0o600))
+	check.Must(t, os.WriteFile(l.path("file"), nil, 0o600))
 	if _, err := l.Leftovers(t.Context(), "u1", nodefixture.SSD("file")); err == nil {
 		t.Error("what is no directory is passed over")
 	}

@@ -12,17 +12,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // testNode is the name of the node. Package nodefixture has all this for other packages; it imports this one.
 const testNode = "node-1"
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func expand(t testing.TB, name string) string {
 	t.Helper()
@@ -34,11 +28,11 @@ func expand(t testing.TB, name string) string {
 func expandInto(t testing.TB, name, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "test", "machines", name+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	machine, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	_, err = machine.Expand(dir, sim.Options{})
-	must(t, err)
+	check.Must(t, err)
 }
 
 func localSSD() []discover.HostDevice {

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func newScanner(t *testing.T, root string) *Scanner {
@@ -49,7 +50,7 @@ func TestLookSeesChanges(t *testing.T) {
 	if v := s.mustSee(t); len(v.Devices) != 8 {
 		t.Errorf("%d devices, want 8", len(v.Devices))
 	}
-	must(t, os.RemoveAll(root))
+	check.Must(t, os.RemoveAll(root))
 	s.Scan(t.Context())
 	if v, _ := s.Holder.Get(); len(v.Devices) != 8 {
 		t.Error("a host tree that cannot be opened took the last view")
@@ -83,24 +84,24 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 		{"no change", func() {}, 2},
 		{"no change again", func() {}, 2},
 		{"another machine", func() {
-			must(t, os.RemoveAll(root))
+			check.Must(t, os.RemoveAll(root))
 			expandInto(t, "2xa100-2xn6000", root)
 		}, 3},
 		{"no NVIDIA GPU", func() {
-			must(t, os.RemoveAll(root))
+			check.Must(t, os.RemoveAll(root))
 			expandInto(t, "empty", root)
 		}, 3},
 		{"still none", func() {}, 3},
 		{"a GPU was disturbed", func() {
 			report.Faults = []nvml.Fault{{Device: "00000000:18:00.0", Field: nvml.FieldMIG, Message: "Invalid Argument"}}
-			must(t, os.RemoveAll(root))
+			check.Must(t, os.RemoveAll(root))
 			expandInto(t, "8xh100-sxm", root)
 		}, 4},
 		{"it is not any more", func() { report.Faults = nil }, 5},
 		{"no change since", func() {}, 5},
 		{"something else is not known", func() {
 			report.Faults = []nvml.Fault{{Device: "00000000:18:00.0", Field: "serial", Message: "Unknown Error"}}
-			must(t, os.RemoveAll(root))
+			check.Must(t, os.RemoveAll(root))
 			expandInto(t, "2xa100-2xn6000", root)
 		}, 6},
 		{"it stays unknown", func() {}, 6},
@@ -125,7 +126,7 @@ func TestRunLooksAtTheInterval(t *testing.T) {
 		receive(t, changed)
 	}
 	_, changed := s.Holder.Get()
-	must(t, os.MkdirAll(filepath.Join(root, "mnt", "disks", "ssd0"), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(root, "mnt", "disks", "ssd0"), 0o755))
 	receive(t, changed)
 	cancel()
 	receive(t, ended)

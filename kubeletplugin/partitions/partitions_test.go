@@ -69,11 +69,6 @@ func main(m *testing.M) int {
 	return pcisim.Run(m)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	nodefixture.Must(t, err)
-}
-
 // node is a node with simulated GPUs and the plugin's files.
 type node struct {
 	t testing.TB
@@ -100,7 +95,7 @@ func start(t testing.TB, counters bool) *node {
 	root := t.TempDir()
 	nodefixture.ExpandInto(t, "8xh100-iommu", root)
 	machine, err := nvmlsim.Adopt(filepath.Join(t.TempDir(), "machine.json"), root, nvmlsim.H100)
-	must(t, err)
+	check.Must(t, err)
 	n := startAt(t, root, counters)
 	n.machine = machine
 	return n
@@ -124,7 +119,7 @@ func startAt(t testing.TB, root string, counters bool) *node {
 	n.policies = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{policyResource: "PartitionPolicyList"})
 	records, err := record.Open(disk.OS{}, n.state)
-	must(t, err)
+	check.Must(t, err)
 	n.records = records
 	return n
 }
@@ -134,11 +129,11 @@ func (n *node) policy(name, spec string) {
 	n.t.Helper()
 	u := &unstructured.Unstructured{}
 	text := "apiVersion: " + v1alpha1.GroupVersion.String() + "\nkind: PartitionPolicy\nmetadata: {name: " + name + "}\nspec:\n" + spec
-	must(n.t, yaml.Unmarshal([]byte(text), &u.Object))
+	check.Must(n.t, yaml.Unmarshal([]byte(text), &u.Object))
 	client := n.policies.Resource(policyResource)
 	_ = client.Delete(n.t.Context(), name, metav1.DeleteOptions{})
 	_, err := client.Create(n.t.Context(), u, metav1.CreateOptions{})
-	must(n.t, err)
+	check.Must(n.t, err)
 }
 
 // process is a process of the plugin: the feature and the scanner whose snapshots it reviews.
@@ -200,7 +195,7 @@ func (n *node) process() *process {
 		Dynamic:     n.policies, Records: n.records, Library: prober, Recheck: p.review, Requery: p.requery, Errors: failures,
 		Event: p.event, Quiesced: func(string) bool { return n.quiesced != nil && n.quiesced.Load() },
 	})
-	must(n.t, err)
+	check.Must(n.t, err)
 	var query func(context.Context) (nvml.Report, error)
 	if n.machine.File != "" {
 		query = p.Query(prober.Query)
@@ -274,7 +269,7 @@ func (p *process) steps(uid string, devices ...string) []step.Step {
 		})
 	}
 	c, err := p.Plan(p.node.t.Context(), r)
-	must(p.node.t, err)
+	check.Must(p.node.t, err)
 	return c.Steps
 }
 
@@ -292,15 +287,15 @@ func (p *process) hold(uid, name string) *record.Record {
 	for _, s := range steps {
 		r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
 	}
-	must(p.node.t, p.node.records.Create(r))
-	must(p.node.t, p.node.records.Acquire(r))
+	check.Must(p.node.t, p.node.records.Create(r))
+	check.Must(p.node.t, p.node.records.Acquire(r))
 	var changes []record.Change
 	for i, s := range steps {
-		must(p.node.t, p.Kinds().Apply(p.node.t.Context(), s))
+		check.Must(p.node.t, p.Kinds().Apply(p.node.t.Context(), s))
 		changes = append(changes, record.Change{Step: i, State: step.Done})
 	}
 	if len(steps) > 0 {
-		must(p.node.t, p.node.records.Advance(r, append(changes, record.Change{Phase: record.Prepared})...))
+		check.Must(p.node.t, p.node.records.Advance(r, append(changes, record.Change{Phase: record.Prepared})...))
 	}
 	p.review.Send()
 	return r
@@ -311,12 +306,12 @@ func (p *process) release(r *record.Record) {
 	p.node.t.Helper()
 	changes := []record.Change{{Phase: record.Releasing}}
 	for i, s := range slices.Backward(r.Steps) {
-		must(p.node.t, p.Kinds().Undo(p.node.t.Context(), s.Step))
+		check.Must(p.node.t, p.Kinds().Undo(p.node.t.Context(), s.Step))
 		changes = append(changes, record.Change{Step: i, State: step.Undone})
 	}
-	must(p.node.t, p.node.records.Advance(r, changes...))
-	must(p.node.t, p.node.records.Release(r, record.Change{}))
-	must(p.node.t, p.node.records.Remove(r))
+	check.Must(p.node.t, p.node.records.Advance(r, changes...))
+	check.Must(p.node.t, p.node.records.Release(r, record.Change{}))
+	check.Must(p.node.t, p.node.records.Remove(r))
 	p.review.Send()
 }
 
@@ -324,7 +319,7 @@ func (p *process) release(r *record.Record) {
 func (n *node) occupied() []string {
 	n.t.Helper()
 	s, err := n.machine.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	out := []string{}
 	for _, one := range s.Cards[0].Instances {
 		out = append(out, fmt.Sprintf("%d@%d", one.Profile, one.Start))
@@ -336,7 +331,7 @@ func (n *node) occupied() []string {
 func (n *node) mode() bool {
 	n.t.Helper()
 	s, err := n.machine.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	return s.Cards[0].MIG
 }
 
@@ -363,7 +358,7 @@ func TestDynamic(t *testing.T) {
 	}
 	r := p.hold("uid-1", small)
 	edits, err := p.Made(small)
-	must(t, err)
+	check.Must(t, err)
 	if len(edits.Nodes) != 3 || !slices.Contains(edits.Env, "NVIDIA_VISIBLE_DEVICES=void") {
 		t.Errorf("a container gets %+v", edits)
 	}
@@ -372,7 +367,7 @@ func TestDynamic(t *testing.T) {
 	}
 	q := p.hold("uid-2", large)
 	// The policy goes: what is held stays published.
-	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
 	s = p.until("held devices only", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 2 })
 	if diff := cmp.Diff([]string{"mig-1g-10gb-s0", "mig-3g-40gb-s4"}, names(s, gpu)); diff != "" {
 		t.Errorf("devices without a policy (-want +got):\n%s", diff)
@@ -415,7 +410,7 @@ func TestStatic(t *testing.T) {
 		t.Errorf("a claim for a static instance has steps %v", steps)
 	}
 	edits, err := p.Made(d.Name)
-	must(t, err)
+	check.Must(t, err)
 	if len(edits.Nodes) != 3 {
 		t.Errorf("a container gets %+v", edits)
 	}
@@ -432,7 +427,7 @@ func TestStatic(t *testing.T) {
 	if diff := cmp.Diff([]string{"0@0"}, n.occupied()); diff != "" {
 		t.Errorf("instances (-want +got):\n%s", diff)
 	}
-	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "layout", metav1.DeleteOptions{}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "layout", metav1.DeleteOptions{}))
 	p.until("the whole GPU", func(s *inventory.Snapshot) bool {
 		return cmp.Equal([]string{""}, names(s, gpu)) && len(s.Problems) == 0
 	})
@@ -460,9 +455,9 @@ func TestCountersDropped(t *testing.T) {
 // TestForeign: an instance that somebody else made withholds what it overlaps, is named, and is never destroyed.
 func TestForeign(t *testing.T) {
 	n := start(t, true)
-	must(t, n.machine.SwitchOn())
+	check.Must(t, n.machine.SwitchOn())
 	_, err := n.machine.Foreign(0, 9, 0)
-	must(t, err)
+	check.Must(t, err)
 	p := n.process()
 	p.until("nothing of the GPU", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 })
 	n.policy("mig", dynamic)
@@ -492,25 +487,25 @@ func TestForeignAppears(t *testing.T) {
 	n.policy("mig", dynamic)
 	p := n.process()
 	p.until("instances", has(gpu+"-mig-3g-40gb-s4"))
-	must(t, n.machine.SwitchOn())
+	check.Must(t, n.machine.SwitchOn())
 	_, err := n.machine.Foreign(0, 9, 4)
-	must(t, err)
+	check.Must(t, err)
 	p.review.Send()
 	p.until("the place withheld", func(s *inventory.Snapshot) bool {
 		return !has(gpu+"-mig-3g-40gb-s4")(s) && has(gpu+"-mig-3g-40gb-s0")(s) && !has(gpu)(s)
 	})
-	must(t, n.machine.Change(func(s *nvmlsim.State) error {
+	check.Must(t, n.machine.Change(func(s *nvmlsim.State) error {
 		s.Cards[0].Instances = nil
 		return nil
 	}))
 	p.review.Send()
 	p.until("the place again", has(gpu+"-mig-3g-40gb-s4"))
-	must(t, n.machine.Script())
+	check.Must(t, n.machine.Script())
 	r := p.hold("uid-1", gpu+"-mig-3g-40gb-s4")
 	p.review.Send()
 	p.release(r)
 	s, err := n.machine.Look()
-	must(t, err)
+	check.Must(t, err)
 	if asked := s.Calls["DeviceGetCount"]; asked > 0 {
 		t.Errorf("the library was asked for all GPUs %d times", asked)
 	}
@@ -548,7 +543,7 @@ func TestRestart(t *testing.T) {
 	first.until("instances", has(small))
 	r := first.hold("uid-1", small)
 	before := first.until("instances", has(small))
-	must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+	check.Must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
 	second := n.process()
 	s := second.until("what is held", has(small))
 	was, _ := before.Find(device.KindGPU, small)
@@ -556,7 +551,7 @@ func TestRestart(t *testing.T) {
 	if diff := cmp.Diff(was, is); diff != "" {
 		t.Errorf("the held device (-before +after):\n%s", diff)
 	}
-	must(t, n.machine.Script())
+	check.Must(t, n.machine.Script())
 	second.requery.Send()
 	second.release(r)
 	if got := n.occupied(); len(got) != 0 {
@@ -571,7 +566,7 @@ func (p *process) askedAgain() {
 	check.Eventually(p.node.t, "the library is asked more than twice", func() bool {
 		p.requery.Send()
 		s, err := p.node.machine.Look()
-		must(p.node.t, err)
+		check.Must(p.node.t, err)
 		return s.Calls["DeviceGetCount"] > 2
 	})
 }
@@ -579,7 +574,7 @@ func (p *process) askedAgain() {
 // disturb has the library fail to tell how GPUs are divided, as it does when the MIG mode changes meanwhile.
 func (n *node) disturb() {
 	n.t.Helper()
-	must(n.t, n.machine.Script(nvmlsim.Fault{
+	check.Must(n.t, n.machine.Script(nvmlsim.Fault{
 		Function: "Device.GetGpuInstanceProfileInfo", Do: nvmlsim.Fail, Return: nvmlsim.Unknown,
 	}))
 }
@@ -607,7 +602,7 @@ func TestDisturbed(t *testing.T) {
 	if diff := cmp.Diff(before, names(s, gpu)); diff != "" {
 		t.Errorf("devices (-before +meanwhile):\n%s", diff)
 	}
-	must(t, n.machine.Script())
+	check.Must(t, n.machine.Script())
 	if !n.mode() {
 		t.Error("the instance's claim left MIG mode off, so the next check shows nothing")
 	}
@@ -627,7 +622,7 @@ func TestNeverTold(t *testing.T) {
 	if got := names(s, gpu); len(got) > 0 || !disturbed(s) {
 		t.Errorf("published: %v; problems %v", got, s.Problems)
 	}
-	must(t, n.machine.Script())
+	check.Must(t, n.machine.Script())
 	p.rescan.Send() // as at the interval, or after a kernel's event
 	p.until("instances", has(gpu+"-mig-1g-10gb-s0"))
 }
@@ -649,9 +644,9 @@ func TestDriverGone(t *testing.T) {
 		p.review.Send()
 		if gone {
 			for _, address := range []string{"0000:18:00.0", "0000:3a:00.0"} {
-				must(t, os.Remove(filepath.Join(n.root, "sys/bus/pci/devices", address, "driver")))
+				check.Must(t, os.Remove(filepath.Join(n.root, "sys/bus/pci/devices", address, "driver")))
 			}
-			must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
+			check.Must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
 			p.rescan.Send()
 		}
 		p.release(part)

@@ -33,9 +33,9 @@ import (
 func startPCI(t testing.TB, machine string, counters bool) *node {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../test/machines", machine+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	host, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	served := pcisim.Start(t, host, nil)
 	n := startAt(t, served.Root, counters)
 	n.pci = served
@@ -46,7 +46,7 @@ func startPCI(t testing.TB, machine string, counters bool) *node {
 func (n *node) attribute(function, name string) string {
 	n.t.Helper()
 	data, err := os.ReadFile(filepath.Join(n.root, sysfs.PCIDevice(function), name))
-	must(n.t, err)
+	check.Must(n.t, err)
 	return strings.TrimSpace(string(data))
 }
 
@@ -70,7 +70,7 @@ func (n *node) driver(function string) string {
 func (p *process) made(name string) []string {
 	p.node.t.Helper()
 	edits, err := p.Made(name)
-	must(p.node.t, err)
+	check.Must(p.node.t, err)
 	var paths []string
 	for _, one := range edits.Nodes {
 		paths = append(paths, strings.TrimPrefix(one.Path, "/dev/"))
@@ -82,7 +82,7 @@ func (p *process) made(name string) []string {
 // drop deletes a policy.
 func (n *node) drop(name string) {
 	n.t.Helper()
-	must(n.t, n.policies.Resource(policyResource).Delete(n.t.Context(), name, metav1.DeleteOptions{}))
+	check.Must(n.t, n.policies.Resource(policyResource).Delete(n.t.Context(), name, metav1.DeleteOptions{}))
 }
 
 func problem(reason string) func(*inventory.Snapshot) bool {
@@ -299,7 +299,7 @@ func TestPassthrough(t *testing.T) {
 	same(t, "drivers", "vfio-pci vfio-pci", n.driver(rtxGPU)+" "+n.driver(rtxAudio))
 	nodes := []string{"iommu", "vfio/20", "vfio/devices/vfio0", "vfio/vfio"}
 	same(t, "nodes", nodes, p.made(name))
-	check := func(p *process) {
+	look := func(p *process) {
 		t.Helper()
 		p.rescan.Send()
 		s := p.until("the bound card", func(s *inventory.Snapshot) bool {
@@ -316,10 +316,10 @@ func TestPassthrough(t *testing.T) {
 		}
 		same(t, "nodes", nodes, p.made(name))
 	}
-	check(p)
+	look(p)
 	p.end()
 	p = n.process()
-	check(p)
+	look(p)
 	p.release(r)
 	same(t, "drivers and overrides afterwards", before, n.bound())
 	p.rescan.Send()
@@ -344,8 +344,8 @@ func TestOrphanOfPassthrough(t *testing.T) {
 	p.until("the form for virtual machines", has(name))
 	r := p.hold("uid-1", name)
 	p.end()
-	must(t, n.records.Release(r, record.Change{}))
-	must(t, n.records.Remove(r))
+	check.Must(t, n.records.Release(r, record.Change{}))
+	check.Must(t, n.records.Remove(r))
 	p = n.process()
 	p.until("the bound card", has(name))
 	found := p.Orphans(t.Context())
@@ -353,9 +353,9 @@ func TestOrphanOfPassthrough(t *testing.T) {
 		t.Fatalf("orphans %+v", found)
 	}
 	steps, err := p.Leftovers(t.Context(), "uid-1", found[0].Device)
-	must(t, err)
+	check.Must(t, err)
 	for _, s := range slices.Backward(steps) {
-		must(t, p.Kinds().Undo(t.Context(), s))
+		check.Must(t, p.Kinds().Undo(t.Context(), s))
 	}
 	same(t, "drivers and overrides afterwards", before, n.bound())
 	if left := p.Orphans(t.Context()); len(left) != 0 {

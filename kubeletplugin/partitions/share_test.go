@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -51,8 +52,8 @@ func (p *process) take(uid, name, share string, memory int64) *record.Record {
 	if share == "" {
 		r.Devices[0].Effect = ""
 	}
-	must(p.node.t, p.node.records.Create(r))
-	must(p.node.t, p.node.records.Acquire(r))
+	check.Must(p.node.t, p.node.records.Create(r))
+	check.Must(p.node.t, p.node.records.Acquire(r))
 	p.review.Send()
 	return r
 }
@@ -91,7 +92,7 @@ fettle_device_shares_held{device="nvidia-0000-18-00-0"} 2
 		"fettle_device_shares_held"); err != nil {
 		t.Error(err)
 	}
-	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "shares", metav1.DeleteOptions{}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "shares", metav1.DeleteOptions{}))
 	p.until("a GPU without shares for further claims", withShares(gpu, 1))
 	p.end()
 	p = n.process()
@@ -148,7 +149,7 @@ func TestStrategies(t *testing.T) {
 	if other := p.Allowed("nvidia-0000-19-00-0"); len(other) > 0 {
 		t.Errorf("allowed on another GPU: %v", other)
 	}
-	must(t, n.policies.Resource(policyResource).Delete(t.Context(), "turns", metav1.DeleteOptions{}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "turns", metav1.DeleteOptions{}))
 	p.until("no policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 0 })
 	if allowed := p.Allowed(gpu); len(allowed) > 0 {
 		t.Errorf("allowed without a policy: %v", allowed)

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/kubeletstate"
 )
 
@@ -45,14 +46,14 @@ func TestCollect(t *testing.T) {
 				s.breakAPI(apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "x", errors.New("no")))
 			}, false,
 		},
-		"kubelet has no state":       {func(s *site) { s.drop(c); must(s.t, os.Remove(s.KubeletState)) }, false},
-		"kubelet's state is torn":    {func(s *site) { s.drop(c); must(s.t, os.Truncate(s.KubeletState, 20)) }, false},
-		"kubelet's state is empty":   {func(s *site) { s.drop(c); must(s.t, os.Truncate(s.KubeletState, 0)) }, false},
+		"kubelet has no state":       {func(s *site) { s.drop(c); check.Must(s.t, os.Remove(s.KubeletState)) }, false},
+		"kubelet's state is torn":    {func(s *site) { s.drop(c); check.Must(s.t, os.Truncate(s.KubeletState, 20)) }, false},
+		"kubelet's state is empty":   {func(s *site) { s.drop(c); check.Must(s.t, os.Truncate(s.KubeletState, 0)) }, false},
 		"kubelet's state is damaged": {func(s *site) { s.drop(c); s.flipKubeletState() }, false},
 		"kubelet's state is of a later version": {
 			func(s *site) {
 				s.drop(c)
-				must(s.t, os.WriteFile(s.KubeletState, kubeletstate.File(s.t, "checkpoint.dra.kubelet.k8s.io/v2"), 0o600))
+				check.Must(s.t, os.WriteFile(s.KubeletState, kubeletstate.File(s.t, "checkpoint.dra.kubelet.k8s.io/v2"), 0o600))
 			}, false,
 		},
 		"kubelet's state is not to be read": {func(s *site) { s.drop(c); s.KubeletState = "" }, false},
@@ -101,12 +102,12 @@ func (s *site) flipKubeletState() {
 	s.t.Helper()
 	s.kubeletHolds("u0")
 	data, err := os.ReadFile(s.KubeletState)
-	must(s.t, err)
+	check.Must(s.t, err)
 	flipped := strings.Replace(string(data), `ClaimUID\":\"u0`, `ClaimUID\":\"u9`, 1)
 	if flipped == string(data) {
 		s.t.Fatalf("no UID in %s", data)
 	}
-	must(s.t, os.WriteFile(s.KubeletState, []byte(flipped), 0o600))
+	check.Must(s.t, os.WriteFile(s.KubeletState, []byte(flipped), 0o600))
 }
 
 // TestCollectWantsTwoInARow: a claim that was somebody's in between is nobody's for the first time again.
@@ -190,7 +191,7 @@ func TestKubeletStateIsADirectory(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0")))
 	s.drop(allocated("u1"))
-	must(t, os.MkdirAll(filepath.Join(s.KubeletState, "x"), 0o700))
+	check.Must(t, os.MkdirAll(filepath.Join(s.KubeletState, "x"), 0o700))
 	for range missesToCollect + 1 {
 		s.collect(t.Context())
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
-// check starts a process on what an earlier one left and says what is wrong with it: each device must be free and as discovered, or
+// consistent starts a process on what an earlier one left and says what is wrong with it: each device must be free and as discovered, or
 // be held by one claim that has its record, its specs and its effects. Then it plays kubelet, which asks again for every claim that
 // a pod needs and gives back all others, and in the end everything is given back and the node must be as it was at first.
-func check(dir, boot string, s story) error {
+func consistent(dir, boot string, s story) error {
 	w, err := newWorld(dir, fault.New(), boot)
 	if err != nil {
 		return fmt.Errorf("start again: %w", err)

@@ -86,7 +86,7 @@ func TestCrashPoints(t *testing.T) {
 			}
 			cut++
 			s := storyOf(result.Log)
-			if err := check(dir, bootAt(s), s); err != nil {
+			if err := consistent(dir, bootAt(s), s); err != nil {
 				t.Errorf("%s at operation %d (%s):\n%v", how.Do, n, result.Killed, err)
 			}
 			noError(t, os.RemoveAll(dir))
@@ -142,7 +142,7 @@ func (r rehearsal) losePower(t *testing.T, limit, first int, found func(n int, s
 			dir := nodeDir(t)
 			noError(t, state.Materialise(dir))
 			noError(t, os.MkdirAll(filepath.Join(dir, "cdi"), 0o755))
-			if err := check(dir, "boot-3", s); err != nil && !found(n, state, err) {
+			if err := consistent(dir, "boot-3", s); err != nil && !found(n, state, err) {
 				return states
 			}
 			noError(t, os.RemoveAll(dir))
@@ -199,7 +199,7 @@ func TestDiskFaults(t *testing.T) {
 					t.Errorf("%s from operation %d:\n%v", name, n, err)
 				}
 				s := storyOf(in.Log())
-				if err := check(dir, bootAt(s), s); err != nil {
+				if err := consistent(dir, bootAt(s), s); err != nil {
 					t.Errorf("%s from operation %d:\n%v", name, n, err)
 				}
 				noError(t, os.RemoveAll(dir))

@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // chip is a region of a card.
@@ -246,7 +247,7 @@ func TestRemains(t *testing.T) {
 	s := chips(t).newEngine().effectsOf(l)
 	s.prepare(allocated("u1", aChip("r0"), aChip("r2"), aGPU("gpu0")))
 	l.did(t, "apply load r0 for u1", "apply load r2 for u1")
-	must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
 	l.refuse = errInjected
 	if _, err := s.Unprepare(t.Context(), "u1", s.now()); !errors.Is(err, errInjected) {
 		t.Errorf("error %v", err)
@@ -308,7 +309,7 @@ func TestOrphanIsLeftAlone(t *testing.T) {
 	s.heldBy("", aChip("r2"))
 	l.lines = nil
 	hold, err := s.Store.LockClaim(t.Context(), "u3")
-	must(t, err)
+	check.Must(t, err)
 	s.effects.orphans = func() []Orphan { return []Orphan{{UID: "u3", Device: chip("r2", "card-b")}} }
 	s.tidy()
 	s.records("u1") // somebody works on that claim

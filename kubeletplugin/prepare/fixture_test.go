@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/fault"
 )
@@ -124,7 +125,7 @@ func newPlace(t *testing.T) *place {
 		classes: map[string]*resourceapi.DeviceClass{},
 	}
 	for _, name := range []string{"ssd0", "ssd1"} {
-		must(t, os.MkdirAll(p.disk(name), 0o755))
+		check.Must(t, os.MkdirAll(p.disk(name), 0o755))
 	}
 	return p
 }
@@ -134,9 +135,9 @@ func (p *place) newEngine() *site {
 	p.t.Helper()
 	fsys := p.files.FS(disk.OS{})
 	store, err := record.Open(fsys, filepath.Join(p.dir, "state"))
-	must(p.t, err)
+	check.Must(p.t, err)
 	specs, err := cdi.Open(fsys, p.cdiDir())
-	must(p.t, err)
+	check.Must(p.t, err)
 	effects := &fakeFeature{name: "effects", kinds: step.Kinds{}}
 	health := &fakeHealth{}
 	e := New(Config{
@@ -156,7 +157,7 @@ func (s *site) restart() *site {
 	s.t.Helper()
 	s.Stop()
 	next := s.newEngine()
-	must(s.t, next.Index(s.t.Context()))
+	check.Must(s.t, next.Index(s.t.Context()))
 	return next
 }
 
@@ -164,10 +165,10 @@ func (s *site) restart() *site {
 func (s *site) reboot() *site {
 	s.t.Helper()
 	s.Stop()
-	must(s.t, os.RemoveAll(s.cdiDir()))
+	check.Must(s.t, os.RemoveAll(s.cdiDir()))
 	s.clock.Reboot(time.Minute)
 	next := s.newEngine()
-	must(s.t, next.Index(s.t.Context()))
+	check.Must(s.t, next.Index(s.t.Context()))
 	return next
 }
 
@@ -255,7 +256,7 @@ func (p *place) statePath(parts ...string) string {
 func (p *place) write(name string) string {
 	p.t.Helper()
 	path := filepath.Join(p.disk(name), "data")
-	must(p.t, os.WriteFile(path, bytes.Repeat([]byte("a tenant's "), 1<<14), 0o600))
+	check.Must(p.t, os.WriteFile(path, bytes.Repeat([]byte("a tenant's "), 1<<14), 0o600))
 	return path
 }
 
@@ -277,7 +278,7 @@ func (s *site) prepare(c *resourceapi.ResourceClaim) *record.Record {
 	s.t.Helper()
 	s.put(c)
 	r, err := s.insist(func() (*record.Record, error) { return s.Prepare(s.t.Context(), c, s.now()) })
-	must(s.t, err)
+	check.Must(s.t, err)
 	s.isWhole(r)
 	return r
 }
@@ -328,7 +329,7 @@ func (s *site) defined(uid, qualified string) bool {
 func (s *site) unprepare(uid string) {
 	s.t.Helper()
 	_, err := s.insist(func() (*record.Record, error) { return s.Unprepare(s.t.Context(), uid, s.now()) })
-	must(s.t, err)
+	check.Must(s.t, err)
 	s.atRest(uid)
 }
 
@@ -337,7 +338,7 @@ func (s *site) atRest(uid string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); runtime.Gosched() {
 		hold, err := s.Store.TryLockClaim(uid)
-		must(s.t, err)
+		check.Must(s.t, err)
 		if hold != nil {
 			hold.Release()
 			return
@@ -358,7 +359,7 @@ func (s *site) tidy() (expected map[string]bool) {
 func (s *site) holders(d apiResult) string {
 	s.t.Helper()
 	uids, err := s.Store.Holders(d.Pool, d.Device)
-	must(s.t, err)
+	check.Must(s.t, err)
 	out := ""
 	for i, uid := range uids {
 		if i > 0 {
@@ -383,14 +384,14 @@ func (s *site) heldBy(uid string, devices ...apiResult) {
 func (s *site) records(want ...string) {
 	s.t.Helper()
 	uids, err := s.Store.UIDs()
-	must(s.t, err)
+	check.Must(s.t, err)
 	for _, uid := range uids {
 		if r, err := s.Store.Load(uid); err == nil && r.Released() {
 			s.atRest(uid)
 		}
 	}
 	got, err := s.Store.UIDs()
-	must(s.t, err)
+	check.Must(s.t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.t.Errorf("claims with a record (-want +got):\n%s", diff)
 	}
@@ -399,7 +400,7 @@ func (s *site) records(want ...string) {
 func (s *site) load(uid string) *record.Record {
 	s.t.Helper()
 	r, err := s.Store.Load(uid)
-	must(s.t, err)
+	check.Must(s.t, err)
 	return r
 }
 
@@ -416,13 +417,6 @@ func (s *site) reported(want ...string) {
 	s.t.Helper()
 	if diff := cmp.Diff(want, s.reasons()); diff != "" {
 		s.t.Errorf("incidents (-want +got):\n%s", diff)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -549,7 +543,7 @@ func ofClaim(c *resourceapi.ResourceClaim, content string, requests ...string) *
 func (p *place) entries(dir string) []string {
 	p.t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(p.t, err)
+	check.Must(p.t, err)
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
 		names = append(names, e.Name())

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // During a rolling update two processes serve one node, and kubelet may call either.
@@ -18,7 +19,7 @@ import (
 func (s *site) neighbour() *site {
 	s.t.Helper()
 	next := s.newEngine()
-	must(s.t, next.Index(s.t.Context()))
+	check.Must(s.t, next.Index(s.t.Context()))
 	return next
 }
 
@@ -65,8 +66,8 @@ func TestNeighboursPrepareTogether(t *testing.T) {
 		g.open()
 		g2.open()
 		a, b := receive(t, one), receive(t, other)
-		must(t, a.err)
-		must(t, b.err)
+		check.Must(t, a.err)
+		check.Must(t, b.err)
 		older.isWhole(a.record)
 		if diff := cmp.Diff(a.record, b.record, sameRecord()); diff != "" {
 			t.Errorf("answers (-older +newer):\n%s", diff)
@@ -115,7 +116,7 @@ func TestNeighbourIsBusy(t *testing.T) {
 		newer.put(c)
 		g.open()
 		got := receive(t, asked)
-		must(t, got.err)
+		check.Must(t, got.err)
 		older.isWhole(got.record)
 		newer.reasons() // the collection said that it was too late, or busy
 		newer.prepare(c)
@@ -140,7 +141,7 @@ func TestNeighbourIsUndoing(t *testing.T) {
 			t.Errorf("the other did %v", lines)
 		}
 		g.open()
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		newer.prepare(c)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -121,13 +122,13 @@ func TestClaimIsReadAgain(t *testing.T) {
 		for how, prepare := range map[string]func(s *site, meanwhile func()) answer{
 			"waits for the claim": func(s *site, meanwhile func()) answer {
 				hold, err := s.Store.LockClaim(s.t.Context(), "u1")
-				must(s.t, err)
+				check.Must(s.t, err)
 				return s.whileHeld(hold, c, meanwhile)
 			},
 			"waits for a device": func(s *site, meanwhile func()) answer {
 				hold, err := s.Store.LockClaim(s.t.Context(), "another")
-				must(s.t, err)
-				must(s.t, hold.Devices(s.t.Context(), []string{"node-1/host/ssd0"}))
+				check.Must(s.t, err)
+				check.Must(s.t, hold.Devices(s.t.Context(), []string{"node-1/host/ssd0"}))
 				return s.whileHeld(hold, c, meanwhile)
 			},
 			"is long on its way": func(s *site, meanwhile func()) answer {
@@ -143,7 +144,7 @@ func TestClaimIsReadAgain(t *testing.T) {
 				inBubble(t, func(t *testing.T, s *site) {
 					got := prepare(s, func() { tt.meanwhile(s.place) })
 					if tt.check == nil {
-						must(t, got.err)
+						check.Must(t, got.err)
 						s.isWhole(got.record)
 						return
 					}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // answer is what a call of kubelet's was answered with.
@@ -97,7 +98,7 @@ func TestPending(t *testing.T) {
 		joined := s.asking(slow)
 		g.open()
 		got := receive(t, joined)
-		must(t, got.err)
+		check.Must(t, got.err)
 		s.isWhole(got.record)
 		s.inPhase("u1", record.Prepared)
 		if len(g.at) > 0 {
@@ -178,7 +179,7 @@ func TestJoinedWorkFails(t *testing.T) {
 			t.Errorf("the first call: error %v, want the step's", got.err)
 		}
 		got := receive(t, second)
-		must(t, got.err)
+		check.Must(t, got.err)
 		s.isWhole(got.record)
 	})
 }
@@ -194,7 +195,7 @@ func TestJoinWantsItsOwnAllocation(t *testing.T) {
 		g.open()
 		receive(t, first)
 		got := receive(t, second)
-		must(t, got.err)
+		check.Must(t, got.err)
 		if got.record.Devices[0].Name != "ssd1" {
 			t.Errorf("answered with %+v", got.record.Devices)
 		}
@@ -211,7 +212,7 @@ func TestUnprepareWins(t *testing.T) {
 		back := s.unpreparing("u1")
 		s.at(g, "undo") // the step's context ended, and the rollback begins
 		g.open()
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		if got := receive(t, preparing); !errors.Is(got.err, ErrOvertaken) {
 			t.Errorf("the Prepare was answered with %+v, %v: want that it was overtaken", got.record, got.err)
 		}
@@ -243,7 +244,7 @@ func TestUnprepareWinsOverDeafStep(t *testing.T) {
 		back := s.unpreparing("u1")
 		synctest.Wait()
 		close(deaf)
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		if got := receive(t, preparing); !errors.Is(got.err, ErrOvertaken) {
 			t.Errorf("the Prepare was answered with %+v, %v: want that it was overtaken", got.record, got.err)
 		}
@@ -268,9 +269,9 @@ func TestPrepareWaitsForUnprepare(t *testing.T) {
 		s.pending(err, "is being unprepared", "undoes step host.scratch")
 		next := s.asking(c)
 		g.open()
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		got := receive(t, next)
-		must(t, got.err)
+		check.Must(t, got.err)
 		s.isWhole(got.record)
 		if there(data) {
 			t.Error("the next pod finds the last one's data")
@@ -289,7 +290,7 @@ func TestUnprepareIsPending(t *testing.T) {
 		again := s.unpreparing("u1")
 		s.at(g, "undo")
 		g.open()
-		must(t, receive(t, again).err)
+		check.Must(t, receive(t, again).err)
 		s.records()
 		if len(g.at) > 0 {
 			t.Error("undone twice")
@@ -311,8 +312,8 @@ func TestLaterUnprepareCounts(t *testing.T) {
 		second := s.unpreparing("u1")
 		synctest.Wait()
 		g.open()
-		must(t, receive(t, first).err)
-		must(t, receive(t, second).err)
+		check.Must(t, receive(t, first).err)
+		check.Must(t, receive(t, second).err)
 		receive(t, between) // may have been first
 		s.records()
 		s.heldBy("", aDisk("ssd0"))
@@ -335,7 +336,7 @@ func TestDeviceIsWaitedFor(t *testing.T) {
 		}
 		s.records("u1")
 		g.open()
-		must(t, receive(t, first).err)
+		check.Must(t, receive(t, first).err)
 		if got := receive(t, s.asking(allocated("u2", aDisk("ssd0")))); !isInUse(got.err) {
 			t.Errorf("error %v, want that the device is in use", got.err)
 		}
@@ -435,7 +436,7 @@ func TestStopCutsOffRollback(t *testing.T) {
 		}
 		receive(t, answers)
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		next.tidy()
 		next.records()
 	})

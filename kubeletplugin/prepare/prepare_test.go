@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // sameRecord compares what records say, not how much of a file was read for them.
@@ -57,11 +58,11 @@ func TestPlainClaimWritesNoSpec(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0")))
 	before, err := os.ReadDir(s.cdiDir())
-	must(t, err)
+	check.Must(t, err)
 	s.unprepare("u1")
 	s.prepare(allocated("u2", aGPU("gpu0")))
 	after, err := os.ReadDir(s.cdiDir())
-	must(t, err)
+	check.Must(t, err)
 	name := func(e os.DirEntry) string { return e.Name() }
 	if len(before) != 2 || !slices.EqualFunc(before, after, func(a, b os.DirEntry) bool { return name(a) == name(b) }) {
 		t.Errorf("files %v, then %v", before, after)
@@ -76,7 +77,7 @@ func TestAnswerFollowsTheDevice(t *testing.T) {
 	first := s.prepare(c)
 	data := s.write("ssd0")
 	s.setMachine(machine{gpu("gpu0", 7), ssd("ssd0")})
-	must(t, os.RemoveAll(s.statePath("owners")))
+	check.Must(t, os.RemoveAll(s.statePath("owners")))
 	second := s.prepare(c)
 	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
 	if second.Devices[0].Edits.Nodes[0].Minor != 7 || second.Devices[0].CDIDevice == first.Devices[0].CDIDevice {
@@ -124,7 +125,7 @@ func TestDeviceLeavesForGood(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
 	s.setMachine(machine{})
-	must(t, os.RemoveAll(s.disk("ssd0")))
+	check.Must(t, os.RemoveAll(s.disk("ssd0")))
 	s.unprepare("u1")
 	s.records()
 	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
@@ -151,7 +152,7 @@ func TestReboot(t *testing.T) {
 	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
 	before := s.prepare(c)
 	data := s.write("ssd0")
-	must(t, os.Chmod(s.disk("ssd0"), 0o700))
+	check.Must(t, os.Chmod(s.disk("ssd0"), 0o700))
 	s.setMachine(machine{gpu("gpu0", 9), ssd("ssd0")})
 	s = s.reboot()
 	after := s.prepare(c)
@@ -338,7 +339,7 @@ func TestHolds(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			a, err := claim.Resolve(claim.Input{Claim: allocated("u1", tt.results...), Driver: v1alpha1.DriverName, Node: testNode})
-			must(t, err)
+			check.Must(t, err)
 			if got := matchesAllocation(r, a); got != tt.want {
 				t.Errorf("holds: %v, want %v", got, tt.want)
 			}
@@ -353,7 +354,7 @@ func TestSpecsWiped(t *testing.T) {
 	s := newSite(t)
 	c := ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0")
 	first := s.prepare(c)
-	must(t, os.RemoveAll(s.cdiDir()))
+	check.Must(t, os.RemoveAll(s.cdiDir()))
 	if diff := cmp.Diff(first, s.prepare(c), sameRecord()); diff != "" {
 		t.Errorf("answer (-first +second):\n%s", diff)
 	}
@@ -368,13 +369,13 @@ func TestSpecOfAnotherRelease(t *testing.T) {
 	const theirs = "fettle.dev/common=xother"
 	r := s.load("u1")
 	r.Devices[0].CDIDevice = theirs
-	must(t, s.Store.Create(r))
+	check.Must(t, s.Store.Create(r))
 	file := filepath.Join(s.cdiDir(), "fettle.dev-common-xother.json")
-	must(t, os.WriteFile(file, []byte("{}"), 0o600))
+	check.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
 	if r := s.prepare(c); r.Devices[0].CDIDevice != theirs {
 		t.Errorf("answered %s, want what the claim was promised", r.Devices[0].CDIDevice)
 	}
-	must(t, os.Remove(file))
+	check.Must(t, os.Remove(file))
 	if r := s.prepare(c); r.Devices[0].CDIDevice != theirs {
 		t.Errorf("answered %s, want what the claim was promised", r.Devices[0].CDIDevice)
 	}
@@ -404,7 +405,7 @@ func TestLostSecret(t *testing.T) {
 	if !there(data) {
 		t.Error("the claim's data is gone")
 	}
-	must(t, os.RemoveAll(s.cdiDir()))
+	check.Must(t, os.RemoveAll(s.cdiDir()))
 	s.tidy()
 	s.isWhole(first)
 	s.reported("SpecRestored u1")
@@ -445,10 +446,10 @@ func TestFailureRollsBack(t *testing.T) {
 		"first step":  func(s *site) { s.failing("apply", "ssd0") },
 		"second step": func(s *site) { s.failing("apply", "ssd1") },
 		"spec": func(s *site) {
-			must(s.t, os.RemoveAll(s.cdiDir()))
-			must(s.t, os.WriteFile(s.cdiDir(), nil, 0o600))
+			check.Must(s.t, os.RemoveAll(s.cdiDir()))
+			check.Must(s.t, os.WriteFile(s.cdiDir(), nil, 0o600))
 		},
-		"a directory is gone": func(s *site) { must(s.t, os.Remove(s.disk("ssd1"))) },
+		"a directory is gone": func(s *site) { check.Must(s.t, os.Remove(s.disk("ssd1"))) },
 	}
 	for name, sabotage := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -631,15 +632,15 @@ func TestDirectoryLifecycle(t *testing.T) {
 	}
 	// As a plugin leaves it that was killed, or had too much to delete at once.
 	dir, err := hostdir.Open(s.disk("ssd0"))
-	must(t, err)
+	check.Must(t, err)
 	defer dir.Close()
 	s.write("ssd0")
-	must(t, dir.SetAside("u1"))
+	check.Must(t, dir.SetAside("u1"))
 	if _, err := s.ask(second); !errors.Is(err, hostdir.ErrDirty) {
 		t.Fatalf("error %v, want ErrDirty", err)
 	}
 	s.records()
-	must(t, dir.Purge(t.Context()))
+	check.Must(t, dir.Purge(t.Context()))
 	s.prepare(second)
 	entries, err := os.ReadDir(s.disk("ssd0"))
 	if err != nil || len(entries) > 0 {
@@ -653,8 +654,8 @@ func TestPrepareMakesGood(t *testing.T) {
 	s := newSite(t)
 	c := allocated("u1", aDisk("ssd0"))
 	s.prepare(c)
-	must(t, os.RemoveAll(s.statePath("owners")))
-	must(t, os.Chmod(s.disk("ssd0"), 0o700))
+	check.Must(t, os.RemoveAll(s.statePath("owners")))
+	check.Must(t, os.Chmod(s.disk("ssd0"), 0o700))
 	s.prepare(c)
 	s.heldBy("u1", aDisk("ssd0"))
 	if info, err := os.Stat(s.disk("ssd0")); err != nil || info.Mode().Perm() != 0o700 {
@@ -687,7 +688,7 @@ func TestRefusedClaimLeavesNothing(t *testing.T) {
 func TestPrepareHonoursDeadline(t *testing.T) {
 	s := newSite(t)
 	hold, err := s.Store.LockAll(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	defer hold.Release()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

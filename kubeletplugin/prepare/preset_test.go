@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // nowhere is a request that no claim has.
@@ -81,7 +82,7 @@ func (p *place) setPreset(request, value string) {
 func (p *place) commonSpecs() (files []string) {
 	p.t.Helper()
 	all, err := filepath.Glob(filepath.Join(p.cdiDir(), strings.ReplaceAll(cdi.CommonKind, "/", "-")+"-*"))
-	must(p.t, err)
+	check.Must(p.t, err)
 	return all
 }
 
@@ -106,7 +107,7 @@ func TestPresetDecidedOnce(t *testing.T) {
 	}
 	s.setPreset("gpu0", "second")
 	for _, again := range []func(){
-		func() {}, func() { s = s.restart() }, func() { must(t, os.RemoveAll(s.cdiDir())) }, func() { s.decisions.give = nil },
+		func() {}, func() { s = s.restart() }, func() { check.Must(t, os.RemoveAll(s.cdiDir())) }, func() { s.decisions.give = nil },
 	} {
 		again()
 		s.tidy()
@@ -211,7 +212,7 @@ func TestPresetOwn(t *testing.T) {
 		t.Fatalf("steps %v for device %+v with %+v", r.Steps, r.Devices[0], preset)
 	}
 	s = s.restart().effectsOf(l)
-	must(t, os.RemoveAll(s.cdiDir()))
+	check.Must(t, os.RemoveAll(s.cdiDir()))
 	if diff := cmp.Diff(r.Devices, s.prepare(c).Devices); diff != "" {
 		t.Errorf("asked again (-first +then):\n%s", diff)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // verdicts are what an engine told of devices that nobody may use, in order: "quarantine u1 gpu0 ssd0: injected", "clear u1 gpu0 ssd0".
@@ -94,7 +95,7 @@ func TestUndoFailsIntoQuarantine(t *testing.T) {
 		"recovery": func(s *site) (*site, *verdicts, func()) {
 			s.cutOff("u1")
 			next := s.newEngine()
-			must(s.t, next.Index(s.t.Context()))
+			check.Must(s.t, next.Index(s.t.Context()))
 			v, repair := next.listen(), next.failing("undo", "ssd0")
 			next.tidy()
 			return next, v, repair
@@ -141,7 +142,7 @@ func TestRollbackFailsAfterItWasOvertaken(t *testing.T) {
 		v.are(t, "told when it failed", "quarantine u1 ssd0: injected")
 		s.at(g, "undo")
 		g.open()
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		v.are(t, "told when it was undone", "clear u1 ssd0")
 	})
 }
@@ -176,14 +177,14 @@ func TestQuarantineIsForFailures(t *testing.T) {
 		"recovery, by an Unprepare": {want: []string{"clear u1 gpu0 ssd0"}, cutOff: func(t *testing.T, s *site) *verdicts {
 			s.cutOff("u1")
 			next := s.newEngine()
-			must(t, next.Index(t.Context()))
+			check.Must(t, next.Index(t.Context()))
 			v, g := next.listen(), next.guard("ssd0")
 			next.pass(t.Context(), nil)
 			next.at(g, "undo")
 			back := next.unpreparing("u1")
 			next.at(g, "undo")
 			g.open()
-			must(t, receive(t, back).err)
+			check.Must(t, receive(t, back).err)
 			return v
 		}},
 		"another allocation, by an Unprepare": {want: []string{"clear u1 ssd0"}, cutOff: func(t *testing.T, s *site) *verdicts {
@@ -194,7 +195,7 @@ func TestQuarantineIsForFailures(t *testing.T) {
 			back := s.unpreparing("u1")
 			s.at(g, "undo")
 			g.open()
-			must(t, receive(t, back).err)
+			check.Must(t, receive(t, back).err)
 			receive(t, asked)
 			return v
 		}},
@@ -236,7 +237,7 @@ func TestHangingUndoIsQuarantined(t *testing.T) {
 		"recovery": {"is being recovered", func(t *testing.T, s *site) (*site, *verdicts, *gate) {
 			s.cutOff("u1")
 			next := s.newEngine()
-			must(t, next.Index(t.Context()))
+			check.Must(t, next.Index(t.Context()))
 			v, g := next.listen(), next.guard("ssd0")
 			next.pass(t.Context(), nil)
 			next.at(g, "undo")
@@ -335,12 +336,12 @@ func TestClearOutlivesTheProcess(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aDisk("ssd0")))
 	r := s.load("u1")
-	must(t, s.Store.Advance(r, record.Change{Phase: record.Releasing}))
-	must(t, s.Store.Advance(r, record.Change{Step: 0, State: step.Undone}))
+	check.Must(t, s.Store.Advance(r, record.Change{Phase: record.Releasing}))
+	check.Must(t, s.Store.Advance(r, record.Change{Step: 0, State: step.Undone}))
 	s.Stop()
 	s = s.newEngine()
 	v, d := s.listen(), s.diary()
-	must(t, s.Index(t.Context()))
+	check.Must(t, s.Index(t.Context()))
 	v.are(t, "told", "clear u1 ssd0")
 	s.tidy()
 	if lines := d.take(); len(lines) > 0 {

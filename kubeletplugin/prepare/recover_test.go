@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // cutOff leaves a claim of a GPU and a disk halfway, as a process does that ends while the disk is lent.
@@ -38,11 +39,11 @@ func TestFirstRound(t *testing.T) {
 		prepared := allocated("whole", aGPU("gpu1"))
 		first := s.prepare(prepared)
 		s.cutOff("half")
-		must(t, os.RemoveAll(s.cdiDir()))
-		must(t, os.Chmod(s.disk("ssd1"), 0o755))
+		check.Must(t, os.RemoveAll(s.cdiDir()))
+		check.Must(t, os.Chmod(s.disk("ssd1"), 0o755))
 
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		d := next.diary()
 		expected := next.tidy()
 		if diff := cmp.Diff([]string{"undo ssd0"}, d.take()); diff != "" {
@@ -89,7 +90,7 @@ func TestHalfwayIsResumed(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		next.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
 		if got := next.Recovering(); len(got) > 0 {
 			t.Errorf("recovers %v although kubelet was told that they are prepared", got)
@@ -167,7 +168,7 @@ func TestHalfwayIsUnprepared(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		next.unprepare("u1")
 		next.records()
 		if got := next.Recovering(); len(got) > 0 {
@@ -183,7 +184,7 @@ func TestUndoFailsInRecovery(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		repair := next.failing("undo", "ssd0")
 		for range 2 {
 			next.tidy()
@@ -236,7 +237,7 @@ func TestStuckRecoveryHoldsUpNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
 		freed := make(chan struct{}, 100)
 		next.pass(t.Context(), func() { freed <- struct{}{} })
@@ -267,7 +268,7 @@ func TestRoundsAndCalls(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
 		next.pass(t.Context(), nil)
 		next.at(g, "undo")
@@ -275,7 +276,7 @@ func TestRoundsAndCalls(t *testing.T) {
 		synctest.Wait()
 		g.open()
 		got := receive(t, asked)
-		must(t, got.err)
+		check.Must(t, got.err)
 		next.isWhole(got.record)
 	})
 }
@@ -285,14 +286,14 @@ func TestUnprepareDuringRecovery(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		s.cutOff("u1")
 		next := s.newEngine()
-		must(t, next.Index(t.Context()))
+		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
 		next.pass(t.Context(), nil)
 		next.at(g, "undo")
 		back := next.unpreparing("u1")
 		synctest.Wait()
 		g.open()
-		must(t, receive(t, back).err)
+		check.Must(t, receive(t, back).err)
 		next.wg.Wait()
 		next.records()
 		if got := next.Recovering(); len(got) > 0 {
@@ -321,12 +322,12 @@ func TestRecoveryLooksAgain(t *testing.T) {
 func TestIndexSweeps(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aGPU("gpu0")))
-	must(t, os.RemoveAll(s.statePath("owners")))
-	must(t, os.MkdirAll(s.statePath("owners", "node-1_gpu_gpu1"), 0o700))
+	check.Must(t, os.RemoveAll(s.statePath("owners")))
+	check.Must(t, os.MkdirAll(s.statePath("owners", "node-1_gpu_gpu1"), 0o700))
 	link := s.statePath("owners", "node-1_gpu_gpu1", "u0")
-	must(t, os.Symlink("whole", link))
+	check.Must(t, os.Symlink("whole", link))
 	temporary := s.statePath("claims", ".tmp-u0.json-01234567")
-	must(t, os.WriteFile(temporary, []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(temporary, []byte("{"), 0o600))
 	s = s.restart()
 	s.heldBy("u1", aGPU("gpu0"))
 	for _, path := range []string{link, temporary} {
@@ -343,7 +344,7 @@ func (p *place) recordFile(uid string) string { return p.statePath("claims", uid
 // damage makes a claim's record unreadable, as a bad block does.
 func (p *place) damage(uid string) {
 	p.t.Helper()
-	must(p.t, os.WriteFile(p.recordFile(uid), []byte("{\"format\":2,\"reader\":2,\"length\":3,\"crc32c\":\"00000000\"}\nabc\n"), 0o600))
+	check.Must(p.t, os.WriteFile(p.recordFile(uid), []byte("{\"format\":2,\"reader\":2,\"length\":3,\"crc32c\":\"00000000\"}\nabc\n"), 0o600))
 }
 
 // TestDamagedRecord: a record that cannot be read is set aside and hurts its claim only. No other claim gets its devices, the claim
@@ -508,15 +509,15 @@ func TestDamagedRecordWaitsForItsDevices(t *testing.T) {
 				data := s.write("ssd0")
 				s.damage("u1")
 				hold, err := s.Store.LockClaim(t.Context(), "another")
-				must(t, err)
-				must(t, hold.Devices(t.Context(), []string{"node-1/host/ssd0"}))
+				check.Must(t, err)
+				check.Must(t, hold.Devices(t.Context(), []string{"node-1/host/ssd0"}))
 				answers := begin(s)
 				synctest.Wait()
 				if !there(data) {
 					t.Error("emptied while somebody else has the device")
 				}
 				hold.Release()
-				must(t, receive(t, answers).err)
+				check.Must(t, receive(t, answers).err)
 				if there(data) {
 					t.Error("the data is still there")
 				}
@@ -551,7 +552,7 @@ func TestDamagedRecordOfDirtyDirectory(t *testing.T) {
 	s := newSite(t)
 	s.prepare(allocated("u1", aDisk("ssd0")))
 	data := s.write("ssd0")
-	must(t, os.Mkdir(filepath.Join(s.disk("ssd0"), ".fettle-trash-mine"), 0o700))
+	check.Must(t, os.Mkdir(filepath.Join(s.disk("ssd0"), ".fettle-trash-mine"), 0o700))
 	s.damage("u1")
 	s.unprepare("u1")
 	s.heldBy("", aDisk("ssd0"))
@@ -567,9 +568,9 @@ func TestForeignRecord(t *testing.T) {
 	s.prepare(theirs)
 	data := s.write("ssd0")
 	content, err := os.ReadFile(s.recordFile("theirs"))
-	must(t, err)
+	check.Must(t, err)
 	foreign := strings.Replace(string(content), `"format":2,"reader":2`, `"format":9,"reader":9`, 1)
-	must(t, os.WriteFile(s.recordFile("theirs"), []byte(foreign), 0o600))
+	check.Must(t, os.WriteFile(s.recordFile("theirs"), []byte(foreign), 0o600))
 	s = s.restart()
 	s.reported("RecordForeign theirs")
 	s.setMachine(machine{gpu("gpu0", 6), gpu("gpu1", 1), ssd("ssd0"), ssd("ssd1")})

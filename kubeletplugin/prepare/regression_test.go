@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // What went wrong in drivers of the same sort, each with the test that it does not go wrong here.
@@ -28,19 +29,19 @@ import (
 func (s *site) rewriteRecord(uid string, change func(head, body map[string]any)) {
 	s.t.Helper()
 	data, err := os.ReadFile(s.recordFile(uid))
-	must(s.t, err)
+	check.Must(s.t, err)
 	lines := strings.SplitN(string(data), "\n", 3)
 	var head, body map[string]any
-	must(s.t, json.Unmarshal([]byte(lines[0]), &head))
-	must(s.t, json.Unmarshal([]byte(lines[1]), &body))
+	check.Must(s.t, json.Unmarshal([]byte(lines[0]), &head))
+	check.Must(s.t, json.Unmarshal([]byte(lines[1]), &body))
 	change(head, body)
 	newBody, err := json.Marshal(body)
-	must(s.t, err)
+	check.Must(s.t, err)
 	head["length"] = len(newBody)
 	head["crc32c"] = fmt.Sprintf("%08x", crc32.Checksum(newBody, crc32.MakeTable(crc32.Castagnoli)))
 	newHead, err := json.Marshal(head)
-	must(s.t, err)
-	must(s.t, os.WriteFile(s.recordFile(uid), []byte(string(newHead)+"\n"+string(newBody)+"\n"+lines[2]), 0o600))
+	check.Must(s.t, err)
+	check.Must(s.t, os.WriteFile(s.recordFile(uid), []byte(string(newHead)+"\n"+string(newBody)+"\n"+lines[2]), 0o600))
 }
 
 // TestChecksumOutlivesNewFields. Seen: after an upgrade or a downgrade the stored state counted as corrupt and the plugin did not start
@@ -87,7 +88,7 @@ func TestRebootRewritesSpecs(t *testing.T) {
 func TestWipedSpecsComeBack(t *testing.T) {
 	s := newSite(t)
 	r := s.prepare(allocated("u1", aGPU("gpu0")))
-	must(t, os.RemoveAll(s.cdiDir()))
+	check.Must(t, os.RemoveAll(s.cdiDir()))
 	s.tidy()
 	s.isWhole(r)
 }
@@ -101,7 +102,7 @@ func TestLostClaimsAreCollected(t *testing.T) {
 		s.prepare(allocated("prepared", aGPU("gpu1")))
 		s.cutOff("half")
 		s = s.newEngine()
-		must(t, s.Index(t.Context()))
+		check.Must(t, s.Index(t.Context()))
 		for _, uid := range []string{"old", "prepared", "half"} {
 			s.drop(allocated(uid))
 		}
@@ -125,7 +126,7 @@ func TestStalePrepareIsRefused(t *testing.T) {
 		synctest.Wait()
 		s.unprepare("u2")
 		g.open()
-		must(t, receive(t, holder).err)
+		check.Must(t, receive(t, holder).err)
 		if got := receive(t, late); !errors.Is(got.err, ErrOvertaken) && !isStale(got.err) {
 			t.Errorf("the late one was answered with %+v, %v", got.record, got.err)
 		}
@@ -161,7 +162,7 @@ func TestPreparedNeverGoesBack(t *testing.T) {
 	want := s.prepare(c)
 	data := s.write("ssd0")
 	before, err := os.ReadFile(s.recordFile("u1"))
-	must(t, err)
+	check.Must(t, err)
 
 	kind := s.kinds["host.scratch"]
 	broken := kind
@@ -188,7 +189,7 @@ func TestPreparedNeverGoesBack(t *testing.T) {
 // gave them the state of a fresh machine, not the one of before.
 func TestPartialPrepareIsUndone(t *testing.T) {
 	s := newSite(t)
-	must(t, os.Chmod(s.disk("ssd0"), 0o750)) // as the admin left it
+	check.Must(t, os.Chmod(s.disk("ssd0"), 0o750)) // as the admin left it
 	d := s.diary()
 	s.failing("apply", "ssd1")
 	kind := s.kinds["host.scratch"]
@@ -253,10 +254,10 @@ func TestNoHardware(t *testing.T) {
 			c := allocated("u1", aGPU("gpu0"))
 			found := s.seen()
 			s.setMachine(m)
-			must(t, s.Index(t.Context()))
+			check.Must(t, s.Index(t.Context()))
 			s.tidy()
 			s.collect(t.Context())
-			must(t, s.SweepSpecs(t.Context()))
+			check.Must(t, s.SweepSpecs(t.Context()))
 			if _, err := s.ask(c); err == nil {
 				t.Error("prepared a device that is not there")
 			}
@@ -291,7 +292,7 @@ func TestCDINamesAreNotReused(t *testing.T) {
 		r := s.prepare(ofClaim(allocated(uid, aGPU("gpu0"), aDisk("ssd0")), []string{atScratch, atData}[round/2], "ssd0"))
 		for _, d := range r.Devices {
 			edits, err := json.Marshal(d.Edits)
-			must(t, err)
+			check.Must(t, err)
 			if was, ok := means[d.CDIDevice]; ok && was != string(edits) {
 				t.Errorf("%s meant %s and now %s", d.CDIDevice, was, edits)
 			}
@@ -323,11 +324,11 @@ func TestUnknownStepIsKept(t *testing.T) {
 	for i := range r.Steps {
 		r.Steps[i].State = step.Intended
 	}
-	must(t, s.Store.Create(r))
+	check.Must(t, s.Store.Create(r))
 	for i := range r.Steps {
-		must(t, s.Store.Advance(r, record.Change{Step: i, State: step.Done}))
+		check.Must(t, s.Store.Advance(r, record.Change{Step: i, State: step.Done}))
 	}
-	must(t, s.Store.Advance(r, record.Change{Phase: record.Prepared}))
+	check.Must(t, s.Store.Advance(r, record.Change{Phase: record.Prepared}))
 	s = s.restart()
 	s.reported()
 	_, err := s.Unprepare(t.Context(), "u1", s.now())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -113,7 +114,7 @@ func TestNextWaitsForTheRest(t *testing.T) {
 				}
 				goOn()
 				got := receive(t, asked)
-				must(t, got.err)
+				check.Must(t, got.err)
 				s.isWhole(got.record)
 				s.records(tt.next)
 				s.heldBy(tt.next, tt.devices...)
@@ -201,7 +202,7 @@ func TestNoPromiseOnAFullDisk(t *testing.T) {
 	s.files.Set(fault.Full(1))
 	_, err := s.Unprepare(t.Context(), "u1", s.now())
 	s.files.Set()
-	must(t, err)
+	check.Must(t, err)
 	s.heldBy("", aDisk("ssd0"))
 	goOn()
 	s.wg.Wait()
@@ -212,7 +213,7 @@ func TestNoPromiseOnAFullDisk(t *testing.T) {
 func (s *site) left(uid string, results ...apiResult) {
 	s.t.Helper()
 	s.prepare(allocated(uid, results...))
-	must(s.t, s.Store.Advance(s.load(uid), record.Change{Phase: record.Releasing}))
+	check.Must(s.t, s.Store.Advance(s.load(uid), record.Change{Phase: record.Releasing}))
 	s.heldBy("", results...)
 	s.reasons()
 }

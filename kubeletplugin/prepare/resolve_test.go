@@ -9,6 +9,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const forTeamA = `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","policy":{"allowedNamespaces":["team-a"]}}`
@@ -95,7 +96,7 @@ func TestReleasedMeanwhile(t *testing.T) {
 	c := ofClass(allocated("u1", aDisk("ssd0")), forTeamA)
 	s.prepare(c)
 	allocation, recorded, err := s.Engine.resolve(t.Context(), c)
-	must(t, err)
+	check.Must(t, err)
 	if !recorded {
 		t.Fatal("the record was not believed")
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -105,7 +106,7 @@ func (g *rig) process(p *place) *site {
 	p.t.Helper()
 	s := p.newEngine()
 	contents := region.OpenContents(p.files.FS(disk.OS{}), s.statePath("regions"))
-	must(p.t, contents.Make())
+	check.Must(p.t, contents.Make())
 	own := region.New(region.Config{
 		Find: func(name string) (*fpga.Region, error) {
 			dev, _ := p.seen().Find(device.KindFPGA, name)
@@ -182,7 +183,7 @@ func (g *rig) next() {
 	g.t.Helper()
 	g.Stop()
 	g.site = g.process(g.place)
-	must(g.t, g.Index(g.t.Context()))
+	check.Must(g.t, g.Index(g.t.Context()))
 }
 
 func aRegion(name string) apiResult { return result(name, device.KindFPGA, name) }
@@ -230,7 +231,7 @@ func onPort(card int, words ...string) (out []string) {
 func (g *rig) content(name string) region.Content {
 	g.t.Helper()
 	c, err := region.OpenContents(disk.OS{}, g.statePath("regions")).Read(name)
-	must(g.t, err)
+	check.Must(g.t, err)
 	return c
 }
 
@@ -411,9 +412,9 @@ func TestChildOfRig(t *testing.T) {
 		t.Skip("runs as the child of other tests only")
 	}
 	var j rigJob
-	must(t, json.Unmarshal(plan.Data, &j))
+	check.Must(t, json.Unmarshal(plan.Data, &j))
 	_, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	g := &rig{Sim: &fpgasim.Sim{Root: j.Root, Machine: j.Machine}, files: map[string][]byte{}, wants: map[string]string{}}
 	p := newPlace(t)
 	p.dir = j.Dir
@@ -492,7 +493,7 @@ func (g *rig) settles(again bool) {
 func (g *rig) killed(uid types.UID) <-chan struct{} {
 	g.t.Helper()
 	data, err := json.Marshal(rigJob{Root: g.Root, Dir: g.dir, Machine: g.Machine, UID: uid})
-	must(g.t, err)
+	check.Must(g.t, err)
 	g.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 	ctx, kill := context.WithCancel(g.t.Context())
 	begun, ended := g.programmings(), make(chan struct{})

@@ -17,28 +17,29 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // publish writes the specs of all devices, as the plugin does before it publishes them.
 func (s *site) publish() {
 	s.t.Helper()
 	for _, d := range s.seen().All() {
-		must(s.t, s.Specs.Ensure(standing(s.t, d)))
-		must(s.t, s.Specs.Ensure(shown(s.t, d)))
+		check.Must(s.t, s.Specs.Ensure(standing(s.t, d)))
+		check.Must(s.t, s.Specs.Ensure(shown(s.t, d)))
 	}
 }
 
 func shown(t *testing.T, d device.Device) cdi.Spec {
 	t.Helper()
 	spec, err := cdi.Shown(string(d.Kind), d.Name)
-	must(t, err)
+	check.Must(t, err)
 	return spec
 }
 
 func standing(t *testing.T, d device.Device) cdi.Spec {
 	t.Helper()
 	spec, err := names().Common(d.Edits)
-	must(t, err)
+	check.Must(t, err)
 	return spec
 }
 
@@ -64,29 +65,29 @@ func TestSweep(t *testing.T) {
 	s.prepare(allocated("u1", aGPU("gpu0"), asAdmin(aGPU("gpu1"))))
 	strangers := []string{"vendor.example.com-gpu.json", ".tmp-vendor.example.com-gpu.json", "fettle.dev-notes.txt"}
 	for _, name := range append(strangers, "fettle.dev-common-xold.json", "fettle.dev-claim-gone.json", "fettle-shown-gpu-gone.json") {
-		must(t, os.WriteFile(filepath.Join(s.cdiDir(), name), []byte("{}"), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(s.cdiDir(), name), []byte("{}"), 0o600))
 	}
 	kept = append(kept, strangers...)
 	own := filepath.Base(s.ownSpecPath("u1"))
 
-	must(t, s.SweepSpecs(t.Context()))
+	check.Must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(append(kept, gpu0, gpu1, shown0, shown1, own)...)
 
 	// Somebody works on a claim that has no record yet, or no more.
 	const busy = "fettle.dev-claim-busy.json"
-	must(t, os.WriteFile(filepath.Join(s.cdiDir(), busy), []byte("{}"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(s.cdiDir(), busy), []byte("{}"), 0o600))
 	hold, err := s.Store.LockClaim(t.Context(), "busy")
-	must(t, err)
-	must(t, s.SweepSpecs(t.Context()))
+	check.Must(t, err)
+	check.Must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(append(kept, gpu0, gpu1, shown0, shown1, own, busy)...)
 	hold.Release()
 
 	// Both GPUs leave. What the claim was promised stays until the end of the claim.
 	s.setMachine(machine{ssd("ssd0"), ssd("ssd1")})
-	must(t, s.SweepSpecs(t.Context()))
+	check.Must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(append(kept, gpu0, shown0, shown1, own)...)
 	s.unprepare("u1")
-	must(t, s.SweepSpecs(t.Context()))
+	check.Must(t, s.SweepSpecs(t.Context()))
 	s.specFiles(kept...)
 }
 
@@ -95,7 +96,7 @@ func TestSweepBeforeTheFirstLook(t *testing.T) {
 	s := newSite(t)
 	s.publish()
 	s.setMachine(nil)
-	must(t, s.SweepSpecs(t.Context()))
+	check.Must(t, s.SweepSpecs(t.Context()))
 	s.tidy()
 	if got := len(s.entries(s.cdiDir())); got != 8 {
 		t.Errorf("%d files, want 8", got)
@@ -123,12 +124,12 @@ func TestSweepDuringPrepare(t *testing.T) {
 		asked := s.asking(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 		s.at(g, "apply")
 		s.setMachine(machine{ssd("ssd0")})
-		must(t, s.neighbour().SweepSpecs(t.Context()))
+		check.Must(t, s.neighbour().SweepSpecs(t.Context()))
 		g.open()
 		got := receive(t, asked)
-		must(t, got.err)
+		check.Must(t, got.err)
 		s.isWhole(got.record)
-		must(t, s.SweepSpecs(t.Context()))
+		check.Must(t, s.SweepSpecs(t.Context()))
 		s.isWhole(got.record)
 	})
 }
@@ -138,12 +139,12 @@ func TestWipedDirectory(t *testing.T) {
 	for name, wipe := range map[string]func(s *site){
 		"the files": func(s *site) {
 			for _, file := range s.entries(s.cdiDir()) {
-				must(s.t, os.Remove(filepath.Join(s.cdiDir(), file)))
+				check.Must(s.t, os.Remove(filepath.Join(s.cdiDir(), file)))
 			}
 		},
-		"the directory":   func(s *site) { must(s.t, os.RemoveAll(s.cdiDir())) },
-		"the own file":    func(s *site) { must(s.t, os.Remove(s.ownSpecPath("u1"))) },
-		"the truth of it": func(s *site) { must(s.t, os.Truncate(s.ownSpecPath("u1"), 0)) },
+		"the directory":   func(s *site) { check.Must(s.t, os.RemoveAll(s.cdiDir())) },
+		"the own file":    func(s *site) { check.Must(s.t, os.Remove(s.ownSpecPath("u1"))) },
+		"the truth of it": func(s *site) { check.Must(s.t, os.Truncate(s.ownSpecPath("u1"), 0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -182,7 +183,7 @@ func TestRunRestoresWithinSeconds(t *testing.T) {
 			close(ended)
 		}()
 		synctest.Wait()
-		must(t, os.RemoveAll(s.cdiDir()))
+		check.Must(t, os.RemoveAll(s.cdiDir()))
 		const seconds = 10 * time.Second
 		time.Sleep(seconds)
 		synctest.Wait()
@@ -190,7 +191,7 @@ func TestRunRestoresWithinSeconds(t *testing.T) {
 		s.reported("SpecRestored u1")
 		s.unprepare("u1")
 		s.setMachine(machine{})
-		must(t, os.RemoveAll(s.cdiDir()))
+		check.Must(t, os.RemoveAll(s.cdiDir()))
 		time.Sleep(seconds)
 		synctest.Wait()
 		s.reported()
@@ -232,7 +233,7 @@ func TestUnrestorable(t *testing.T) {
 	s.prepare(allocated("u1", aGPU("gpu0")))
 	r := s.load("u1")
 	r.Devices[0].CDIDevice = "fettle.dev/other=x"
-	must(t, s.Store.Create(r))
+	check.Must(t, s.Store.Create(r))
 	expected := s.tidy()
 	if len(s.reasons()) != 1 {
 		t.Error("nobody was told, or more than once")
@@ -248,7 +249,7 @@ func TestEffectLost(t *testing.T) {
 	s.prepare(allocated("u1", aDisk("ssd0")))
 	s.tidy()
 	s.reported()
-	must(t, os.Remove(s.disk("ssd0")))
+	check.Must(t, os.Remove(s.disk("ssd0")))
 	s.tidy()
 	s.reported("EffectLost u1")
 	s.inPhase("u1", "prepared")
@@ -325,9 +326,9 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	none := map[string]bool{} // as the directory was a moment before
 	s.checkPrepared(t.Context(), r, none, map[string]bool{})
 	s.reported()
-	must(t, os.RemoveAll(s.cdiDir()))
+	check.Must(t, os.RemoveAll(s.cdiDir()))
 	hold, err := s.Store.LockClaim(t.Context(), "u1")
-	must(t, err)
+	check.Must(t, err)
 	expected := s.tidy()
 	hold.Release()
 	s.reported()
@@ -363,7 +364,7 @@ func TestWithdrawIsNotLate(t *testing.T) {
 	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
 	r := s.prepare(c)
 	there, err := s.Specs.Files()
-	must(t, err)
+	check.Must(t, err)
 	s.checkPrepared(t.Context(), old, there, map[string]bool{})
 	s.isWhole(r)
 	s.reported()

@@ -14,6 +14,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var errInjected = errors.New("injected")
@@ -134,7 +135,7 @@ func (p *place) ownSpec(uid string) specs.Spec {
 	if errors.Is(err, os.ErrNotExist) {
 		return spec
 	}
-	must(p.t, err)
-	must(p.t, json.Unmarshal(data, &spec))
+	check.Must(p.t, err)
+	check.Must(p.t, json.Unmarshal(data, &spec))
 	return spec
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // inTeam moves a claim to a namespace.
@@ -49,7 +50,7 @@ func TestTenantsMeet(t *testing.T) {
 			second := inTeam(tc.namespace, ruled(allocated("u2", aChip("r1")), tc.second))
 			_, err := s.ask(second)
 			if tc.apart == "" {
-				must(t, err)
+				check.Must(t, err)
 				s.heldBy("u2", aChip("r1"))
 				return
 			}
@@ -83,10 +84,10 @@ func TestTenantOfItself(t *testing.T) {
 	whole := ruled(allocated("u1", aChip("r0"), aChip("r1")), v1alpha1.CoTenancyExclusive)
 	s.prepare(whole)
 	s.prepare(whole)
-	must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
 	s.prepare(whole) // anew, although nobody can read any more whose its other region is
 	_, err := s.ask(inTeam("team-b", ruled(allocated("look", asAdmin(aChip("r1"))), v1alpha1.CoTenancyExclusive)))
-	must(t, err)
+	check.Must(t, err)
 	s.unprepare("u1")
 	s.prepare(inTeam("team-c", ruled(allocated("u2", aChip("r0")), v1alpha1.CoTenancyExclusive)))
 	s.prepare(inTeam("team-d", allocated("u3", aGPU("gpu0"))))
@@ -101,8 +102,8 @@ func TestTenantOfUnknownRule(t *testing.T) {
 		Namespace: "team-a", Name: "old", UID: "u1", BootID: s.BootID, Phase: record.Prepared,
 		Devices: []record.Device{{Request: "r0", Pool: testNode + "/fpga", Name: "r0"}},
 	}
-	must(t, s.Store.Create(old))
-	must(t, s.Store.Acquire(old))
+	check.Must(t, s.Store.Create(old))
+	check.Must(t, s.Store.Acquire(old))
 	shared := ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancyShared)
 	refused := func(who string) {
 		t.Helper()
@@ -112,7 +113,7 @@ func TestTenantOfUnknownRule(t *testing.T) {
 		}
 	}
 	refused("team-a/old")
-	must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(s.statePath("claims", "u1.json"), []byte("{"), 0o600))
 	refused("with UID u1")
 }
 
@@ -125,8 +126,8 @@ func TestTenantsAtOnce(t *testing.T) {
 		first := ruled(allocated("u1", aChip("r0")), v1alpha1.CoTenancySameNamespace)
 		second := inTeam("team-b", ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancySameNamespace))
 		hold, err := s.Store.LockClaim(t.Context(), "u0")
-		must(t, err)
-		must(t, hold.Devices(t.Context(), []string{"card/card-a"}))
+		check.Must(t, err)
+		check.Must(t, hold.Devices(t.Context(), []string{"card/card-a"}))
 		one, two := s.asking(first), other.asking(second)
 		synctest.Wait()
 		if len(one)+len(two) > 0 {

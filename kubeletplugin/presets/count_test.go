@@ -12,7 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
-	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // claimWith is the record of a claim whose requests have something from presets, one list a request.
@@ -29,7 +29,7 @@ func claimWith(t *testing.T, uid string, requests ...[]preset.Origin) *record.Re
 	}
 	if len(decided) > 0 {
 		decision, err := json.Marshal(decided)
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		r.Decisions = map[string]json.RawMessage{"presets": decision}
 	}
 	return r

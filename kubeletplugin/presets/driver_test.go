@@ -19,8 +19,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
-	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // driverWorld is a node with a driver, whose list is made of what is there.
@@ -115,7 +115,7 @@ func TestVendorDriver(t *testing.T) {
 			}
 			w.library(tc.there, "550.1")
 			got, err := w.prepare()
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(driverEdits(tc.want, "550.1"), got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -133,7 +133,7 @@ func TestDriverAgain(t *testing.T) {
 	see := func(version string, asked int) {
 		t.Helper()
 		got, err := w.prepare()
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(driverEdits("", version), got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -143,15 +143,15 @@ func TestDriverAgain(t *testing.T) {
 	}
 	see("550.1", 1)
 	see("550.1", 1)
-	nodefixture.Must(t, os.WriteFile(old+".new", elffile.File{Soname: "libcuda.so.1"}.Bytes(), 0o600))
-	nodefixture.Must(t, os.Rename(old+".new", old))
+	check.Must(t, os.WriteFile(old+".new", elffile.File{Soname: "libcuda.so.1"}.Bytes(), 0o600))
+	check.Must(t, os.Rename(old+".new", old))
 	see("550.1", 2)
 	before, err := os.Stat(old)
-	nodefixture.Must(t, err)
-	nodefixture.Must(t, os.WriteFile(old, elffile.File{Soname: "libcuda.so.2"}.Bytes(), 0o600)) // of the same size, and then of the same time
-	nodefixture.Must(t, os.Chtimes(old, before.ModTime(), before.ModTime()))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(old, elffile.File{Soname: "libcuda.so.2"}.Bytes(), 0o600)) // of the same size, and then of the same time
+	check.Must(t, os.Chtimes(old, before.ModTime(), before.ModTime()))
 	see("550.1", 3)
-	nodefixture.Must(t, os.Remove(old))
+	check.Must(t, os.Remove(old))
 	w.library("", "580.2")
 	see("580.2", 4)
 	see("580.2", 4)
@@ -166,9 +166,9 @@ func TestDriverAgain(t *testing.T) {
 	decision, err := json.Marshal(map[string]preset.Request{"main": {Request: "main", Drivers: []preset.Driver{{
 		PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}, From: preset.Origin{Name: "nvidia.fettle.dev"},
 	}}}})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	later, err := w.again(claimOfClass("u1"), decision)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(driverEdits("", "580.2"), later.Edits["main"].Shared); diff != "" || len(w.asked) != 6 {
 		t.Errorf("in a later boot, asked %d times (-want +got):\n%s", len(w.asked), diff)
 	}
@@ -181,7 +181,7 @@ func TestDriverUnsettled(t *testing.T) {
 	w.now = time.Now()
 	for range 2 {
 		_, err := w.prepare()
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 	}
 	if len(w.asked) != 2 {
 		t.Errorf("asked %d times, want 2", len(w.asked))
@@ -208,8 +208,8 @@ func TestNoDriver(t *testing.T) {
 		}, "", "a directory", "a directory"},
 		"link to a directory": {func(w *driverWorld) {
 			w.library("", "550.1")
-			nodefixture.Must(w.t, os.MkdirAll(filepath.Join(w.root, "tmp"), 0o755))
-			nodefixture.Must(w.t, os.Symlink("/usr", filepath.Join(w.root, "tmp/link")))
+			check.Must(w.t, os.MkdirAll(filepath.Join(w.root, "tmp"), 0o755))
+			check.Must(w.t, os.Symlink("/usr", filepath.Join(w.root, "tmp/link")))
 			w.extra = []nvml.DriverFile{{Path: "/tmp/link", ContainerPath: "/tmp/link"}}
 		}, "", "a directory", "a directory"},
 		"unseen": {func(w *driverWorld) { w.files.Directories = []string{"/usr"} }, "/run/driver", "hostDirectories", "hostDirectories"},
@@ -256,7 +256,7 @@ func TestDriverYields(t *testing.T) {
 		}}},
 		Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}}},
 	})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	want := driverEdits("", "550.1")
 	want.Env, want.Mounts = []string{"NVIDIA_VISIBLE_DEVICES=all"}, []container.Mount{mine}
 	if diff := cmp.Diff(want, made.Shared); diff != "" {
@@ -273,7 +273,7 @@ func TestUnseen(t *testing.T) {
 	made, err := w.files.Find("u1", preset.Request{Mounts: []preset.Mount{mount}, Libraries: []preset.Files{{
 		PresetFiles: v1alpha1.PresetFiles{Names: []string{"libcuda.so.*"}, Root: "/"},
 	}}})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if len(made.Shared.Mounts) != 1 || made.Shared.Mounts[0].HostPath != "/usr/lib64/libcuda.so.550.1" {
 		t.Errorf("got %+v, want the library alone", made.Shared.Mounts)
 	}

@@ -13,30 +13,30 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
-	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestHooks: each build of the hook stays for the claims that were prepared with it and for the process that installed it, and no longer.
 func TestHooks(t *testing.T) {
 	store, err := record.Open(disk.OS{}, t.TempDir())
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	state := filepath.Join(t.TempDir(), "state")
-	nodefixture.Must(t, os.Mkdir(state, 0o700))
+	check.Must(t, os.Mkdir(state, 0o700))
 	dir, source := filepath.Join(state, "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
 	install := func(content string) *Hook {
 		t.Helper()
-		nodefixture.Must(t, os.WriteFile(source, []byte(content), 0o700))
+		check.Must(t, os.WriteFile(source, []byte(content), 0o700))
 		h, err := InstallHook(store, source, dir)
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		return h
 	}
 	builds := func() (found []string) {
 		t.Helper()
 		entries, err := os.ReadDir(dir)
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		for _, e := range entries {
 			content, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			nodefixture.Must(t, err)
+			check.Must(t, err)
 			found = append(found, string(content))
 		}
 		slices.Sort(found)
@@ -56,28 +56,28 @@ func TestHooks(t *testing.T) {
 	if pathOf(t, first) != pathOf(t, again) {
 		t.Errorf("one build is at %s and %s", pathOf(t, first), pathOf(t, again))
 	}
-	nodefixture.Must(t, again.current.Close())
+	check.Must(t, again.current.Close())
 	r := &record.Record{Namespace: "team-a", Name: "c", UID: "u1", BootID: "b", Phase: record.Prepared, Devices: []record.Device{{
 		Request: "gpu", Pool: "node-1/gpu", Name: "gpu0", Added: &record.Addition{
 			CDIDevice: "fettle.dev/common=x",
 			Edits:     container.Edits{Hooks: []container.Hook{{Path: pathOf(t, first), Args: []string{"fettle-hook"}}}},
 		},
 	}}}
-	nodefixture.Must(t, store.Create(r))
+	check.Must(t, store.Create(r))
 	second := install("second")
 	third := install("third")
-	nodefixture.Must(t, third.Sweep())
+	check.Must(t, third.Sweep())
 	wants("first", "second", "third")
-	nodefixture.Must(t, first.current.Close())
-	nodefixture.Must(t, second.current.Close())
-	nodefixture.Must(t, third.Sweep())
+	check.Must(t, first.current.Close())
+	check.Must(t, second.current.Close())
+	check.Must(t, third.Sweep())
 	wants("first", "third")
-	nodefixture.Must(t, store.Remove(r))
-	nodefixture.Must(t, third.Sweep())
+	check.Must(t, store.Remove(r))
+	check.Must(t, third.Sweep())
 	wants("third")
 
-	nodefixture.Must(t, os.Chmod(pathOf(t, third), 0o600))
-	nodefixture.Must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
+	check.Must(t, os.Chmod(pathOf(t, third), 0o600))
+	check.Must(t, os.WriteFile(pathOf(t, third), []byte("another"), 0o600))
 	repaired := install("third")
 	wants("third")
 	if info, err := os.Stat(pathOf(t, repaired)); err != nil || info.Mode().Perm() != 0o755 {
@@ -88,13 +88,13 @@ func TestHooks(t *testing.T) {
 // TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
 func TestHooksTakenBack(t *testing.T) {
 	store, err := record.Open(disk.OS{}, t.TempDir())
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
-	nodefixture.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
+	check.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
 	h, err := InstallHook(store, source, dir)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	before := pathOf(t, h)
-	nodefixture.Must(t, h.Destroy())
+	check.Must(t, h.Destroy())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the directory is still there: %v", err)
 	}
@@ -109,6 +109,6 @@ func TestHooksTakenBack(t *testing.T) {
 func pathOf(t *testing.T, h *Hook) string {
 	t.Helper()
 	at, err := h.Ready()
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return at
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
-	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
 // teamPreset is a namespace's, for all claims of class gpu.
@@ -78,7 +78,7 @@ func TestPresetOwnMounts(t *testing.T) {
 			t.Fatalf("steps %v", plan.Steps)
 		}
 		var got hostmount.Mount
-		nodefixture.Must(t, json.Unmarshal(plan.Steps[i].Params, &got))
+		check.Must(t, json.Unmarshal(plan.Steps[i].Params, &got))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("mount %d (-want +got):\n%s", i, diff)
 		}
@@ -99,7 +99,7 @@ func TestPresetOwnMounts(t *testing.T) {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 	again, err := w.again(c, plan.Decision)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(given.Own, again.Edits["main"].Own); diff != "" {
 		t.Errorf("after a reboot (-before +then):\n%s", diff)
 	}
@@ -146,8 +146,8 @@ func TestPresetRefusesPaths(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTeamWorld(t, teamPreset(tc.change))
-			nodefixture.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/out")))
-			nodefixture.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/team/out")))
+			check.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/out")))
+			check.Must(t, os.Symlink("/etc", filepath.Join(w.root, "data/team/out")))
 			given, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
 			if tc.says == "" { // the API server has refused it, and whoever got it past that is told of, and given nothing
 				if err != nil || len(given.Edits) > 0 || len(given.Steps) > 0 || len(w.told) == 0 {

@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/elffile"
 	"github.com/fettle-dev/fettle/test/nodefixture"
@@ -51,7 +52,7 @@ type presetWorld struct {
 func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	nodefixture.Must(t, v1alpha1.AddToScheme(scheme))
+	check.Must(t, v1alpha1.AddToScheme(scheme))
 	var core, own []runtime.Object
 	for _, object := range objects {
 		switch object.(type) {
@@ -69,7 +70,7 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 		Find:  func(claim string, r preset.Request) (hostfiles.Found, error) { return w.files.Find(claim, r) },
 		Event: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
 	})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	first := nodefixture.GPU("gpu0", 0)
 	first.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{device.AttributeVendor: {StringValue: new("nvidia")}}
 	w.Holder.Set(nodefixture.SnapshotWith(first, nodefixture.GPU("gpu1", 1)))
@@ -80,8 +81,8 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 func (w *presetWorld) file(name string, content []byte, mode os.FileMode) {
 	w.t.Helper()
 	at := filepath.Join(w.root, name)
-	nodefixture.Must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
-	nodefixture.Must(w.t, os.WriteFile(at, content, mode))
+	check.Must(w.t, os.MkdirAll(filepath.Dir(at), 0o755))
+	check.Must(w.t, os.WriteFile(at, content, mode))
 }
 
 // plan is what a claim gets that is prepared for the first time.
@@ -94,7 +95,7 @@ func (w *presetWorld) plan(c *resourceapi.ResourceClaim) (prepare.Contribution, 
 func (w *presetWorld) gives(c *resourceapi.ResourceClaim) prepare.Contribution {
 	w.t.Helper()
 	given, err := w.plan(c)
-	nodefixture.Must(w.t, err)
+	check.Must(w.t, err)
 	return given
 }
 
@@ -178,11 +179,11 @@ func TestPresetEdits(t *testing.T) {
 	}))
 	cuda := elffile.File{Soname: "libcuda.so.1"}.Bytes()
 	w.file("run/driver/usr/lib64/libcuda.so.550.54", cuda, 0o644)
-	nodefixture.Must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	check.Must(t, os.Symlink("libcuda.so.550.54", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
 	w.file("run/driver/usr/bin/nvidia-smi", elffile.File{}.Bytes(), 0o755)
 	w.file("opt/v1/bin/debug", nil, 0o755)
 	w.file("opt/v1/bin/readme", nil, 0o644)
-	nodefixture.Must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
+	check.Must(t, os.Symlink("/opt/v1", filepath.Join(w.root, "opt/current")))
 	c := claimOfClass("u1", ofGPU("main", "gpu0"), ofGPU("other", "gpu1"))
 	given := w.gives(c)
 	edits := func(version string) container.Edits {
@@ -210,11 +211,11 @@ func TestPresetEdits(t *testing.T) {
 	if diff := cmp.Diff(edits("550.54"), given.Edits["main"].Shared); diff != "" || len(given.Edits) != 1 {
 		t.Errorf("for %v (-want +got):\n%s", slices.Sorted(maps.Keys(given.Edits)), diff)
 	}
-	nodefixture.Must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
+	check.Must(t, os.RemoveAll(filepath.Join(w.root, "run/driver/usr/lib64")))
 	w.file("run/driver/usr/lib64/libcuda.so.580.12", cuda, 0o644)
-	nodefixture.Must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
+	check.Must(t, os.Symlink("libcuda.so.580.12", filepath.Join(w.root, "run/driver/usr/lib64/libcuda.so.1")))
 	later, err := w.again(c, given.Decision)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(edits("580.12"), later.Edits["main"].Shared); diff != "" {
 		t.Errorf("with another driver (-want +got):\n%s", diff)
 	}
@@ -313,7 +314,7 @@ func TestPresetOptional(t *testing.T) {
 	if hooks := given.Edits["main"].Shared.Hooks; len(hooks) != 1 || !slices.Equal(hooks[0].Args, want) {
 		t.Errorf("hooks %v, want one of %v", hooks, want)
 	}
-	nodefixture.Must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
+	check.Must(t, os.RemoveAll(filepath.Join(w.root, "opt/site")))
 	later, err := w.again(c, given.Decision)
 	if err != nil || len(later.Edits) > 0 {
 		t.Errorf("after a reboot without it: %v, %v", later, err)
@@ -339,8 +340,8 @@ func TestPresetRootBehindLink(t *testing.T) {
 		s.Tools = []v1alpha1.PresetFiles{{Names: []string{"smi"}, Root: "/run/driver"}}
 	}))
 	w.file("opt/v550/usr/bin/smi", elffile.File{}.Bytes(), 0o755)
-	nodefixture.Must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
-	nodefixture.Must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
+	check.Must(t, os.MkdirAll(filepath.Join(w.root, "run"), 0o755))
+	check.Must(t, os.Symlink("/opt/v550", filepath.Join(w.root, "run/driver")))
 	want := []container.Mount{{HostPath: "/opt/v550/usr/bin/smi", ContainerPath: "/usr/bin/smi", ReadOnly: true, NonRecursive: true}}
 	if diff := cmp.Diff(want, w.gives(claimOfClass("u1", ofGPU("main", "gpu0"))).Edits["main"].Shared.Mounts); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

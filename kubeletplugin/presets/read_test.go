@@ -20,7 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
-	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // follow has the world's presets watched until the test ends.
@@ -45,7 +45,7 @@ func TestPresetsAreReadOnce(t *testing.T) {
 	w := newPresetWorld(t, clusterPreset("all", env("ALL")), clusterPreset("bad", env("NOT A NAME")))
 	all := func() []preset.Preset {
 		found, err := w.presetsFor(t.Context(), "team-a")
-		nodefixture.Must(t, err)
+		check.Must(t, err)
 		slices.SortFunc(found, func(a, b preset.Preset) int { return strings.Compare(a.Name, b.Name) })
 		return found
 	}
@@ -82,10 +82,10 @@ func TestPresetWhileWatchIsBroken(t *testing.T) {
 		t.Fatal("not read")
 	}
 	late, err := runtime.DefaultUnstructuredConverter.ToUnstructured(clusterPreset("late", env))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	_, err = client.Resource(v1alpha1.GroupVersion.WithResource(clusterPresetResource)).
 		Create(t.Context(), &unstructured.Unstructured{Object: late}, metav1.CreateOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"LATE=1"}, w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0"))).Edits["gpu"].Shared.Env); diff != "" {
 		t.Errorf("given (-want +got):\n%s", diff)
 	}
@@ -101,7 +101,7 @@ func TestUnreadablePreset(t *testing.T) {
 		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.KindDevicePreset,
 		"metadata": map[string]any{"namespace": "team-a", "name": "broken"}, "spec": map[string]any{"priority": "high"},
 	}}, metav1.CreateOptions{})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	_, want := w.presetsFor(t.Context(), "team-a")
 	if want == nil || !strings.Contains(want.Error(), "DevicePreset broken") {
 		t.Fatalf("asked for: %v", want)

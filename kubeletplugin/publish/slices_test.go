@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -80,9 +81,9 @@ type keeper struct {
 func newKeeper(t *testing.T) *keeper {
 	t.Helper()
 	store, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	dir, err := cdi.Open(disk.OS{}, filepath.Join(t.TempDir(), "cdi"))
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	k := &keeper{seen: nodefixture.SnapshotWith()}
 	k.Config = Config{
 		Records: store, Specs: dir, Names: names(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"}),
@@ -107,7 +108,7 @@ func names() *cdi.Names { return cdi.NewNames([cdi.SecretSize]byte{1}) }
 func deviceName(t *testing.T, v *inventory.Snapshot, i int) string {
 	t.Helper()
 	spec, err := names().Common(v.Devices[i].Edits)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	return spec.Device
 }
 
@@ -115,15 +116,15 @@ func deviceName(t *testing.T, v *inventory.Snapshot, i int) string {
 func TestSpecs(t *testing.T) {
 	k := newKeeper(t)
 	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), nodefixture.GPU("b", 2))
-	nodefixture.Must(t, k.see(t, v))
+	check.Must(t, k.see(t, v))
 	for i := range v.Devices {
 		if !k.Specs.Has(deviceName(t, v, i)) {
 			t.Errorf("device %s is published before its spec is there", v.Devices[i].Name)
 		}
 	}
 	promised := &record.Record{UID: "u1", Phase: record.Prepared, Devices: []record.Device{{CDIDevice: deviceName(t, v, 0)}}}
-	nodefixture.Must(t, k.Records.Create(promised))
-	nodefixture.Must(t, k.see(t, nodefixture.SnapshotWith()))
+	check.Must(t, k.Records.Create(promised))
+	check.Must(t, k.see(t, nodefixture.SnapshotWith()))
 	if !k.Specs.Has(deviceName(t, v, 0)) {
 		t.Error("the spec of a prepared claim was removed")
 	}
@@ -136,12 +137,12 @@ func TestSpecs(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	k := newKeeper(t)
 	old := nodefixture.SnapshotWith(nodefixture.GPU("old", 1))
-	nodefixture.Must(t, k.see(t, old))
+	check.Must(t, k.see(t, old))
 	state := filepath.Join(t.TempDir(), "state")
 	store, err := record.Open(disk.OS{}, state)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	k.Records = store
-	nodefixture.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
 	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1))
 	if err := k.see(t, v); err != nil {
 		t.Errorf("a broken record keeps the node from publishing: %v", err)
@@ -160,5 +161,5 @@ func TestUnusableDevice(t *testing.T) {
 	bad.Edits.Mounts[0].HostPath = "/mnt/disks/\x7f"
 	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), bad)
 	v.Withheld["bad"] = "no container runtime could mount it"
-	nodefixture.Must(t, newKeeper(t).see(t, v))
+	check.Must(t, newKeeper(t).see(t, v))
 }

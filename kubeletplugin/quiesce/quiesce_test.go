@@ -17,37 +17,31 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // open opens the state of a directory, with a /proc in which this process has number 7.
 func open(t *testing.T, dir string) *State {
 	t.Helper()
 	proc := filepath.Join(dir, "proc")
-	must(t, os.MkdirAll(filepath.Join(proc, "7", "fd"), 0o750))
+	check.Must(t, os.MkdirAll(filepath.Join(proc, "7", "fd"), 0o750))
 	if _, err := os.Lstat(filepath.Join(proc, "self")); err != nil {
-		must(t, os.Symlink("7", filepath.Join(proc, "self")))
+		check.Must(t, os.Symlink("7", filepath.Join(proc, "self")))
 	}
 	s, err := Open(Config{Dir: dir, NVMLCommand: "/usr/bin/fettle-nvml", Review: notify.New(), Requery: notify.New(), Proc: proc})
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
 func (s *State) opened(t *testing.T, number, target string) {
 	t.Helper()
-	must(t, os.Symlink(target, filepath.Join(s.config.Proc, "7", "fd", number)))
+	check.Must(t, os.Symlink(target, filepath.Join(s.config.Proc, "7", "fd", number)))
 }
 
 func (s *State) started(t *testing.T, number, stat string) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Join(s.config.Proc, number), 0o750))
-	must(t, os.WriteFile(filepath.Join(s.config.Proc, number, "stat"), []byte(stat), 0o600))
+	check.Must(t, os.MkdirAll(filepath.Join(s.config.Proc, number), 0o750))
+	check.Must(t, os.WriteFile(filepath.Join(s.config.Proc, number, "stat"), []byte(stat), 0o600))
 }
 
 func gpu(vendor, name, parent string) device.Device {
@@ -122,7 +116,7 @@ func TestSet(t *testing.T) {
 	if _, err := os.Stat(s.path(fileName)); !os.IsNotExist(err) {
 		t.Errorf("the file is left: %v", err)
 	}
-	must(t, s.Destroy())
+	check.Must(t, s.Destroy())
 }
 
 // TestUpgrade: every device has the taint of an upgrade as long as the annotation is there, over a restart of the plugin, too.
@@ -153,7 +147,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("effect %q after the end", v.Upgrade)
 	}
 	s.SetUpgrade(t.Context(), "s")
-	must(t, s.Destroy())
+	check.Must(t, s.Destroy())
 	if _, err := os.Stat(s.path(upgradeFile)); !os.IsNotExist(err) {
 		t.Errorf("the file is left: %v", err)
 	}
@@ -162,7 +156,7 @@ func TestUpgrade(t *testing.T) {
 // TestUnreadable: a state that cannot be read is no state without vendors.
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(dir, fileName), 0o750))
+	check.Must(t, os.Mkdir(filepath.Join(dir, fileName), 0o750))
 	if _, err := Open(Config{Dir: dir}); err == nil {
 		t.Error("a state that cannot be read was taken for none")
 	}
@@ -231,7 +225,7 @@ func TestReport(t *testing.T) {
 		"an open file":           {"nvidia", func(s *State, _ *Input) { s.opened(t, "3", "/run/nvidia/driver/dev/nvidia-uvm") }, ReasonInUse},
 		"another open file":      {"nvidia", func(s *State, _ *Input) { s.opened(t, "3", "/dev/kfd") }, ReasonQuiesced},
 		"AMD's open file":        {"amd", func(s *State, _ *Input) { s.opened(t, "3", "/dev/kfd") }, ReasonInUse},
-		"no /proc":               {"nvidia", func(s *State, _ *Input) { must(t, os.RemoveAll(s.config.Proc)) }, ReasonInUse},
+		"no /proc":               {"nvidia", func(s *State, _ *Input) { check.Must(t, os.RemoveAll(s.config.Proc)) }, ReasonInUse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, t.TempDir())

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -38,12 +39,12 @@ func machine(t *testing.T) map[string]device.Device {
 		} {
 			if value != "" {
 				attribute, err := device.String(value)
-				must(t, err)
+				check.Must(t, err)
 				d.Attributes[key] = attribute
 			}
 		}
 		version, err := device.Version(capability)
-		must(t, err)
+		check.Must(t, err)
 		d.Attributes[device.AttributeComputeCapability] = version
 		all[name] = d
 	}
@@ -57,13 +58,6 @@ func machine(t *testing.T) map[string]device.Device {
 	add("function", "nvidia", device.TypeVF, "GPU-00000000-0000-4000-8000-000000000008", "9.0", 8)
 	add("mi300", "amd", "gpu", "x", "9.0", 9)
 	return all
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // feature allows everything on all devices but one.
@@ -80,7 +74,7 @@ func feature(t *testing.T, supervisor string) *sharing.Feature {
 			return []string{"TimeSlicing", "MPS"}
 		},
 	})
-	must(t, err)
+	check.Must(t, err)
 	return f
 }
 
@@ -148,7 +142,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := plan(t, feature(t, "/run/fettle-mps"), tc.holdings...)
-			must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(tc.steps, texts(t, got)); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
@@ -175,7 +169,7 @@ func texts(t *testing.T, c prepare.Contribution) (out []string) {
 	t.Helper()
 	for _, s := range c.Steps {
 		var params map[string]any
-		must(t, json.Unmarshal(s.Params, &params))
+		check.Must(t, json.Unmarshal(s.Params, &params))
 		text := s.Kind + " " + s.Target
 		for _, key := range []string{"mode", "interval", "devices", "activeThreadPercentage", "pinnedMemoryMiB"} {
 			if value, ok := params[key]; ok {

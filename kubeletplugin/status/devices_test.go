@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -66,7 +67,7 @@ func TestDevicesPresets(t *testing.T) {
 		},
 	}}
 	devices, err := w.deviceStatuses(r)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	got, changed := withDevices(c, devices, now)
 	if !changed || len(got.Status.Devices) != 2 {
 		t.Fatalf("changed %v, entries %+v", changed, got.Status.Devices)

@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -36,14 +37,14 @@ func TestStatusListsPresets(t *testing.T) {
 func TestRecords(t *testing.T) {
 	dir := t.TempDir()
 	store, err := record.Open(disk.OS{}, dir)
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	for _, uid := range []string{"u1", "u2"} {
-		nodefixture.Must(t, store.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
+		check.Must(t, store.Create(&record.Record{Namespace: "team-a", Name: uid, UID: uid, Phase: record.Prepared}))
 	}
-	nodefixture.Must(t, os.WriteFile(filepath.Join(dir, "claims", "u5.json"), []byte("garbage"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "claims", "u5.json"), []byte("garbage"), 0o600))
 	r := &Reporter{ReporterConfig: ReporterConfig{Records: store}}
 	found, err := r.records([]string{"u1", "u5", "gone", "u2"})
-	nodefixture.Must(t, err)
+	check.Must(t, err)
 	var names []string
 	for _, r := range found {
 		names = append(names, r.UID)

@@ -23,13 +23,6 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // policy looks at no signature of the images.
 func policy(t *testing.T, name string, namespaces []string, images ...string) *unstructured.Unstructured {
 	t.Helper()
@@ -38,7 +31,7 @@ func policy(t *testing.T, name string, namespaces []string, images ...string) *u
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1},
 		Spec:       v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: images, Namespaces: namespaces},
 	})
-	must(t, err)
+	check.Must(t, err)
 	return &unstructured.Unstructured{Object: content}
 }
 
@@ -48,7 +41,7 @@ func reader(t *testing.T, objects ...runtime.Object) (*Reader, *dynamicfake.Fake
 		v1alpha1.GroupVersion.WithResource(resource): "TrustPolicyList",
 	}, objects...)
 	r, err := NewReader(client, nil)
-	must(t, err)
+	check.Must(t, err)
 	return r, client
 }
 
@@ -56,9 +49,9 @@ func reader(t *testing.T, objects ...runtime.Object) (*Reader, *dynamicfake.Fake
 func (r *Reader) named(t *testing.T, image, namespace string) (names []string) {
 	t.Helper()
 	ref, err := artifact.ParseReference(image)
-	must(t, err)
+	check.Must(t, err)
 	policies, versions, err := r.For(t.Context(), ref, namespace)
-	must(t, err)
+	check.Must(t, err)
 	for i, p := range policies {
 		if versions[i].Name != p.Name() || versions[i].UID != types.UID("uid-"+p.Name()) || versions[i].Generation != p.Generation() {
 			t.Errorf("policy %s is of version %+v", p.Name(), versions[i])
@@ -89,7 +82,7 @@ func TestFor(t *testing.T) {
 	}
 	client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no") })
 	ref, err := artifact.ParseReference("registry.example/a/x")
-	must(t, err)
+	check.Must(t, err)
 	if _, _, err := r.For(t.Context(), ref, ""); err == nil {
 		t.Error("an API server that does not answer has no policies")
 	}
@@ -105,7 +98,7 @@ func TestFor(t *testing.T) {
 	if asked := client.Actions(); len(asked) > 0 {
 		t.Errorf("the API server was asked: %v", asked)
 	}
-	must(t, client.Tracker().Add(policy(t, "m", nil, "**")))
+	check.Must(t, client.Tracker().Add(policy(t, "m", nil, "**")))
 	check.Eventually(t, "a new policy", func() bool { return slices.Contains(r.named(t, "quay.io/x", ""), "m") })
 	cancel()
 	stopped()

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 type note struct {
@@ -34,15 +36,15 @@ func TestRecords(t *testing.T) {
 	if got := r.missing("a", "b"); len(got) != 2 {
 		t.Errorf("missing %v", got)
 	}
-	must(t, r.Keep(func(string) bool { return false })) // there is no directory
+	check.Must(t, r.Keep(func(string) bool { return false })) // there is no directory
 	for _, key := range []string{"a", "b", "c", "d"} {
-		must(t, r.Save(&note{key, "text of " + key}))
+		check.Must(t, r.Save(&note{key, "text of " + key}))
 	}
 	if err := r.Save(&note{"../x", ""}); err == nil {
 		t.Error("a path as a key is accepted")
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "b.json"), []byte(`{"Key":`), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "c.json"), []byte(`{"Key":"a"}`), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "b.json"), []byte(`{"Key":`), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "c.json"), []byte(`{"Key":"a"}`), 0o600))
 	r = notes(dir)
 	if got := r.Get("a"); got == nil || got.Text != "text of a" {
 		t.Errorf("after a restart: %+v", got)
@@ -53,11 +55,11 @@ func TestRecords(t *testing.T) {
 	if got := r.Find(func(n *note) bool { return n.Text == "text of d" }); got == nil || got.Key != "d" {
 		t.Errorf("found %+v", got)
 	}
-	must(t, r.Keep(func(key string) bool { return key == "a" }))
+	check.Must(t, r.Keep(func(key string) bool { return key == "a" }))
 	if got := fmt.Sprint(r.missing("a", "d"), notes(dir).missing("a", "d")); got != "[d] [d]" {
 		t.Errorf("missing after all others were forgotten: %v", got)
 	}
-	must(t, r.Destroy())
+	check.Must(t, r.Destroy())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) || len(r.missing("a")) == 0 {
 		t.Errorf("after it was destroyed: %v", err)
 	}
@@ -67,24 +69,24 @@ func TestRecords(t *testing.T) {
 func TestTrim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "records")
 	r := notes(dir)
-	must(t, r.Trim(2))
+	check.Must(t, r.Trim(2))
 	for i, key := range []string{"c", "a", "b"} {
-		must(t, r.Save(&note{Key: key}))
+		check.Must(t, r.Save(&note{Key: key}))
 		at := time.Unix(int64(1000+i), 0)
-		must(t, os.Chtimes(filepath.Join(dir, key+".json"), at, at))
+		check.Must(t, os.Chtimes(filepath.Join(dir, key+".json"), at, at))
 	}
-	must(t, r.Trim(3))
+	check.Must(t, r.Trim(3))
 	if got := r.missing("a", "b", "c"); got != nil {
 		t.Errorf("missing %v", got)
 	}
-	must(t, r.Trim(2))
+	check.Must(t, r.Trim(2))
 	if got := fmt.Sprint(r.missing("a", "b", "c"), notes(dir).missing("a", "b", "c")); got != "[c] [c]" {
 		t.Errorf("missing %v", got)
 	}
 	for i := range 10 {
 		r.Get(fmt.Sprint("unknown-", i))
 	}
-	must(t, r.Trim(5))
+	check.Must(t, r.Trim(5))
 	if len(r.known) > 5 {
 		t.Errorf("%d in memory", len(r.known))
 	}

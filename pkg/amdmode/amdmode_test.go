@@ -34,13 +34,6 @@ func TestMain(m *testing.M) { os.Exit(pcisim.Run(m)) }
 // gpu is the first of test/machines/8xmi300x, in SPX.
 func gpu() pci.Address { return pci.Address{Bus: 5} }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func wants(t testing.TB, err error, want error, parts ...string) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -67,9 +60,9 @@ type node struct {
 func start(t testing.TB, machine string, change func(*pcisim.Machine)) *node {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../test/machines", machine+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	host, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	var m pcisim.Machine
 	s := pcisim.Start(t, host, func(made *pcisim.Machine) {
 		if change != nil {
@@ -85,8 +78,8 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine) *node {
 	t.Helper()
 	n := &node{Sim: s, t: t, machine: m}
 	tree, err := sysfs.Open(s.Root)
-	must(t, err)
-	t.Cleanup(func() { must(t, tree.Close()) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, tree.Close()) })
 	n.tree = tree
 	n.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: openWriter(t, s.Root), Clock: pcisim.NewClock()})
 	n.kinds = n.switcher.Kinds()
@@ -97,14 +90,14 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine) *node {
 func (n *node) stepTo(mode string) step.Step {
 	n.t.Helper()
 	s, err := (&amdmode.Params{Function: gpu(), Mode: mode}).Step()
-	must(n.t, err)
+	check.Must(n.t, err)
 	return s
 }
 
 func (n *node) mode() string {
 	n.t.Helper()
 	m, err := amdmode.Read(n.tree, gpu())
-	must(n.t, err)
+	check.Must(n.t, err)
 	return m.Compute
 }
 
@@ -112,14 +105,14 @@ func (n *node) mode() string {
 func (n *node) partitions() []string {
 	n.t.Helper()
 	functions, err := pci.List(n.tree)
-	must(n.t, err)
+	check.Must(n.t, err)
 	var out []string
 	for _, f := range functions {
 		if f.Driver != "amdgpu" {
 			continue
 		}
 		parts, err := discover.AMDPartitions(n.tree, f)
-		must(n.t, err)
+		check.Must(n.t, err)
 		for _, p := range parts {
 			out = append(out, fmt.Sprintf("%s %d %s %d GiB %d units", f.Address, p.Index, p.Render, p.Memory>>30, p.ComputeUnits))
 		}
@@ -138,19 +131,19 @@ func TestSwitch(t *testing.T) {
 				t.Fatalf("8 GPUs have the partitions\n%s", strings.Join(whole, "\n"))
 			}
 			s := n.stepTo("QPX")
-			must(t, n.kinds.Apply(t.Context(), s))
-			must(t, n.kinds.Verify(t.Context(), s))
+			check.Must(t, n.kinds.Apply(t.Context(), s))
+			check.Must(t, n.kinds.Verify(t.Context(), s))
 			want := append([]string{
 				"0000:05:00.0 0 renderD128 47 GiB 76 units", "0000:05:00.0 1 renderD129 47 GiB 76 units",
 				"0000:05:00.0 2 renderD130 47 GiB 76 units", "0000:05:00.0 3 renderD131 47 GiB 76 units",
 			}, whole[1:]...)
-			must(t, n.kinds.Apply(t.Context(), s)) // twice
-			must(t, n.kinds.Undo(t.Context(), s))
-			must(t, n.kinds.Undo(t.Context(), s))
+			check.Must(t, n.kinds.Apply(t.Context(), s)) // twice
+			check.Must(t, n.kinds.Undo(t.Context(), s))
+			check.Must(t, n.kinds.Undo(t.Context(), s))
 			if diff := cmp.Diff(want, n.partitions()); diff != "" {
 				t.Errorf("partitions (-want +got):\n%s", diff)
 			}
-			must(t, n.kinds.Apply(t.Context(), n.stepTo("SPX")))
+			check.Must(t, n.kinds.Apply(t.Context(), n.stepTo("SPX")))
 			if diff := cmp.Diff(whole, n.partitions()); diff != "" {
 				t.Errorf("whole again (-want +got):\n%s", diff)
 			}
@@ -179,7 +172,7 @@ func TestTogether(t *testing.T) {
 	check.Eventually(t, "a claim that switches", func() bool { return n.Held() == 1 })
 	n.Go()
 	all.Wait()
-	must(t, errors.Join(errs...))
+	check.Must(t, errors.Join(errs...))
 	if trace := n.Trace(); len(trace) != 1 || n.mode() != "CPX" {
 		t.Errorf("written: %v, want one write; mode %s", trace, n.mode())
 	}
@@ -204,10 +197,10 @@ func TestTurn(t *testing.T) {
 func TestEveryGPUInDPX(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	functions, err := pci.List(n.tree)
-	must(t, err)
+	check.Must(t, err)
 	for _, f := range functions {
 		if f.Driver == "amdgpu" {
-			must(t, n.switcher.Ensure(t.Context(), f.Address, "DPX"))
+			check.Must(t, n.switcher.Ensure(t.Context(), f.Address, "DPX"))
 		}
 	}
 	got := n.partitions()
@@ -226,26 +219,26 @@ func TestInUse(t *testing.T) {
 	s := n.stepTo("CPX")
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(1)})
 	dir := filepath.Join(n.Root, "proc/4242")
-	must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "comm"), []byte("rocminfo\n"), 0o644))
-	must(t, os.Symlink("../../../dev/kfd", filepath.Join(dir, "fd", "5")))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "comm"), []byte("rocminfo\n"), 0o644))
+	check.Must(t, os.Symlink("../../../dev/kfd", filepath.Join(dir, "fd", "5")))
 	err := n.kinds.Apply(t.Context(), s)
 	wants(t, err, amdmode.ErrInUse, "process 4242 (rocminfo)", "not switched to CPX")
 	wants(t, err, unix.EBUSY)
-	must(t, os.RemoveAll(dir))
+	check.Must(t, os.RemoveAll(dir))
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrInUse, "one that ended is forgotten soon")
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(0)})
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(1)})
-	must(t, n.kinds.Apply(t.Context(), s)) // the mode is there: who computes is no obstacle
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s)) // the mode is there: who computes is no obstacle
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	if n.mode() != "CPX" {
 		t.Errorf("mode %s", n.mode())
 	}
 	n.Set(pcisim.Set{Function: gpu().String(), Users: new(0)})
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EBUSY"}) // once: exit is cleaned up late
-	must(t, n.switcher.Ensure(t.Context(), gpu(), "SPX"))
+	check.Must(t, n.switcher.Ensure(t.Context(), gpu(), "SPX"))
 	if n.mode() != "SPX" {
 		t.Errorf("mode %s", n.mode())
 	}
@@ -254,8 +247,8 @@ func TestInUse(t *testing.T) {
 func openWriter(t testing.TB, root string) *sysfs.Writer {
 	t.Helper()
 	w, err := sysfs.OpenWriter(root)
-	must(t, err)
-	t.Cleanup(func() { must(t, w.Close()) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, w.Close()) })
 	return w
 }
 
@@ -281,50 +274,50 @@ func TestRefusals(t *testing.T) {
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrInvalid, "CPX with NPS1 and NPS4", "memory mode NPS1")
 	n.Fault(pcisim.Fault{Path: "current_compute_partition", Errno: "EPERM"})
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrReset)
-	must(t, n.kinds.Apply(t.Context(), s))
-	must(t, n.kinds.Verify(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Verify(t.Context(), s))
 }
 
 // TestForeignSwitch: Verify tells a mode that somebody else set since, and Undo leaves it.
 func TestForeignSwitch(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	s := n.stepTo("DPX")
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	file := filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition")
-	must(t, openWriter(t, n.Root).WriteAttr(file, "CPX"))
+	check.Must(t, openWriter(t, n.Root).WriteAttr(file, "CPX"))
 	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrChanged, "mode CPX, want DPX")
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	if n.mode() != "CPX" {
 		t.Errorf("mode %s", n.mode())
 	}
-	must(t, n.kinds.Apply(t.Context(), s))
-	must(t, n.kinds.Verify(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Verify(t.Context(), s))
 }
 
 // TestVanished: a GPU that left cannot be switched, and there is nothing to undo.
 func TestVanished(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	s := n.stepTo("DPX")
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	n.Set(pcisim.Set{Function: gpu().String(), Gone: true})
 	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrNoModes)
 	wants(t, n.kinds.Apply(t.Context(), s), amdmode.ErrNoModes)
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 }
 
 // TestReboot: the mode ends with the boot. The step of an earlier boot sets it again, and its Undo writes nothing.
 func TestReboot(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	s := n.stepTo("DPX")
-	must(t, n.kinds.Apply(t.Context(), s))
-	must(t, n.tree.Close())
+	check.Must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.tree.Close())
 	after := process(t, n.Reboot(n.machine), n.machine)
-	must(t, after.kinds.Undo(t.Context(), s))
+	check.Must(t, after.kinds.Undo(t.Context(), s))
 	if trace := after.Trace(); len(trace) > 0 || after.mode() != "SPX" {
 		t.Errorf("the Undo of an earlier boot wrote %v; mode %s", trace, after.mode())
 	}
-	must(t, after.kinds.Apply(t.Context(), s))
-	must(t, after.kinds.Verify(t.Context(), s))
+	check.Must(t, after.kinds.Apply(t.Context(), s))
+	check.Must(t, after.kinds.Verify(t.Context(), s))
 }
 
 // TestDivided: the partitions of GPUs that are found divided.
@@ -338,11 +331,11 @@ func TestDivided(t *testing.T) {
 		t.Errorf("partitions\n%s\nwant 10, with %q", strings.Join(got, "\n"), want)
 	}
 	s := n.stepTo("SPX")
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	if got := n.partitions(); got[0] != "0000:05:00.0 0 renderD128 191 GiB 304 units" {
 		t.Errorf("in SPX:\n%s", strings.Join(got, "\n"))
 	}
-	must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX")))
+	check.Must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX")))
 	if diff := cmp.Diff(got, n.partitions()); diff != "" {
 		t.Errorf("in CPX again (-before +after):\n%s", diff)
 	}
@@ -361,16 +354,16 @@ func TestChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var r recorded
-	must(t, json.Unmarshal(plan.Data, &r))
+	check.Must(t, json.Unmarshal(plan.Data, &r))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	tree, err := sysfs.Open(r.Root)
-	must(t, err)
+	check.Must(t, err)
 	write := stepcrash.Writer{Injector: in, Under: openWriter(t, r.Root)}
 	kinds := amdmode.New(amdmode.Config{Tree: tree, Write: write, Clock: pcisim.NewClock()}).Kinds()
 	do := func(what string, act func(context.Context, step.Step) error) {
-		must(t, act(t.Context(), r.Step))
-		must(t, in.Do(what, func() error { return nil }))
+		check.Must(t, act(t.Context(), r.Step))
+		check.Must(t, in.Do(what, func() error { return nil }))
 	}
 	do("applied", kinds.Apply)
 	do("undone", kinds.Undo)
@@ -383,22 +376,22 @@ func TestCrashPoints(t *testing.T) {
 	before := n.partitions()
 	s := n.stepTo("QPX")
 	data, err := json.Marshal(recorded{Root: n.Root, Step: s})
-	must(t, err)
+	check.Must(t, err)
 	at := []string{"CPX", "QPX", "QPX"} // the mode after each kill: before the write, after it, after Undo
 	kills := 0
 	for ; ; kills++ {
 		result, err := fault.Child{}.Run(t.Context(), fault.Plan{Faults: []fault.Fault{fault.Kill(kills + 1)}, Quick: true, Data: data})
-		must(t, err)
+		check.Must(t, err)
 		if result.Killed == nil {
 			break
 		}
 		if kills < len(at) && n.mode() != at[kills] {
 			t.Errorf("killed at %s: mode %s, want %s", result.Killed, n.mode(), at[kills])
 		}
-		must(t, n.kinds.Apply(t.Context(), s))
-		must(t, n.kinds.Verify(t.Context(), s))
-		must(t, n.kinds.Undo(t.Context(), s))
-		must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX"))) // the next claim
+		check.Must(t, n.kinds.Apply(t.Context(), s))
+		check.Must(t, n.kinds.Verify(t.Context(), s))
+		check.Must(t, n.kinds.Undo(t.Context(), s))
+		check.Must(t, n.kinds.Apply(t.Context(), n.stepTo("CPX"))) // the next claim
 		if diff := cmp.Diff(before, n.partitions()); diff != "" {
 			t.Errorf("killed at %s, after the next claim (-before +after):\n%s", result.Killed, diff)
 		}

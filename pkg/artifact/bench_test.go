@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // BenchmarkHit is what a claim costs whose blob is here: pin, fetch, open, and in the end unpin. It must not grow with the store.
@@ -17,20 +19,20 @@ func BenchmarkHit(b *testing.B) {
 			h := newHub()
 			blob := h.pushBlob([]byte("here"))
 			s, err := OpenStore(filepath.Join(b.TempDir(), "s"), StoreConfig{})
-			must(b, err)
-			must(b, s.Fetch(b.Context(), h, blob))
+			check.Must(b, err)
+			check.Must(b, s.Fetch(b.Context(), h, blob))
 			for i := range others {
 				data := []byte(strconv.Itoa(i))
-				must(b, os.WriteFile(s.path(blobName(DigestOf(data))), data, 0o600))
-				must(b, s.Pin(b.Context(), DigestOf(data), "other"))
+				check.Must(b, os.WriteFile(s.path(blobName(DigestOf(data))), data, 0o600))
+				check.Must(b, s.Pin(b.Context(), DigestOf(data), "other"))
 			}
 			for b.Loop() {
-				must(b, s.Pin(b.Context(), blob.Digest, "claim"))
-				must(b, s.Fetch(b.Context(), h, blob))
+				check.Must(b, s.Pin(b.Context(), blob.Digest, "claim"))
+				check.Must(b, s.Fetch(b.Context(), h, blob))
 				opened, err := s.Open(blob.Digest)
-				must(b, err)
-				must(b, opened.Close())
-				must(b, s.Unpin(b.Context(), blob.Digest, "claim"))
+				check.Must(b, err)
+				check.Must(b, opened.Close())
+				check.Must(b, s.Unpin(b.Context(), blob.Digest, "claim"))
 			}
 		})
 	}

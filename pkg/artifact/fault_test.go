@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -52,9 +53,9 @@ func quickStore(t testing.TB, config StoreConfig) (*Store, *fault.Injector) {
 	in := fault.New()
 	in.Quick = true
 	s, err := storeAt(filepath.Join(t.TempDir(), "store"), config)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
-	must(t, s.through(t, in).layOut())
+	check.Must(t, s.through(t, in).layOut())
 	return s, in
 }
 
@@ -88,7 +89,7 @@ func changes() map[string]change {
 		return func(t *testing.T, s *Store, w world) {
 			t.Helper()
 			for _, act := range acts {
-				must(t, act(t.Context(), s, w))
+				check.Must(t, act(t.Context(), s, w))
 			}
 		}
 	}
@@ -102,11 +103,11 @@ func changes() map[string]change {
 		"fetch, resumes": {arrange: func(t *testing.T, s *Store, w world) {
 			t.Helper()
 			half := blobBytes(300, int(w.blobs[0].Size))[:w.blobs[0].Size/2]
-			must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), half, 0o600))
+			check.Must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), half, 0o600))
 		}, act: fetch(0), room: true},
 		"fetch, resumes wrongly": {arrange: func(t *testing.T, s *Store, w world) {
 			t.Helper()
-			must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), []byte("wrong"), 0o600))
+			check.Must(t, os.WriteFile(s.path(partialName(w.blobs[0].Digest, w.blobs[0].Size)), []byte("wrong"), 0o600))
 		}, act: fetch(0), room: true},
 		"pin":   {arrange: arrange(fetch(0)), act: pin, room: true},
 		"unpin": {arrange: arrange(fetch(0), pin), act: unpin},
@@ -115,11 +116,11 @@ func changes() map[string]change {
 		}), act: func(ctx context.Context, s *Store, _ world) error { return s.Sweep(ctx) }},
 		"open anew": {arrange: func(t *testing.T, s *Store, _ world) {
 			t.Helper()
-			must(t, os.RemoveAll(s.path("blobs")))
+			check.Must(t, os.RemoveAll(s.path("blobs")))
 		}, act: func(_ context.Context, s *Store, _ world) error { return errors.Join(s.layOut(), s.clean()) }, room: true},
 		"open": {arrange: func(t *testing.T, s *Store, _ world) {
 			t.Helper()
-			must(t, os.WriteFile(s.path("tmp/junk"), nil, 0o600))
+			check.Must(t, os.WriteFile(s.path("tmp/junk"), nil, 0o600))
 		}, act: func(_ context.Context, s *Store, _ world) error { return errors.Join(s.layOut(), s.clean()) }},
 	}
 }
@@ -148,7 +149,7 @@ func TestEveryChangeFails(t *testing.T) {
 				return s, in, before, c.act(t.Context(), s, w)
 			}
 			_, in, before, err := after(func(int) []fault.Fault { return nil })
-			must(t, err)
+			check.Must(t, err)
 			points, cases := in.Log().Changes()-before, 0
 			for n := range points {
 				for i := range faultsAt(0) {
@@ -171,7 +172,7 @@ func TestEveryChangeFails(t *testing.T) {
 					if again != nil || len(bad)+len(still) > 0 {
 						t.Errorf("%s: %v after %v; again: %v after %v", what, bad, err, still, again)
 					}
-					must(t, s.Close())
+					check.Must(t, s.Close())
 					cases++
 				}
 			}
@@ -212,27 +213,27 @@ func TestPowerLoss(t *testing.T) {
 	harm := func(t *testing.T, faults ...fault.Fault) (harmful, states int, log fault.Log) {
 		t.Helper()
 		s, err := storeAt(filepath.Join(t.TempDir(), "store"), quota())
-		must(t, err)
+		check.Must(t, err)
 		defer func() { _ = s.Close() }()
 		start, err := fault.Snapshot(s.dir)
-		must(t, err)
+		check.Must(t, err)
 		in := fault.New(faults...)
 		in.Quick = true
 		s.through(t, in)
-		must(t, errors.Join(s.layOut(), s.clean(), s.Fetch(t.Context(), w.src, w.blobs[0])))
+		check.Must(t, errors.Join(s.layOut(), s.clean(), s.Fetch(t.Context(), w.src, w.blobs[0])))
 		log = in.Log()
 		for n := 1; n <= log.Changes()+1; n++ {
 			all, err := fault.Replay(start, log.Before(n), fault.Options{Limit: 256})
-			must(t, err)
+			check.Must(t, err)
 			for state := range all {
 				states++
 				dir := filepath.Join(t.TempDir(), "after")
-				must(t, state.Materialise(dir))
+				check.Must(t, state.Materialise(dir))
 				bad, good := wrong(dir)
 				if len(bad) > 0 || n > log.Changes() && good != 1 {
 					harmful++
 				}
-				must(t, os.RemoveAll(dir))
+				check.Must(t, os.RemoveAll(dir))
 			}
 		}
 		return harmful, states, log
@@ -269,22 +270,22 @@ func TestChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var dir string
-	must(t, json.Unmarshal(plan.Data, &dir))
+	check.Must(t, json.Unmarshal(plan.Data, &dir))
 	w := newWorld(childBlobs)
 	s, err := storeAt(dir, StoreConfig{MaxBytes: int64(len(w.blobs)) * childBlobs / 2, Pace: time.Microsecond})
-	must(t, err)
+	check.Must(t, err)
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	s.through(t, in)
-	must(t, errors.Join(s.layOut(), s.clean()))
+	check.Must(t, errors.Join(s.layOut(), s.clean()))
 	order := rand.New(rand.NewPCG(0, 1))
 	for _, i := range order.Perm(len(w.blobs)) {
 		d := w.blobs[i].Digest
-		must(t, s.Pin(t.Context(), d, "child"))
-		must(t, s.Fetch(t.Context(), w.src, w.blobs[i]))
-		must(t, s.Unpin(t.Context(), d, "child"))
+		check.Must(t, s.Pin(t.Context(), d, "child"))
+		check.Must(t, s.Fetch(t.Context(), w.src, w.blobs[i]))
+		check.Must(t, s.Unpin(t.Context(), d, "child"))
 		if i%5 == 0 {
-			must(t, s.Sweep(t.Context()))
+			check.Must(t, s.Sweep(t.Context()))
 		}
 	}
 }
@@ -296,7 +297,7 @@ func TestKilledAtEachOperation(t *testing.T) {
 	run := func(dir string, f ...fault.Fault) fault.Result {
 		t.Helper()
 		data, err := json.Marshal(dir)
-		must(t, err)
+		check.Must(t, err)
 		result, err := fault.Child{}.Run(t.Context(), fault.Plan{Faults: f, Quick: true, Data: data})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, result.Log)
@@ -325,12 +326,12 @@ func TestKilledAtEachOperation(t *testing.T) {
 			t.Errorf("killed at %d: %v", n, bad)
 		}
 		s, err := OpenStore(dir, quota())
-		must(t, err)
+		check.Must(t, err)
 		for _, d := range w.blobs[:2] {
-			must(t, s.Fetch(t.Context(), w.src, d))
+			check.Must(t, s.Fetch(t.Context(), w.src, d))
 		}
 		checkAll(t, s)
-		must(t, s.Close())
+		check.Must(t, s.Close())
 	}
 	t.Logf("%d operations, killed at %d", points, killed)
 	if points < 40 || killed < points/step {
@@ -342,7 +343,7 @@ func TestKilledAtEachOperation(t *testing.T) {
 func checkAll(t *testing.T, s *Store) int {
 	t.Helper()
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	bad, good := wrong(s.dir)
 	if len(bad) > 0 || good != len(u.Blobs) {
 		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)

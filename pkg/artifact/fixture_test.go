@@ -15,14 +15,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 // wantErr fails unless err is of the kind, is retryable as that kind is, and its text has all the words.
 func wantErr(t testing.TB, err, kind error, words ...string) {
@@ -102,7 +97,7 @@ func blobBytes(seed uint64, size int) []byte {
 func newStore(t testing.TB, config StoreConfig) *Store {
 	t.Helper()
 	s, err := OpenStore(filepath.Join(t.TempDir(), "store"), config)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -111,7 +106,7 @@ func newStore(t testing.TB, config StoreConfig) *Store {
 func (s *Store) again(t testing.TB) *Store {
 	t.Helper()
 	other, err := OpenStore(s.dir, s.config)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = other.Close() })
 	return other
 }
@@ -144,17 +139,17 @@ func checkStore(t testing.TB, s *Store, blobs int) {
 
 func partials(t testing.TB, s *Store) (names []string) {
 	t.Helper()
-	must(t, s.each(tmpDir, func(name string, _ fs.FileInfo) { names = append(names, name) }))
+	check.Must(t, s.each(tmpDir, func(name string, _ fs.FileInfo) { names = append(names, name) }))
 	return names
 }
 
 func readBlob(t testing.TB, s *Store, d Digest) []byte {
 	t.Helper()
 	b, err := s.Open(d)
-	must(t, err)
+	check.Must(t, err)
 	defer func() { _ = b.Close() }()
 	got, err := io.ReadAll(io.NewSectionReader(b, 0, b.Size()+1))
-	must(t, err)
+	check.Must(t, err)
 	if int64(len(got)) != b.Size() || DigestOf(got) != d {
 		t.Errorf("got %d bytes with digest %s, want %d with %s", len(got), DigestOf(got), b.Size(), d)
 	}

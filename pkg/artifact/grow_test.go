@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // imageOf is an image with one file of so many bytes, whose label says that it takes room.
@@ -16,10 +18,10 @@ func imageOf(t *testing.T, seed string, form TreeForm, size int, room int64) *im
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	must(t, w.WriteHeader(&tar.Header{Name: "cache/large", Size: int64(size), Mode: 0o644, Typeflag: tar.TypeReg}))
+	check.Must(t, w.WriteHeader(&tar.Header{Name: "cache/large", Size: int64(size), Mode: 0o644, Typeflag: tar.TypeReg}))
 	_, err := w.Write(bytes.Repeat([]byte(seed[:1]), size))
-	must(t, err)
-	must(t, w.Close())
+	check.Must(t, err)
+	check.Must(t, w.Close())
 	i := newImage(seed, form, b.Bytes())
 	i.Room = room
 	return i
@@ -46,14 +48,14 @@ func TestReservationGrows(t *testing.T) {
 		h := newHub()
 		s := newStore(t, StoreConfig{MaxBytes: quota, GrowBy: step})
 		old := h.pushBlob(blobBytes(1, 3<<20))
-		must(t, s.Fetch(t.Context(), h, old))
+		check.Must(t, s.Fetch(t.Context(), h, old))
 		hasOld := func() bool {
 			_, err := os.Stat(s.path(blobName(old.Digest)))
 			return err == nil
 		}
 		liar := imageOf(t, "liar", form, 1000, quota)
 		_, err := s.Unpack(t.Context(), liar.TreeSpec, liar.open)
-		must(t, err)
+		check.Must(t, err)
 		if !hasOld() {
 			t.Fatal("the label of a small image evicted a file")
 		}
@@ -62,14 +64,14 @@ func TestReservationGrows(t *testing.T) {
 		large := imageOf(t, "honest", form, 6<<20, quota-1)
 		_, err = s.Unpack(t.Context(), large.TreeSpec, func(_ context.Context, layer int) (io.ReadCloser, error) {
 			return &observed{Reader: bytes.NewReader(large.layers[layer]), look: func() {
-				must(t, s.each(tmpDir, func(name string, _ os.FileInfo) {
+				check.Must(t, s.each(tmpDir, func(name string, _ os.FileInfo) {
 					if _, room, ok := parsePartialTree(name); ok {
 						most, names[name] = max(most, room), true
 					}
 				}))
 			}}, nil
 		})
-		must(t, err)
+		check.Must(t, err)
 		if hasOld() {
 			t.Error("nothing was evicted for what arrived")
 		}
@@ -88,13 +90,13 @@ func TestGrowthEnds(t *testing.T) {
 	h := newHub()
 	s := newStore(t, StoreConfig{MaxBytes: 4 << 20, GrowBy: 256 << 10})
 	pinned := h.pushBlob(blobBytes(1, 3<<20))
-	must(t, s.Fetch(t.Context(), h, pinned))
-	must(t, s.Pin(t.Context(), pinned.Digest, "claim-1"))
+	check.Must(t, s.Fetch(t.Context(), h, pinned))
+	check.Must(t, s.Pin(t.Context(), pinned.Digest, "claim-1"))
 	large := imageOf(t, "large", TreeImage, 2<<20, 3<<20)
 	_, err := s.Unpack(t.Context(), large.TreeSpec, large.open)
 	wantErr(t, err, ErrNoSpace, "pinned")
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	if u.Partial != 0 || len(u.Trees) != 0 || u.Bytes != 3<<20 {
 		t.Errorf("left: %+v", u)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // oldStore is a store as version 92a7570 made it: the trees of two images, a blob, and a pin of each.
@@ -21,25 +23,25 @@ func oldStore(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "store")
 	packed, err := os.Open("testdata/store-92a7570.tar.gz")
-	must(t, err)
+	check.Must(t, err)
 	defer packed.Close()
 	plain, err := gzip.NewReader(packed)
-	must(t, err)
+	check.Must(t, err)
 	for r := tar.NewReader(plain); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return dir
 		}
-		must(t, err)
+		check.Must(t, err)
 		path, mode := filepath.Join(dir, filepath.FromSlash(h.Name)), h.FileInfo().Mode().Perm()
 		if h.Typeflag == tar.TypeDir {
-			must(t, os.MkdirAll(path, 0o700))
+			check.Must(t, os.MkdirAll(path, 0o700))
 		} else {
 			data, err := io.ReadAll(r)
-			must(t, err)
-			must(t, os.WriteFile(path, data, 0o600))
+			check.Must(t, err)
+			check.Must(t, os.WriteFile(path, data, 0o600))
 		}
-		must(t, os.Chmod(path, mode))
+		check.Must(t, os.Chmod(path, mode))
 	}
 }
 
@@ -51,14 +53,14 @@ func oldImages(t *testing.T) []*image {
 // TestOldStore: what the version before left is served as it is, whole and pinned, and nothing is fetched for it.
 func TestOldStore(t *testing.T) {
 	s, err := OpenStore(oldStore(t), StoreConfig{Pace: time.Microsecond})
-	must(t, err)
-	defer func() { must(t, s.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, s.Close()) }()
 	images := oldImages(t)
 	checkTrees(t, s, images...)
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	for _, i := range images {
 		tree, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-		must(t, err)
+		check.Must(t, err)
 		if i.opened.Load() != 0 || tree.Labels["seed"] == "" || tree.Form != i.Form || tree.Bytes != 3000 {
 			t.Errorf("opened %d layers: %+v", i.opened.Load(), tree.TreeMetadata)
 		}
@@ -71,7 +73,7 @@ func TestOldStore(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	if len(u.Trees) != 2 || len(u.Blobs) != 1 || u.Bytes != u.Pinned || u.Bytes != 28672+20480+int64(len(bitstream)) {
 		t.Errorf("%+v", u)
 	}
@@ -83,9 +85,9 @@ func TestNewTreeForOldVersion(t *testing.T) {
 	s := newStore(t, StoreConfig{})
 	for _, i := range oldImages(t) {
 		made, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-		must(t, err)
+		check.Must(t, err)
 		data, err := os.ReadFile(s.path(treeName(i.Digest) + "/metadata.json"))
-		must(t, err)
+		check.Must(t, err)
 		var old struct { // as it was in that version
 			Version      int               `json:"version"`
 			Digest       Digest            `json:"digest"`
@@ -100,7 +102,7 @@ func TestNewTreeForOldVersion(t *testing.T) {
 			Created      time.Time         `json:"created"`
 		}
 		strict, err := kjson.UnmarshalStrict(data, &old)
-		must(t, errors.Join(append(strict, err)...))
+		check.Must(t, errors.Join(append(strict, err)...))
 		if old.Version != 2 || old.Size < 0 || old.Hash.IsZero() || old.Form != i.Form || old.Digest != i.Digest || old.Bytes != made.Bytes {
 			t.Errorf("%+v", old)
 		}

@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const someHex = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestDigest(t *testing.T) {
 	d, err := ParseDigest("sha256:" + someHex)
-	must(t, err)
+	check.Must(t, err)
 	if d.Hex() != someHex || d.String() != "sha256:"+someHex || d.IsZero() {
 		t.Errorf("got %s", d)
 	}
@@ -29,8 +31,8 @@ func TestDigest(t *testing.T) {
 	}
 	var round struct{ A, B Digest }
 	data, err := json.Marshal(map[string]Digest{"A": d, "B": {}})
-	must(t, err)
-	must(t, json.Unmarshal(data, &round))
+	check.Must(t, err)
+	check.Must(t, json.Unmarshal(data, &round))
 	if round.A != d || !round.B.IsZero() {
 		t.Errorf("%s became %v", data, round)
 	}
@@ -81,13 +83,13 @@ func TestParseReference(t *testing.T) {
 		}
 	}
 	ref, err := ParseReference("quay.io/org/cache:v1")
-	must(t, err)
+	check.Must(t, err)
 	d := DigestOf(nil)
 	if by := ref.WithDigest(d); by.Tag() != "" || by.Digest() != d || by.Registry() != "quay.io" || by.Repository() != "quay.io/org/cache" {
 		t.Errorf("got %s", by)
 	}
 	other, err := ref.WithTag("v2")
-	must(t, err)
+	check.Must(t, err)
 	if got := other.String(); got != "quay.io/org/cache:v2" || other.Path() != "org/cache" || other.Identifier() != "v2" {
 		t.Errorf("got %s", got)
 	}
@@ -103,7 +105,7 @@ func TestParseManifest(t *testing.T) {
 	layer, config := descriptorJSON("application/vnd.test.gbs"), descriptorJSON("application/vnd.test.config.v1+json")
 	image := `{"schemaVersion":2,"config":` + config + `,"layers":[` + layer + `],"annotations":{"a":"b"}}`
 	m, err := ParseManifest([]byte(image))
-	must(t, err)
+	check.Must(t, err)
 	if m.IsIndex() || m.MediaType != manifestType || m.ArtifactType != "application/vnd.test.config.v1+json" ||
 		m.Digest != DigestOf([]byte(image)) || len(m.Layers) != 1 || m.Layers[0].Size != 7 || m.Annotations["a"] != "b" {
 		t.Errorf("got %+v", m)
@@ -111,9 +113,9 @@ func TestParseManifest(t *testing.T) {
 	entry := `{"mediaType":"` + manifestType + `","artifactType":"application/vnd.x","digest":"sha256:` + someHex +
 		`","size":9,"annotations":{"id":"1"},"platform":{"os":"linux","architecture":"arm","variant":"v7"}}`
 	m, err = ParseManifest([]byte(`{"schemaVersion":2,"artifactType":"application/vnd.y","manifests":[` + entry + `]}`))
-	must(t, err)
+	check.Must(t, err)
 	d, err := ParseDigest("sha256:" + someHex)
-	must(t, err)
+	check.Must(t, err)
 	want := []Descriptor{{
 		MediaType: manifestType, ArtifactType: "application/vnd.x", Digest: d, Size: 9, Annotations: map[string]string{"id": "1"},
 		Platform: "linux/arm/v7",

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestNamespaceShare: who fetches image after image evicts its own, also with images that say to be of another namespace, and others' only
@@ -28,13 +30,13 @@ func TestNamespaceShare(t *testing.T) {
 		return err == nil
 	}
 	old, err := add("", "of the cluster", 1<<20)
-	must(t, err)
+	check.Must(t, err)
 	alice, err := add("alice", "alice", 800<<10)
-	must(t, err)
+	check.Must(t, err)
 	var mallory []Digest
 	for i := range 6 {
 		d, err := add("mallory", fmt.Sprint("mallory ", i), 900<<10)
-		must(t, err)
+		check.Must(t, err)
 		mallory = append(mallory, d)
 	}
 	if !here(old) || !here(alice) || here(mallory[3]) || !here(mallory[4]) || !here(mallory[5]) {
@@ -42,12 +44,12 @@ func TestNamespaceShare(t *testing.T) {
 			here(mallory[5]))
 	}
 
-	must(t, s.Pin(t.Context(), mallory[4], "claim-1"))
-	must(t, s.Pin(t.Context(), mallory[5], "claim-2"))
+	check.Must(t, s.Pin(t.Context(), mallory[4], "claim-1"))
+	check.Must(t, s.Pin(t.Context(), mallory[5], "claim-2"))
 	_, err = add("mallory", "more", 900<<10)
 	wantErr(t, err, ErrNoSpace, "images of namespace mallory may take 2097152", "pinned")
 	_, err = add("alice", "two", 900<<10)
-	must(t, err)
+	check.Must(t, err)
 	tree, err := s.PeekTree(alice)
 	if err == nil && tree.Labels[namespaceLabel] != "alice" {
 		t.Errorf("labels %v", tree.Labels)

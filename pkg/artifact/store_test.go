@@ -32,7 +32,7 @@ func filled(t *testing.T, h *hub, config StoreConfig, blobs int) (*Store, *clock
 	for i := range blobs {
 		ds = append(ds, h.pushBlob(blobBytes(uint64(100+i), 1000)))
 		fake.Step(time.Minute)
-		must(t, s.Fetch(t.Context(), h, ds[i]))
+		check.Must(t, s.Fetch(t.Context(), h, ds[i]))
 	}
 	return s, fake, ds
 }
@@ -55,21 +55,21 @@ func TestEvictionOrder(t *testing.T) {
 		fake.Step(time.Minute)
 		do()
 	}
-	use(func() { readBlob(t, s, ds[0].Digest) })                             // opened
-	use(func() { must(t, s.Fetch(t.Context(), h, ds[1])) })                  // asked for
-	use(func() { must(t, s.Pin(t.Context(), ds[2].Digest, "claim-1")) })     // pinned, though used longest ago
-	use(func() { must(t, s.Unpin(t.Context(), ds[3].Digest, "never-did")) }) // given back
+	use(func() { readBlob(t, s, ds[0].Digest) })                                   // opened
+	use(func() { check.Must(t, s.Fetch(t.Context(), h, ds[1])) })                  // asked for
+	use(func() { check.Must(t, s.Pin(t.Context(), ds[2].Digest, "claim-1")) })     // pinned, though used longest ago
+	use(func() { check.Must(t, s.Unpin(t.Context(), ds[3].Digest, "never-did")) }) // given back
 	add := func(n int) error {
 		d := h.pushBlob(blobBytes(uint64(200+len(ds)), n))
 		ds = append(ds, d)
 		fake.Step(time.Minute)
 		return s.Fetch(t.Context(), h, d)
 	}
-	must(t, add(1000))
+	check.Must(t, add(1000))
 	if got := holds(t, s, ds); got != "1234" {
 		t.Errorf("holds %s, want 1234", got)
 	}
-	must(t, add(2000))
+	check.Must(t, add(2000))
 	if got := holds(t, s, ds); got != "245" {
 		t.Errorf("holds %s, want 245", got)
 	}
@@ -78,8 +78,8 @@ func TestEvictionOrder(t *testing.T) {
 	if got := holds(t, s, ds); got != "245" {
 		t.Errorf("evicted for what does not fit: holds %s", got)
 	}
-	must(t, s.Unpin(t.Context(), ds[2].Digest, "claim-1"))
-	must(t, s.Fetch(t.Context(), h, ds[6]))
+	check.Must(t, s.Unpin(t.Context(), ds[2].Digest, "claim-1"))
+	check.Must(t, s.Fetch(t.Context(), h, ds[6]))
 	if got := holds(t, s, ds); got != "6" {
 		t.Errorf("holds %s, want 6", got)
 	}
@@ -97,13 +97,13 @@ func TestFetchOpportunistic(t *testing.T) {
 		fake.Step(time.Minute)
 		return s.FetchOpportunistic(t.Context(), h, d)
 	}
-	must(t, add(1000))
+	check.Must(t, add(1000))
 	if pins, err := s.Pins(ds[2].Digest); err != nil || len(pins) > 0 {
 		t.Errorf("pinned by %v (%v)", pins, err)
 	}
 	reads := h.count()
 	wantErr(t, add(1001), ErrNoSpace, "quota of 4000 is 1 short")
-	must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest))
+	check.Must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest))
 	wantErr(t, add(1001), ErrNoSpace, "1100 free", "is 1 short")
 	if got := holds(t, s, ds); got != "12" || h.count() != reads {
 		t.Errorf("holds %s, and asked the registry for what does not fit %d times", got, h.count()-reads)
@@ -115,14 +115,14 @@ func TestFetchOpportunistic(t *testing.T) {
 	// What somebody may still resume counts, however old it is.
 	s.free = func() (int64, error) { return 1 << 30, nil }
 	rest := partialName(DigestOf([]byte("other")), 1500)
-	must(t, os.WriteFile(s.path(rest), nil, 0o600))
+	check.Must(t, os.WriteFile(s.path(rest), nil, 0o600))
 	old := fake.Now().Add(-defaultPartialAge - time.Hour)
-	must(t, os.Chtimes(s.path(rest), old, old))
+	check.Must(t, os.Chtimes(s.path(rest), old, old))
 	wantErr(t, s.FetchOpportunistic(t.Context(), h, ds[0]), ErrNoSpace, "500 short")
 	if got := partials(t, s); len(got) != 1 {
 		t.Errorf("partials %v", got)
 	}
-	must(t, s.Fetch(t.Context(), h, ds[0])) // a claim has them all go
+	check.Must(t, s.Fetch(t.Context(), h, ds[0])) // a claim has them all go
 	if got := holds(t, s, ds); got != "012" || len(partials(t, s)) != 0 {
 		t.Errorf("holds %s and %v", got, partials(t, s))
 	}
@@ -130,11 +130,11 @@ func TestFetchOpportunistic(t *testing.T) {
 	// One that is here is not used by this, so it goes first.
 	reads = h.count()
 	fake.Step(time.Minute)
-	must(t, s.FetchOpportunistic(t.Context(), h, ds[1]))
+	check.Must(t, s.FetchOpportunistic(t.Context(), h, ds[1]))
 	if h.count() != reads {
 		t.Error("asked the registry for what is here")
 	}
-	must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(400, 2000))))
+	check.Must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(400, 2000))))
 	if got := holds(t, s, ds); got != "02" {
 		t.Errorf("holds %s, want 02", got)
 	}
@@ -144,16 +144,16 @@ func TestFetchOpportunistic(t *testing.T) {
 func TestDigests(t *testing.T) {
 	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{}, 4)
-	must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), nil, 0o600))
-	must(t, os.WriteFile(s.path(blobsDir+"/note"), nil, 0o600))
-	must(t, s.moveToTrash(blobName(ds[3].Digest), ds[3].Digest))
+	check.Must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), nil, 0o600))
+	check.Must(t, os.WriteFile(s.path(blobsDir+"/note"), nil, 0o600))
+	check.Must(t, s.moveToTrash(blobName(ds[3].Digest), ds[3].Digest))
 	var want []string
 	for _, d := range ds[:3] {
 		want = append(want, d.Digest.String())
 	}
 	slices.Sort(want)
 	got, err := s.Digests()
-	must(t, err)
+	check.Must(t, err)
 	var texts []string
 	for _, d := range got {
 		texts = append(texts, d.String())
@@ -161,7 +161,7 @@ func TestDigests(t *testing.T) {
 	if diff := cmp.Diff(want, texts); diff != "" {
 		t.Error(diff)
 	}
-	must(t, s.Close())
+	check.Must(t, s.Close())
 	if _, err := s.Digests(); err == nil {
 		t.Error("a store that is closed has digests")
 	}
@@ -170,12 +170,12 @@ func TestDigests(t *testing.T) {
 func TestUsageAndSweep(t *testing.T) {
 	h := newHub()
 	s, fake, ds := filled(t, h, StoreConfig{MaxBytes: 5000, Pace: time.Minute}, 4)
-	must(t, s.Pin(t.Context(), ds[1].Digest, "region-fpga-0"))
-	must(t, s.Pin(t.Context(), ds[1].Digest, "a3b8f042-1e16-4f0a-8a8d-421be1cbd521"))
-	must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), make([]byte, 300), 0o600))
+	check.Must(t, s.Pin(t.Context(), ds[1].Digest, "region-fpga-0"))
+	check.Must(t, s.Pin(t.Context(), ds[1].Digest, "a3b8f042-1e16-4f0a-8a8d-421be1cbd521"))
+	check.Must(t, os.WriteFile(s.path(partialName(DigestOf([]byte("other")), 700)), make([]byte, 300), 0o600))
 	s.free = func() (int64, error) { return 12345, nil }
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	want := Usage{Bytes: 4000, Pinned: 1000, Partial: 700, MaxBytes: 5000, Free: 12345}
 	for i, d := range ds {
 		used := fake.Now().Add(time.Duration(i-3) * time.Minute)
@@ -201,11 +201,11 @@ func TestUsageAndSweep(t *testing.T) {
 		})
 		fake.Step(time.Minute)
 	}
-	must(t, <-done)
+	check.Must(t, <-done)
 	if got := holds(t, s, ds); got != "1" || len(partials(t, s)) != 0 {
 		t.Errorf("holds %s and %v", got, partials(t, s))
 	}
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	checkStore(t, s, 1)
 }
 
@@ -218,7 +218,7 @@ func TestSweepEnds(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	s := newStore(t, StoreConfig{Clock: fake})
 	for _, name := range []string{"a", "b"} {
-		must(t, os.WriteFile(s.path(trashDir+"/"+name), nil, 0o600))
+		check.Must(t, os.WriteFile(s.path(trashDir+"/"+name), nil, 0o600))
 	}
 	ctx, pass := check.Deadline(t)
 	swept := make(chan error, 1)
@@ -238,40 +238,40 @@ func TestDiskIsShort(t *testing.T) {
 	s.free = func() (int64, error) { // of a small disk: what lies in the directory takes some of it
 		used := int64(0)
 		for _, dir := range []string{blobsDir, tmpDir, trashDir} {
-			must(t, s.each(dir, func(_ string, info fs.FileInfo) { used += info.Size() }))
+			check.Must(t, s.each(dir, func(_ string, info fs.FileInfo) { used += info.Size() }))
 		}
 		return disk - used, nil
 	}
 	next := h.pushBlob(blobBytes(50, 1000))
-	must(t, s.Fetch(t.Context(), h, next))
+	check.Must(t, s.Fetch(t.Context(), h, next))
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)
 	}
-	must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest)) // in the trash, which is as good as free
-	must(t, s.Fetch(t.Context(), h, ds[0]))
+	check.Must(t, s.moveToTrash(blobName(ds[0].Digest), ds[0].Digest)) // in the trash, which is as good as free
+	check.Must(t, s.Fetch(t.Context(), h, ds[0]))
 	if got := holds(t, s, append(ds, next)); got != "0123" {
 		t.Errorf("holds %s", got)
 	}
 	larger := h.pushBlob(blobBytes(51, 1500))
-	must(t, s.Fetch(t.Context(), h, larger))
+	check.Must(t, s.Fetch(t.Context(), h, larger))
 	if got := holds(t, s, append(ds, next, larger)); got != "034" {
 		t.Errorf("holds %s", got)
 	}
 
 	// Somebody fetches 600 bytes, of which 100 are here: 500 more are not ours.
 	other := Descriptor{Digest: DigestOf([]byte("other")), Size: 600}
-	must(t, os.WriteFile(s.path(partialName(other.Digest, other.Size)), make([]byte, 100), 0o600))
+	check.Must(t, os.WriteFile(s.path(partialName(other.Digest, other.Size)), make([]byte, 100), 0o600))
 	unlock, err := s.lockDigest(t.Context(), other.Digest)
-	must(t, err)
+	check.Must(t, err)
 	for _, d := range []Descriptor{ds[0], next, larger} {
-		must(t, s.Pin(t.Context(), d.Digest, "x"))
+		check.Must(t, s.Pin(t.Context(), d.Digest, "x"))
 	}
 	small := h.pushBlob(blobBytes(52, 1))
 	err = s.Fetch(t.Context(), h, small)
 	wantErr(t, err, ErrNoSpace, "1000 free", "500 of which are for others", "1 short")
 	unlock()
-	must(t, s.Fetch(t.Context(), h, small)) // nobody fetches it any more, so nothing is reserved
-	must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(53, 550))))
+	check.Must(t, s.Fetch(t.Context(), h, small)) // nobody fetches it any more, so nothing is reserved
+	check.Must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(53, 550))))
 	if p := partials(t, s); len(p) != 0 {
 		t.Errorf("it went for nobody: %v", p)
 	}
@@ -288,15 +288,15 @@ func TestOldPartials(t *testing.T) {
 	h := newHub()
 	s, fake, _ := filled(t, h, StoreConfig{PartialAge: time.Hour}, 1)
 	name := s.path(partialName(DigestOf([]byte("old")), 10))
-	must(t, os.WriteFile(name, []byte("x"), 0o600))
-	must(t, os.Chtimes(name, fake.Now(), fake.Now()))
+	check.Must(t, os.WriteFile(name, []byte("x"), 0o600))
+	check.Must(t, os.Chtimes(name, fake.Now(), fake.Now()))
 	fake.Step(59 * time.Minute)
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	if len(partials(t, s)) != 1 {
 		t.Error("gone too early")
 	}
 	fake.Step(2 * time.Minute)
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	if len(partials(t, s)) != 0 {
 		t.Error("still there")
 	}
@@ -310,13 +310,13 @@ func TestOpenStoreCleans(t *testing.T) {
 	for _, name := range []string{
 		resumable, partialName(ds[0].Digest, 1000), "tmp/junk", "tmp/" + someHex, "tmp/" + someHex + ".-1", "tmp/" + someHex + ".07",
 	} {
-		must(t, os.WriteFile(s.path(name), []byte("x"), 0o600))
+		check.Must(t, os.WriteFile(s.path(name), []byte("x"), 0o600))
 	}
-	must(t, os.Chmod(s.dir, 0o755))
+	check.Must(t, os.Chmod(s.dir, 0o755))
 	held := DigestOf([]byte("held"))
-	must(t, os.WriteFile(s.path(partialName(held, 9)), nil, 0o600))
+	check.Must(t, os.WriteFile(s.path(partialName(held, 9)), nil, 0o600))
 	unlock, err := s.lockDigest(t.Context(), held)
-	must(t, err)
+	check.Must(t, err)
 	defer unlock()
 	again := s.again(t)
 	want := []string{filepath.Base(resumable), filepath.Base(partialName(held, 9))}
@@ -339,9 +339,9 @@ func TestWrong(t *testing.T) {
 	checkStore(t, s, 2)
 	path := s.path(blobName(ds[1].Digest))
 	data, err := os.ReadFile(path)
-	must(t, err)
+	check.Must(t, err)
 	data[500] ^= 4
-	must(t, os.WriteFile(path, data, 0o600))
+	check.Must(t, os.WriteFile(path, data, 0o600))
 	if bad, good := wrong(s.dir); good != 1 || len(bad) != 1 || !strings.Contains(bad[0], ds[1].Digest.Hex()) {
 		t.Errorf("%d are good, wrong: %v", good, bad)
 	}
@@ -366,24 +366,24 @@ func TestHostileNames(t *testing.T) {
 	}
 
 	outside := filepath.Join(t.TempDir(), "outside")
-	must(t, os.WriteFile(outside, []byte("secret"), 0o600))
+	check.Must(t, os.WriteFile(outside, []byte("secret"), 0o600))
 	d := DigestOf([]byte("secret"))
-	must(t, os.Symlink(outside, s.path(blobName(d))))
+	check.Must(t, os.Symlink(outside, s.path(blobName(d))))
 	if _, err := s.Open(d); err == nil {
 		t.Error("a link out of the store was followed")
 	}
 	directory := DigestOf([]byte("directory"))
-	must(t, os.Mkdir(s.path(blobName(directory)), 0o700))
+	check.Must(t, os.Mkdir(s.path(blobName(directory)), 0o700))
 	if _, err := s.Open(directory); err == nil {
 		t.Error("a directory was opened as a blob")
 	}
-	must(t, os.WriteFile(s.path(blobsDir+"/junk"), nil, 0o600))
+	check.Must(t, os.WriteFile(s.path(blobsDir+"/junk"), nil, 0o600))
 	u, err := s.Usage()
 	if err != nil || len(u.Blobs) != 1 || u.Bytes != 1000 {
 		t.Errorf("%+v %v", u, err)
 	}
 	partial := h.pushBlob([]byte("partial"))
-	must(t, os.Symlink(outside, s.path(partialName(partial.Digest, partial.Size))))
+	check.Must(t, os.Symlink(outside, s.path(partialName(partial.Digest, partial.Size))))
 	if err := s.Fetch(t.Context(), h, partial); err == nil {
 		t.Error("a link out of the store was written to")
 	}
@@ -396,29 +396,29 @@ func TestPins(t *testing.T) {
 	h := newHub()
 	s, _, ds := filled(t, h, StoreConfig{MaxBytes: 1000}, 1)
 	absent := DigestOf([]byte("not here yet"))
-	must(t, s.Pin(t.Context(), absent, "early"))
+	check.Must(t, s.Pin(t.Context(), absent, "early"))
 	for range 2 {
-		must(t, s.Pin(t.Context(), ds[0].Digest, "claim-1"))
+		check.Must(t, s.Pin(t.Context(), ds[0].Digest, "claim-1"))
 	}
-	must(t, s.Pin(t.Context(), ds[0].Digest, "claim-2"))
+	check.Must(t, s.Pin(t.Context(), ds[0].Digest, "claim-2"))
 	other := s.again(t)
 	next := h.pushBlob([]byte("next"))
 	wantErr(t, other.Fetch(t.Context(), h, next), ErrNoSpace)
 	for range 2 {
-		must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-1"))
+		check.Must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-1"))
 	}
 	wantErr(t, other.Fetch(t.Context(), h, next), ErrNoSpace)
-	must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-2"))
-	must(t, s.Fetch(t.Context(), h, next))
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, other.Unpin(t.Context(), ds[0].Digest, "claim-2"))
+	check.Must(t, s.Fetch(t.Context(), h, next))
+	check.Must(t, s.Sweep(t.Context()))
 	wantPinDirs(t, s, absent)
-	must(t, errors.Join(
+	check.Must(t, errors.Join(
 		s.Pin(t.Context(), next.Digest, "claim-1"), s.Unpin(t.Context(), next.Digest, "claim-1"), s.Unpin(t.Context(), absent, "early")))
 	wantPinDirs(t, s, absent, next.Digest) // no claim waits for that
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	wantPinDirs(t, s, next.Digest)
 	unlock, err := s.lockNames(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	defer unlock()
 	if err := s.Pin(check.Passed(t), absent, "x"); !errors.Is(err, context.DeadlineExceeded) || !IsRetryable(err) {
 		t.Error(err)
@@ -428,7 +428,7 @@ func TestPins(t *testing.T) {
 func wantPinDirs(t *testing.T, s *Store, of ...Digest) {
 	t.Helper()
 	entries, err := os.ReadDir(s.path(pinsDir))
-	must(t, err)
+	check.Must(t, err)
 	var got, want []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -515,7 +515,7 @@ func TestPinAgainstEviction(t *testing.T) {
 	}
 	wg.Wait()
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	if u.Bytes > 4000 || u.Pinned != 0 {
 		t.Errorf("%+v", u)
 	}

@@ -25,6 +25,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 	"github.com/fettle-dev/fettle/test/treesum"
@@ -43,11 +44,11 @@ func tarOf(t testing.TB, names ...string) []byte {
 	w := tar.NewWriter(&b)
 	for i, name := range names {
 		content := bytes.Repeat([]byte{byte(i + 1)}, 1000*i)
-		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
 		_, err := w.Write(content)
-		must(t, err)
+		check.Must(t, err)
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -90,7 +91,7 @@ func contentsOf(t testing.TB, images ...*image) contents {
 	for _, i := range images {
 		var err error
 		all[i.Digest], err = treesum.OfTars(i.tars...)
-		must(t, err)
+		check.Must(t, err)
 	}
 	return all
 }
@@ -99,7 +100,7 @@ func contentsOf(t testing.TB, images ...*image) contents {
 func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int) {
 	t.Helper()
 	s, err := storeAt(dir, StoreConfig{})
-	must(t, err)
+	check.Must(t, err)
 	defer func() { _ = s.Close() }()
 	entries, err := os.ReadDir(filepath.Join(dir, treesDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -152,9 +153,9 @@ func TestUnpack(t *testing.T) {
 			t.Errorf("before: %v", err)
 		}
 		made, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-		must(t, err)
+		check.Must(t, err)
 		again, err := s.again(t).Unpack(t.Context(), i.TreeSpec, i.open)
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(made.TreeMetadata, again.TreeMetadata); diff != "" || i.opened.Load() != 2 {
 			t.Errorf("opened %d layers; %s", i.opened.Load(), diff)
 		}
@@ -173,7 +174,7 @@ func TestUnpack(t *testing.T) {
 			if err != nil || info.Mode() != fs.ModeDir|0o777 {
 				t.Errorf("%v %v", info.Mode(), err)
 			}
-			must(t, filepath.WalkDir(made.Root(), func(path string, d fs.DirEntry, err error) error {
+			check.Must(t, filepath.WalkDir(made.Root(), func(path string, d fs.DirEntry, err error) error {
 				if err != nil || path == made.Root() {
 					return err
 				}
@@ -204,14 +205,14 @@ func TestUnpackParts(t *testing.T) {
 				i := smallImage(t, name, form)
 				for at, plain := range i.tars {
 					l, err := convert(plain)
-					must(t, err)
+					check.Must(t, err)
 					i.layers[at] = l.Data
 					d := Descriptor{MediaType: l.MediaType, Digest: DigestOf(l.Data), Size: int64(len(l.Data)), Annotations: l.Annotations}
 					i.Layers[at] = TreeLayer{Descriptor: d, DiffID: DigestOf(l.Tar)}
 				}
 				s := newStore(t, StoreConfig{})
 				_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-				must(t, err)
+				check.Must(t, err)
 				checkTrees(t, s, i)
 			})
 		})
@@ -273,7 +274,7 @@ func TestUnpackRefused(t *testing.T) {
 			if u, err := s.Usage(); err != nil || u.Partial+u.Bytes > 0 {
 				t.Errorf("%+v %v", u, err)
 			}
-			must(t, s.Sweep(t.Context()))
+			check.Must(t, s.Sweep(t.Context()))
 			for _, dir := range []string{tmpDir, trashDir} {
 				if left, _ := os.ReadDir(s.path(dir)); len(left) > 0 {
 					t.Errorf("left in %s: %v", dir, left)
@@ -293,7 +294,7 @@ func TestUnpackReader(t *testing.T) {
 	wantErr(t, err, ErrUnavailable)
 	checkTrees(t, s)
 	_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
-	must(t, err)
+	check.Must(t, err)
 	checkTrees(t, s, i)
 }
 
@@ -320,31 +321,31 @@ func TestTreesAreEvicted(t *testing.T) {
 		return err == nil
 	}
 	pinned, err := unpackOne("pinned")
-	must(t, err)
-	must(t, s.Pin(t.Context(), pinned, "claim-1"))
+	check.Must(t, err)
+	check.Must(t, s.Pin(t.Context(), pinned, "claim-1"))
 	oldest, err := unpackOne("oldest")
-	must(t, err)
+	check.Must(t, err)
 	fake.Step(time.Minute)
 	blob := h.pushBlob(blobBytes(1, 20_000))
-	must(t, s.Fetch(t.Context(), h, blob))
+	check.Must(t, s.Fetch(t.Context(), h, blob))
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	if len(u.Trees) != 2 || len(u.Blobs) != 1 || u.Bytes != u.Trees[0].Size+u.Trees[1].Size+20_000 || u.Pinned != u.Trees[0].Size {
 		t.Errorf("%+v", u)
 	}
 	third, err := unpackOne("third") // 2 trees of 28 KiB, a blob of 20 kB and 50 kB are more than 120 kB
-	must(t, err)
+	check.Must(t, err)
 	if !here(pinned) || here(oldest) || !here(third) {
 		t.Errorf("pinned %v, oldest %v, third %v", here(pinned), here(oldest), here(third))
 	}
 	fake.Step(time.Minute)
 	_, err = s.OpenTree(third) // used after the blob
-	must(t, err)
+	check.Must(t, err)
 	large := smallImage(t, "large", TreeDirectory)
 	large.Room = 60_000
 	fake.Step(time.Minute)
 	_, err = s.Unpack(t.Context(), large.TreeSpec, large.open)
-	must(t, err)
+	check.Must(t, err)
 	if _, err := os.Stat(s.path(blobName(blob.Digest))); err == nil || !here(third) || !here(pinned) {
 		t.Errorf("the blob %v, third %v, pinned %v", err, here(third), here(pinned))
 	}
@@ -352,15 +353,15 @@ func TestTreesAreEvicted(t *testing.T) {
 	huge.Room = 120_000
 	_, err = s.Unpack(t.Context(), huge.TreeSpec, huge.open)
 	wantErr(t, err, ErrNoSpace, "pinned")
-	must(t, s.Unpin(t.Context(), pinned, "claim-1"))
+	check.Must(t, s.Unpin(t.Context(), pinned, "claim-1"))
 	_, err = s.Unpack(t.Context(), huge.TreeSpec, huge.open)
-	must(t, err)
+	check.Must(t, err)
 	if u, err = s.Usage(); err != nil || u.Trash == 0 {
 		t.Errorf("%+v %v", u, err)
 	}
 	sweeper, err := OpenStore(s.dir, StoreConfig{Pace: time.Microsecond}) // whose clock goes on
-	must(t, err)
-	must(t, errors.Join(sweeper.Sweep(t.Context()), sweeper.Close()))
+	check.Must(t, err)
+	check.Must(t, errors.Join(sweeper.Sweep(t.Context()), sweeper.Close()))
 	if u, err = s.Usage(); err != nil || u.Trash > 0 || len(u.Trees) == 0 {
 		t.Errorf("after the sweep: %+v %v", u, err)
 	}
@@ -391,9 +392,9 @@ func TestTreesInUse(t *testing.T) {
 		_, err := os.Stat(s.path(treeName(images[seed].Digest)))
 		return err == nil
 	}
-	must(t, errors.Join(unpackOne("1"), unpackOne("2")))
+	check.Must(t, errors.Join(unpackOne("1"), unpackOne("2")))
 	mounted = []Digest{images["1"].Digest}
-	must(t, errors.Join(unpackOne("3"), unpackOne("4")))
+	check.Must(t, errors.Join(unpackOne("3"), unpackOne("4")))
 	if !here("1") || here("2") || !here("4") {
 		t.Errorf("1 %v, 2 %v, 4 %v: expected the one that is mounted, and the last", here("1"), here("2"), here("4"))
 	}
@@ -407,10 +408,10 @@ func TestTreesInUse(t *testing.T) {
 		}
 		sweeper := *s
 		sweeper.config.Clock, sweeper.config.Pace = clock.RealClock{}, time.Microsecond
-		must(t, sweeper.Sweep(t.Context()))
+		check.Must(t, sweeper.Sweep(t.Context()))
 		u, err := s.Usage()
-		must(t, err)
-		must(t, fs.WalkDir(os.DirFS(s.path(trashDir)), ".", func(_ string, d fs.DirEntry, err error) error {
+		check.Must(t, err)
+		check.Must(t, fs.WalkDir(os.DirFS(s.path(trashDir)), ".", func(_ string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() {
 				files++
 			}
@@ -460,9 +461,9 @@ func TestWrongTrees(t *testing.T) {
 			s := newStore(t, StoreConfig{})
 			i := smallImage(t, "1", c.form)
 			_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-			must(t, err)
+			check.Must(t, err)
 			checkTrees(t, s, i)
-			must(t, c.edit(s.path(treeName(i.Digest))))
+			check.Must(t, c.edit(s.path(treeName(i.Digest))))
 			if bad, good := wrongTrees(t, s.dir, contentsOf(t, i)); len(bad) != 1 || good != 0 {
 				t.Errorf("%d good trees; wrong: %v", good, bad)
 			}
@@ -476,8 +477,8 @@ func TestTreeWithBadMetadata(t *testing.T) {
 	i := smallImage(t, "1", TreeDirectory)
 	for _, data := range []string{"", "{", "null", `{"version":1}`, `{"version":2}`, `{"version":3}`, `{"version":2,"version":2}`} {
 		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-		must(t, err)
-		must(t, os.WriteFile(s.path(treeName(i.Digest)+"/metadata.json"), []byte(data), 0o600))
+		check.Must(t, err)
+		check.Must(t, os.WriteFile(s.path(treeName(i.Digest)+"/metadata.json"), []byte(data), 0o600))
 		if _, err := s.OpenTree(i.Digest); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", data, err)
 		}
@@ -486,7 +487,7 @@ func TestTreeWithBadMetadata(t *testing.T) {
 		}
 	}
 	_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
-	must(t, err)
+	check.Must(t, err)
 	checkTrees(t, s, i)
 }
 
@@ -503,7 +504,7 @@ func TestEveryUnpackFails(t *testing.T) {
 			return s, in, before, err
 		}
 		_, in, before, err := run(func(int) []fault.Fault { return nil })
-		must(t, err)
+		check.Must(t, err)
 		points, cases := in.Log().Changes()-before, 0
 		for n := range points {
 			for i := range faultsAt(0) {
@@ -523,7 +524,7 @@ func TestEveryUnpackFails(t *testing.T) {
 				if again != nil || len(bad)+len(still) > 0 || good != 1 {
 					t.Errorf("%s: %v after %v; again: %v after %v", what, bad, err, still, again)
 				}
-				must(t, s.Close())
+				check.Must(t, s.Close())
 				cases++
 			}
 		}
@@ -541,26 +542,26 @@ func TestUnpackPowerLoss(t *testing.T) {
 		harm := func(t *testing.T, limit int, faults ...fault.Fault) (harmful, states int, log fault.Log) {
 			t.Helper()
 			s, err := storeAt(filepath.Join(t.TempDir(), "store"), quota())
-			must(t, err)
+			check.Must(t, err)
 			defer func() { _ = s.Close() }()
 			start, err := fault.Snapshot(s.dir)
-			must(t, err)
+			check.Must(t, err)
 			in := fault.New(faults...)
 			in.Quick = true
-			must(t, s.through(t, in).layOut())
+			check.Must(t, s.through(t, in).layOut())
 			i := newImage("1", form, tarOf(t, "cache/a", "cache/d/b"))
 			i.Room = 400_000
 			_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
-			must(t, err)
+			check.Must(t, err)
 			log = in.Log()
 			want := contentsOf(t, i)
 			for n := 1; n <= log.Changes()+1; n++ {
 				all, err := fault.Replay(start, log.Before(n), fault.Options{Limit: limit})
-				must(t, err)
+				check.Must(t, err)
 				for state := range all {
 					states++
 					dir := filepath.Join(t.TempDir(), "after")
-					must(t, state.Materialise(dir))
+					check.Must(t, state.Materialise(dir))
 					bad, good := wrongTrees(t, dir, want)
 					if len(bad) > 0 || n > log.Changes() && good != 1 {
 						harmful++
@@ -568,7 +569,7 @@ func TestUnpackPowerLoss(t *testing.T) {
 							t.Errorf("before %d: %d good, wrong: %v; lost: %s", n, good, bad, state.Lost)
 						}
 					}
-					must(t, os.RemoveAll(dir))
+					check.Must(t, os.RemoveAll(dir))
 				}
 			}
 			return harmful, states, log

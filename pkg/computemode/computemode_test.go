@@ -39,22 +39,22 @@ func TestShared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
 			n.set(tc.former)
-			must(t, n.Script())
+			check.Must(t, n.Script())
 			for _, claim := range []string{"a", "a", "b", "b"} {
-				must(t, n.apply(claim, tc.mode))
-				must(t, n.verify(claim, tc.mode))
+				check.Must(t, n.apply(claim, tc.mode))
+				check.Must(t, n.verify(claim, tc.mode))
 			}
 			n.is(string(tc.mode) + ` ["a","b"]`)
 			for range 2 {
-				must(t, n.undo(tc.ends[0], tc.mode))
+				check.Must(t, n.undo(tc.ends[0], tc.mode))
 				n.is(string(tc.mode) + ` ["` + tc.ends[1] + `"]`)
 			}
 			for range 2 {
-				must(t, n.undo(tc.ends[1], tc.mode))
+				check.Must(t, n.undo(tc.ends[1], tc.mode))
 				n.is(string(tc.former) + " []")
 			}
 			s, err := n.Look()
-			must(t, err)
+			check.Must(t, err)
 			if want := map[bool]int{true: 0, false: 2}[tc.former == tc.mode]; len(s.Changes) != want {
 				t.Errorf("changes %v, want %d", s.Changes, want)
 			}
@@ -68,48 +68,48 @@ func TestShared(t *testing.T) {
 // TestDisagrees: a claim with another mode is refused with both, before the library is asked, and its rollback changes nothing.
 func TestDisagrees(t *testing.T) {
 	n := start(t)
-	must(t, n.process().Check(params("b", usual)))
-	must(t, n.apply("a", exclusive))
-	must(t, n.Script())
+	check.Must(t, n.process().Check(params("b", usual)))
+	check.Must(t, n.apply("a", exclusive))
+	check.Must(t, n.Script())
 	for _, err := range []error{n.process().Check(params("b", usual)), n.apply("b", usual)} {
 		if !errors.Is(err, restorepoint.ErrDisagrees) || !strings.Contains(err.Error(), "have compute mode ExclusiveProcess, and this claim") {
 			t.Errorf("%v", err)
 		}
 	}
-	must(t, n.undo("b", usual))
+	check.Must(t, n.undo("b", usual))
 	n.is(`ExclusiveProcess ["a"]`)
 	if s, err := n.Look(); err != nil || s.Total > 0 {
 		t.Errorf("the library was asked %d times, %v", s.Total, err)
 	}
-	must(t, n.undo("a", exclusive))
-	must(t, n.apply("b", usual))
+	check.Must(t, n.undo("a", exclusive))
+	check.Must(t, n.apply("b", usual))
 	n.is(`Default ["b"]`)
 }
 
 // TestChangedByOthers: what another program set stays, and is told in words.
 func TestChangedByOthers(t *testing.T) {
 	n := start(t)
-	must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("a", exclusive))
 	n.set(nvml.ComputeProhibited)
 	for _, err := range []error{n.verify("a", exclusive), n.apply("a", exclusive), n.apply("b", exclusive)} {
 		if !errors.Is(err, computemode.ErrChanged) || !strings.Contains(err.Error(), "Prohibited") {
 			t.Errorf("%v", err)
 		}
 	}
-	must(t, n.undo("b", exclusive))
-	must(t, n.undo("a", exclusive))
+	check.Must(t, n.undo("b", exclusive))
+	check.Must(t, n.undo("a", exclusive))
 	n.is("Prohibited []")
 	if len(*n.changes) != 1 || !strings.Contains((*n.changes)[0], "it is Prohibited now; the former mode Default was not restored") {
 		t.Errorf("reported %q", *n.changes)
 	}
 	// Back to the former mode: the next Apply sets it again, as after a crash between the restore point and the mode.
 	n.set(usual)
-	must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("a", exclusive))
 	n.set(usual)
 	if err := n.verify("a", exclusive); !errors.Is(err, computemode.ErrChanged) {
 		t.Errorf("%v", err)
 	}
-	must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("a", exclusive))
 	n.is(`ExclusiveProcess ["a"]`)
 }
 
@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
-			must(t, n.Change(func(s *nvmlsim.State) error {
+			check.Must(t, n.Change(func(s *nvmlsim.State) error {
 				tc.make(s)
 				return nil
 			}))
@@ -139,7 +139,7 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}
 			for range 2 {
-				must(t, n.undo("a", exclusive))
+				check.Must(t, n.undo("a", exclusive))
 			}
 			n.is("Default []")
 		})
@@ -163,12 +163,12 @@ func TestGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
-			must(t, n.apply("a", exclusive))
-			must(t, n.Change(func(s *nvmlsim.State) error {
+			check.Must(t, n.apply("a", exclusive))
+			check.Must(t, n.Change(func(s *nvmlsim.State) error {
 				tc.make(s)
 				return nil
 			}))
-			must(t, n.undo("a", exclusive))
+			check.Must(t, n.undo("a", exclusive))
 			if points, err := n.points().List(); err != nil || len(points) > 0 || len(*n.changes) != tc.reported {
 				t.Errorf("points %v, %v, reported %v", points, err, *n.changes)
 			}
@@ -180,29 +180,29 @@ func TestGone(t *testing.T) {
 func TestReset(t *testing.T) {
 	n := start(t)
 	n.set(exclusive)
-	must(t, n.apply("a", usual))
-	must(t, n.Reset(0, 0))
-	must(t, n.verify("a", usual))
-	must(t, n.undo("a", usual))
+	check.Must(t, n.apply("a", usual))
+	check.Must(t, n.Reset(0, 0))
+	check.Must(t, n.verify("a", usual))
+	check.Must(t, n.undo("a", usual))
 	n.is("ExclusiveProcess []")
 }
 
 // TestReboot: the mode ends with the boot, and a claim that is prepared again has it again.
 func TestReboot(t *testing.T) {
 	n := start(t)
-	must(t, n.apply("a", exclusive))
-	must(t, n.apply("b", exclusive))
-	must(t, n.Reboot())
+	check.Must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("b", exclusive))
+	check.Must(t, n.Reboot())
 	n.boot = "boot-2"
 	if err := n.verify("a", exclusive); err == nil || !strings.Contains(err.Error(), "since the node started") {
 		t.Errorf("verified after a reboot: %v", err)
 	}
-	must(t, n.undo("a", exclusive))
+	check.Must(t, n.undo("a", exclusive))
 	n.is("Default []")
-	must(t, n.apply("b", exclusive))
-	must(t, n.process().Check(params("c", exclusive)))
+	check.Must(t, n.apply("b", exclusive))
+	check.Must(t, n.process().Check(params("c", exclusive)))
 	n.is(`ExclusiveProcess ["b"]`)
-	must(t, n.undo("b", exclusive))
+	check.Must(t, n.undo("b", exclusive))
 	n.is("Default []")
 }
 
@@ -212,7 +212,7 @@ func TestHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
 			gate := filepath.Join(t.TempDir(), "gate") // which never opens
-			must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, After: after, Do: nvmlsim.Wait, File: gate}))
+			check.Must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, After: after, Do: nvmlsim.Wait, File: gate}))
 			ctx, pass := check.Deadline(t)
 			applied := make(chan error, 1)
 			go func() { applied <- n.process().Kinds().Apply(ctx, stepOf(t, "a", exclusive)) }()
@@ -222,7 +222,7 @@ func TestHangs(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			n.is(map[bool]string{false: "Default", true: "ExclusiveProcess"}[after] + ` ["a"]`)
-			must(t, n.undo("a", exclusive))
+			check.Must(t, n.undo("a", exclusive))
 			n.is("Default []")
 		})
 	}
@@ -234,13 +234,13 @@ func TestAdministrator(t *testing.T) {
 		t.Skip("not root: what has nothing cannot keep it")
 	}
 	n := start(t)
-	must(t, n.Change(func(s *nvmlsim.State) error {
+	check.Must(t, n.Change(func(s *nvmlsim.State) error {
 		s.AsksAdmin = true
 		return nil
 	}))
-	must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("a", exclusive))
 	n.is(`ExclusiveProcess ["a"]`)
-	must(t, n.undo("a", exclusive))
+	check.Must(t, n.undo("a", exclusive))
 	n.is("Default []")
 }
 
@@ -257,15 +257,15 @@ func waits(t *testing.T, gate string) {
 func TestOrphan(t *testing.T) {
 	n := start(t)
 	gate := filepath.Join(t.TempDir(), "gate")
-	must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, Do: nvmlsim.Wait, File: gate}))
+	check.Must(t, n.Script(nvmlsim.Fault{Function: setMode, Nth: 1, Do: nvmlsim.Wait, File: gate}))
 	applied := make(chan error, 1)
 	go func() { applied <- n.apply("a", exclusive) }()
 	waits(t, gate)
 	if err := n.process().Kinds().Undo(check.Passed(t), stepOf(t, "a", exclusive)); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the child: %v", err)
 	}
-	must(t, os.WriteFile(gate, nil, 0o600))
-	must(t, <-applied)
-	must(t, n.undo("a", exclusive))
+	check.Must(t, os.WriteFile(gate, nil, 0o600))
+	check.Must(t, <-applied)
+	check.Must(t, n.undo("a", exclusive))
 	n.is("Default []")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
@@ -60,16 +61,16 @@ func TestChildMode(t *testing.T) { stepcrash.Child(t, kinds) }
 func TestCrashPoints(t *testing.T) {
 	n := start(t)
 	n.set(nvml.ComputeProhibited)
-	must(t, n.points().Make())
+	check.Must(t, n.points().Make())
 	t.Setenv(machineFile, n.File)
-	must(t, os.Mkdir(filepath.Join(filepath.Dir(n.File), "host"), 0o755))
+	check.Must(t, os.Mkdir(filepath.Join(filepath.Dir(n.File), "host"), 0o755))
 	points, kills := stepcrash.Case{
 		Child: "TestChildMode", Kinds: kinds, Root: filepath.Join(filepath.Dir(n.File), "host"), Dir: n.dir, Boot: n.boot,
 		Plan:    func() step.Step { return stepOf(t, "a", exclusive) },
 		Sharers: func() []step.Step { return []step.Step{stepOf(t, "b", exclusive)} },
 		State: func() string {
 			s, err := n.Look()
-			must(t, err)
+			check.Must(t, err)
 			return string(nvml.ComputeModes()[s.Cards[0].ComputeMode])
 		},
 	}.Every(t)
@@ -84,34 +85,34 @@ func TestCrashPoints(t *testing.T) {
 // TestPowerLoss: whatever of the last writes a power loss keeps, the restore point is whole or absent, and the next boot begins anew.
 func TestPowerLoss(t *testing.T) {
 	n := start(t)
-	must(t, n.points().Make())
+	check.Must(t, n.points().Make())
 	before, err := fault.Snapshot(n.dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	n.fs = in.FS(disk.OS{})
-	must(t, n.apply("a", exclusive))
-	must(t, n.apply("b", exclusive))
-	must(t, n.undo("a", exclusive))
-	must(t, n.undo("b", exclusive))
+	check.Must(t, n.apply("a", exclusive))
+	check.Must(t, n.apply("b", exclusive))
+	check.Must(t, n.undo("a", exclusive))
+	check.Must(t, n.undo("b", exclusive))
 	log, seen := in.Log(), map[[32]byte]bool{}
 	for cut := range log.Changes() + 1 {
 		states, err := fault.Replay(before, log.Before(cut+1), fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for state := range states {
 			if seen[state.Sum] {
 				continue
 			}
 			seen[state.Sum] = true
 			next := start(t)
-			must(t, state.Materialise(next.dir))
+			check.Must(t, state.Materialise(next.dir))
 			if _, err := next.points().List(); err != nil { // as if it were this boot
 				t.Errorf("power lost after operation %d, lost %s: %v", cut, state.Lost, err)
 			}
 			next.boot = "boot-2"
-			must(t, next.undo("a", exclusive))
-			must(t, next.apply("b", exclusive))
+			check.Must(t, next.undo("a", exclusive))
+			check.Must(t, next.apply("b", exclusive))
 			next.is(`ExclusiveProcess ["b"]`)
-			must(t, next.undo("b", exclusive))
+			check.Must(t, next.undo("b", exclusive))
 			next.is("Default []")
 		}
 	}

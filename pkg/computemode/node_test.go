@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/library"
 )
@@ -41,13 +42,6 @@ const (
 
 func address() pci.Address { return pci.Address{Bus: 0x41} }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // node is a machine with one GPU and the plugin's directory.
 type node struct {
 	t *testing.T
@@ -62,8 +56,8 @@ func start(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
 	machine, err := nvmlsim.New(filepath.Join(dir, "machine.json"), "", nvmlsim.H100)
-	must(t, err)
-	must(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
+	check.Must(t, err)
+	check.Must(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
 	return &node{t: t, Machine: machine, dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}, changes: new([]string)}
 }
 
@@ -91,7 +85,7 @@ func params(claim string, mode nvml.ComputeMode) *computemode.Params {
 func stepOf(t testing.TB, claim string, mode nvml.ComputeMode) step.Step {
 	t.Helper()
 	s, err := params(claim, mode).Step()
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
@@ -113,7 +107,7 @@ func (n *node) undo(claim string, mode nvml.ComputeMode) error {
 // set sets the mode as another program does.
 func (n *node) set(mode nvml.ComputeMode) {
 	n.t.Helper()
-	must(n.t, n.Change(func(s *nvmlsim.State) error {
+	check.Must(n.t, n.Change(func(s *nvmlsim.State) error {
 		if ret := s.Cards[0].SetComputeMode(mode.Number()); ret != nvmlsim.Success {
 			return fmt.Errorf("set %s: %s", mode, ret)
 		}
@@ -125,15 +119,15 @@ func (n *node) set(mode nvml.ComputeMode) {
 func (n *node) state() string {
 	n.t.Helper()
 	s, err := n.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	points, err := n.points().List()
-	must(n.t, err)
+	check.Must(n.t, err)
 	claims := []string{}
 	for _, p := range points {
 		claims = append(claims, p.Claims()...)
 	}
 	text, err := json.Marshal(claims)
-	must(n.t, err)
+	check.Must(n.t, err)
 	return string(nvml.ComputeModes()[s.Cards[0].ComputeMode]) + " " + string(text)
 }
 

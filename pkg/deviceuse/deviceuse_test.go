@@ -15,14 +15,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/deviceuse"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // host makes a tree: content by name, and a link for content that begins with an arrow.
 func host(t testing.TB, files map[string]string) string {
@@ -30,12 +24,12 @@ func host(t testing.TB, files map[string]string) string {
 	dir := t.TempDir()
 	for name, content := range files {
 		at := filepath.Join(dir, name)
-		must(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Dir(at), 0o755))
 		if to, link := strings.CutPrefix(content, "-> "); link {
-			must(t, os.Symlink(to, at))
+			check.Must(t, os.Symlink(to, at))
 			continue
 		}
-		must(t, os.WriteFile(at, []byte(content+"\n"), 0o644))
+		check.Must(t, os.WriteFile(at, []byte(content+"\n"), 0o644))
 	}
 	return dir
 }
@@ -45,8 +39,8 @@ func node(t testing.TB, at string, mode uint32, major, minor uint32) {
 	if os.Geteuid() != 0 {
 		t.Skip("making device nodes needs root")
 	}
-	must(t, os.MkdirAll(filepath.Dir(at), 0o755))
-	must(t, unix.Mknod(at, mode|0o600, int(unix.Mkdev(major, minor))))
+	check.Must(t, os.MkdirAll(filepath.Dir(at), 0o755))
+	check.Must(t, unix.Mknod(at, mode|0o600, int(unix.Mkdev(major, minor))))
 }
 
 const (
@@ -57,10 +51,10 @@ const (
 func users(t testing.TB, dir string, functions ...deviceuse.Function) []string {
 	t.Helper()
 	tree, err := sysfs.Open(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	found, err := deviceuse.Find(tree, functions)
-	must(t, err)
+	check.Must(t, err)
 	var out []string
 	for _, u := range found {
 		out = append(out, u.String())
@@ -127,7 +121,7 @@ func TestCannotTell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tree, err := sysfs.Open(host(t, files))
-			must(t, err)
+			check.Must(t, err)
 			defer tree.Close()
 			if users, err := deviceuse.Find(tree, []deviceuse.Function{function(2)}); err == nil {
 				t.Errorf("found %v, want an error", users)
@@ -139,15 +133,15 @@ func TestCannotTell(t *testing.T) {
 // TestRealProcess: a device that this process has open is found in the real proc.
 func TestRealProcess(t *testing.T) {
 	f, err := os.Open("/dev/zero")
-	must(t, err)
+	check.Must(t, err)
 	defer f.Close()
 	tree, err := sysfs.Open("/")
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	nodes, err := tree.OpenNodes(fmt.Sprint(os.Getpid()))
-	must(t, err)
+	check.Must(t, err)
 	zero, err := tree.Number("dev/zero")
-	must(t, err)
+	check.Must(t, err)
 	found := false
 	for _, n := range nodes {
 		found = found || n == zero

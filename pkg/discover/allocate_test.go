@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -60,9 +61,9 @@ func TestSchedulerAllocatesAll(t *testing.T) {
 		claims = claims[len(pod):]
 		allocator, err := structured.NewAllocator(t.Context(), structured.Features{},
 			structured.AllocatedState{AllocatedDevices: allocated}, oneClass{class}, slices, cel.NewCache(1, cel.Features{}))
-		must(t, err)
+		check.Must(t, err)
 		results, err := allocator.Allocate(t.Context(), node, pod)
-		must(t, err)
+		check.Must(t, err)
 		if len(results) != len(pod) {
 			t.Fatalf("%d of %d claims allocated after %d devices", len(results), len(pod), allocated.Len())
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func divided(t *testing.T) string {
@@ -24,7 +25,7 @@ func divided(t *testing.T) string {
 func partitionsIn(t *testing.T, dir string, bus uint8) ([]AMDPartition, error) {
 	t.Helper()
 	tree, err := sysfs.Open(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	return AMDPartitions(tree, pci.Function{Address: pci.Address{Bus: bus}})
 }
@@ -43,7 +44,7 @@ func TestAMDPartitions(t *testing.T) {
 		},
 	} {
 		found, err := partitionsIn(t, dir, bus)
-		must(t, err)
+		check.Must(t, err)
 		var got []string
 		for _, p := range found {
 			text := fmt.Sprintf("%d %s %d %d %d %s", p.Index, p.Render, p.GPUID, p.Memory, p.ComputeUnits, p.Architecture)
@@ -70,13 +71,13 @@ func TestPartitionsDiffer(t *testing.T) {
 	dir := divided(t)
 	gpu := filepath.Join(dir, "sys/bus/pci/devices/0000:26:00.0")
 	for _, mode := range []string{"SPX", "TPX", "QPX", "UNKNOWN", ""} {
-		must(t, os.WriteFile(filepath.Join(gpu, "current_compute_partition"), []byte(mode+"\n"), 0o644))
+		check.Must(t, os.WriteFile(filepath.Join(gpu, "current_compute_partition"), []byte(mode+"\n"), 0o644))
 		if found, err := partitionsIn(t, dir, 0x26); !errors.Is(err, ErrPartitionsDiffer) {
 			t.Errorf("mode %q: %d partitions, %v", mode, len(found), err)
 		}
 	}
-	must(t, os.WriteFile(filepath.Join(gpu, "current_compute_partition"), []byte("DPX\n"), 0o644))
-	must(t, os.RemoveAll(filepath.Join(dir, "sys/class/drm/renderD137")))
+	check.Must(t, os.WriteFile(filepath.Join(gpu, "current_compute_partition"), []byte("DPX\n"), 0o644))
+	check.Must(t, os.RemoveAll(filepath.Join(dir, "sys/class/drm/renderD137")))
 	if _, err := partitionsIn(t, dir, 0x26); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "renderD137") {
 		t.Errorf("without a render node: %v", err)
 	}
@@ -110,8 +111,8 @@ func TestUnreadableMode(t *testing.T) {
 		func() error { return os.Mkdir(file, 0o755) }, func() error { return nil },
 		func() error { return os.WriteFile(file, []byte("SPX\n"), 0o644) },
 	} {
-		must(t, os.RemoveAll(file))
-		must(t, harm())
+		check.Must(t, os.RemoveAll(file))
+		check.Must(t, harm())
 		if got := discoverIn(t, dir, Options{}); len(got.Devices) > 0 {
 			t.Errorf("devices %v", summary(got))
 		}

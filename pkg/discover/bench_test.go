@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // BenchmarkDiscover looks at each machine: what a re-discovery costs a node.
@@ -15,7 +16,7 @@ func BenchmarkDiscover(b *testing.B) {
 	for _, file := range machines(b) {
 		b.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(b *testing.B) {
 			tree, err := sysfs.Open(expand(b, parseMachine(b, file)))
-			must(b, err)
+			check.Must(b, err)
 			defer tree.Close()
 			for b.Loop() {
 				Discover(b.Context(), tree, machineOptions())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -236,9 +237,9 @@ func TestNoEngineIsHandedOut(t *testing.T) {
 			HostDevice{Name: "alias", CharDevices: []string{"/dev/fpga-*"}})
 		dir := expand(t, parseMachine(t, file))
 		before, err := filepath.Glob(filepath.Join(dir, "dev/dfl-fme.*"))
-		must(t, err)
+		check.Must(t, err)
 		if len(before) > 0 { // Another name of the same node, as a udev rule may make it.
-			must(t, os.Link(before[0], filepath.Join(dir, "dev/fpga-0")))
+			check.Must(t, os.Link(before[0], filepath.Join(dir, "dev/fpga-0")))
 		}
 		got := discoverIn(t, dir, opts)
 		checkNodes(t, got)
@@ -342,7 +343,7 @@ func FuzzDFL(f *testing.F) {
 			"dfl-fme.0/ports_num": ports, "dfl-port.0/id": id, "dfl-port.0/dev": dev, "dfl-port.0/afu_id": afu,
 			"dfl-fme.0/dfl-fme-region.3/fpga_region/region1/compat_id": compat, "dfl-fme.0/bitstream_id": shell,
 		} {
-			must(t, os.WriteFile(filepath.Join(base, name), []byte(text), 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(base, name), []byte(text), 0o600))
 		}
 		got := discoverIn(t, dir, Options{})
 		checkNodes(t, got)

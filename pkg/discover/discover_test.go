@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // oneH100 is the least that makes an NVIDIA GPU.
@@ -62,7 +63,7 @@ func inMachine(t *testing.T, text string, change ...string) string {
 		}
 	}
 	machine, err := sim.Parse([]byte(strings.TrimLeft(strings.NewReplacer(change...).Replace(text), "\n")))
-	must(t, err)
+	check.Must(t, err)
 	return expand(t, machine)
 }
 
@@ -254,7 +255,7 @@ func TestOpenableMachines(t *testing.T) {
 		machine := parseMachine(t, "../../test/machines/"+name+".txtar")
 		want := discoverIn(t, expand(t, machine), machineOptions())
 		machine, err := machine.Openable()
-		must(t, err)
+		check.Must(t, err)
 		got := discoverIn(t, expand(t, machine), machineOptions())
 		if len(got.Problems) > 0 || len(got.Devices) != len(want.Devices) {
 			t.Errorf("%s: %d devices, want %d; %v", name, len(got.Devices), len(want.Devices), got.Problems)
@@ -281,9 +282,9 @@ func TestCancelled(t *testing.T) {
 func TestHostDevices(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"mnt/disks/ssd0", "mnt/disks/SSD_1", "mnt/other/ssd0", "elsewhere/ssd9"} {
-		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 	}
-	must(t, os.Symlink("../../elsewhere/ssd9", filepath.Join(dir, "mnt/disks/ssd9")),
+	check.Must(t, os.Symlink("../../elsewhere/ssd9", filepath.Join(dir, "mnt/disks/ssd9")),
 		os.WriteFile(filepath.Join(dir, "mnt/disks/file"), nil, 0o644))
 	capacity := func(name string) (int64, error) {
 		if strings.HasSuffix(name, "SSD_1") {
@@ -329,10 +330,10 @@ func TestHostMemory(t *testing.T) {
 		t.Skip("only root may make device nodes")
 	}
 	dir := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(dir, "dev"), 0o755))
-	must(t, unix.Mknod(filepath.Join(dir, "dev/harmless"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1))))
-	must(t, unix.Mknod(filepath.Join(dir, "dev/ng0n1"), unix.S_IFCHR|0o600, int(unix.Mkdev(240, 0))))
-	must(t, unix.Mknod(filepath.Join(dir, "dev/root"), unix.S_IFBLK|0o600, int(unix.Mkdev(8, 0))))
+	check.Must(t, os.Mkdir(filepath.Join(dir, "dev"), 0o755))
+	check.Must(t, unix.Mknod(filepath.Join(dir, "dev/harmless"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1))))
+	check.Must(t, unix.Mknod(filepath.Join(dir, "dev/ng0n1"), unix.S_IFCHR|0o600, int(unix.Mkdev(240, 0))))
+	check.Must(t, unix.Mknod(filepath.Join(dir, "dev/root"), unix.S_IFBLK|0o600, int(unix.Mkdev(8, 0))))
 	got := discoverIn(t, dir, Options{HostDevices: []HostDevice{{Name: "x", CharDevices: []string{"/dev/*"}}}})
 	if len(got.Devices) > 0 || len(got.Problems) != 3 {
 		t.Errorf("found %v, problems %v", got.Devices, got.Problems)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // oneZynq is the least that makes a chip that can be programmed.
@@ -154,9 +155,9 @@ func TestZynqNodes(t *testing.T) {
 		t.Skip("making device nodes needs root")
 	}
 	dir := expand(t, parseMachine(t, "../../test/machines/zynqmp.txtar"))
-	must(t, unix.Mknod(filepath.Join(dir, "dev/ram"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))) // /dev/mem
+	check.Must(t, unix.Mknod(filepath.Join(dir, "dev/ram"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))) // /dev/mem
 	for alias, node := range map[string]string{"accelerator": "fpga0", "video": "dri/renderD128"} {
-		must(t, os.Link(filepath.Join(dir, "dev", node), filepath.Join(dir, "dev", alias)))
+		check.Must(t, os.Link(filepath.Join(dir, "dev", node), filepath.Join(dir, "dev", alias)))
 	}
 	for node, want := range map[string]string{
 		"/dev/dpu": "", "/dev/accelerator": ReasonProgrammingNode, "/dev/video": ReasonProgrammingNode,
@@ -226,7 +227,7 @@ func FuzzFPGAManager(f *testing.F) {
 		for name, text := range map[string]string{
 			"firmware/devicetree/base/compatible": tree, "class/fpga_manager/fpga0/state": state, "class/fpga_manager/fpga0/status": status,
 		} {
-			must(t, os.WriteFile(filepath.Join(dir, "sys", name), []byte(text), 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(dir, "sys", name), []byte(text), 0o600))
 		}
 		got := discoverIn(t, dir, Options{
 			FPGARegions: []FPGARegion{{Device: zynqDevice, InterfaceID: shellA, Nodes: []string{"/dev/dpu"}}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var exhaustive = flag.Bool("exhaustive", false, "harm every file of every machine in every way, which takes minutes")
@@ -60,9 +61,9 @@ func TestOneBadFile(t *testing.T) {
 						continue
 					}
 					name := filepath.Join(dir, entry.Path)
-					must(t, os.Rename(name, aside), h.do(name, entry.Data))
+					check.Must(t, os.Rename(name, aside), h.do(name, entry.Data))
 					checkHarm(t, entry.Path+" "+h.name, entry.Path, baseline, discoverIn(t, dir, machineOptions()))
-					must(t, os.RemoveAll(name), os.Rename(aside, name))
+					check.Must(t, os.RemoveAll(name), os.Rename(aside, name))
 				}
 			}
 		})
@@ -138,13 +139,4 @@ func byName(inventory Inventory) map[string]device.Device {
 		out[d.Name] = d
 	}
 	return out
-}
-
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 }

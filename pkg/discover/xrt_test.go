@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // oneAlveo is the least that makes a card.
@@ -155,7 +156,7 @@ func TestXRTInterfaces(t *testing.T) {
 	const card, user = "amd-0000-3b-00-1", "0000:3b:00.1"
 	dir := inMachine(t, oneAlveo)
 	name := filepath.Join(dir, "sys/bus/pci/devices", user, "interface_uuids")
-	must(t, os.WriteFile(name, []byte(shellB+"\n"+shellA+"\n"+shellB+"\n"), 0o644))
+	check.Must(t, os.WriteFile(name, []byte(shellB+"\n"+shellA+"\n"+shellB+"\n"), 0o644))
 	got := discoverIn(t, dir, Options{})
 	if diff := cmp.Diff([]string{user + " " + ReasonRegionAmbiguous}, summary(got)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -164,7 +165,7 @@ func TestXRTInterfaces(t *testing.T) {
 	if len(got.Devices) != 1 || *got.Devices[0].Attributes[device.AttributeInterfaceID].StringValue != shellB {
 		t.Errorf("got %+v", got)
 	}
-	must(t, os.WriteFile(name, []byte(shellB+"\n"+shellB+"\n"), 0o644))
+	check.Must(t, os.WriteFile(name, []byte(shellB+"\n"+shellB+"\n"), 0o644))
 	if got := discoverIn(t, dir, Options{}); len(got.Devices) != 1 {
 		t.Errorf("one id twice: %v", got.Problems)
 	}
@@ -197,7 +198,7 @@ func FuzzXRT(f *testing.F) {
 			"0000:3b:00.0/config_mailbox_channel_disable": lock, "0000:3b:00.1/interface_uuids": interfaces,
 			"0000:3b:00.1/xclbinuuid": image, "0000:3b:00.1/ready": ready,
 		} {
-			must(t, os.WriteFile(filepath.Join(dir, "sys/bus/pci/devices", name), []byte(text), 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(dir, "sys/bus/pci/devices", name), []byte(text), 0o600))
 		}
 		got := discoverIn(t, dir, Options{})
 		for _, d := range got.Devices {

@@ -18,21 +18,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // content lists a directory: names with what they hold.
 func content(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	check.Must(t, err)
 	got := map[string]string{}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -40,7 +34,7 @@ func content(t *testing.T, dir string) map[string]string {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		must(t, err)
+		check.Must(t, err)
 		got[e.Name()] = string(data)
 	}
 	return got
@@ -50,20 +44,20 @@ func TestOS(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	fsys := disk.OS{}
-	must(t, fsys.Mkdir(at("d"), 0o700))
+	check.Must(t, fsys.Mkdir(at("d"), 0o700))
 	f, err := fsys.OpenFile(at("f"), os.O_WRONLY|os.O_CREATE, 0o600)
-	must(t, err)
+	check.Must(t, err)
 	n, err := f.Write([]byte("abc"))
-	must(t, errors.Join(err, f.Truncate(2), f.Chmod(0o640), f.Sync(), f.Datasync(), f.Close()))
-	must(t, errors.Join(fsys.Rename(at("f"), at("d/f")), fsys.Symlink("d/f", at("l")), fsys.SyncDir(dir)))
+	check.Must(t, errors.Join(err, f.Truncate(2), f.Chmod(0o640), f.Sync(), f.Datasync(), f.Close()))
+	check.Must(t, errors.Join(fsys.Rename(at("f"), at("d/f")), fsys.Symlink("d/f", at("l")), fsys.SyncDir(dir)))
 	data, err := fsys.ReadFile(at("d/f"))
-	must(t, err)
+	check.Must(t, err)
 	info, err := fsys.Lstat(at("d/f"))
-	must(t, err)
+	check.Must(t, err)
 	target, err := fsys.Readlink(at("l"))
-	must(t, err)
+	check.Must(t, err)
 	entries, err := fsys.ReadDir(dir)
-	must(t, err)
+	check.Must(t, err)
 	got := fmt.Sprintf("%d %s %s %s %s %s", n, data, info.Mode(), target, entries[0].Name(), entries[1].Name())
 	if want := "3 ab -rw-r----- d/f d l"; got != want || len(entries) != 2 {
 		t.Errorf("got %s (%d entries), want %s", got, len(entries), want)
@@ -71,7 +65,7 @@ func TestOS(t *testing.T) {
 	if err := fsys.Remove(at("d")); !errors.Is(err, syscall.ENOTEMPTY) {
 		t.Errorf("remove a directory that is not empty: %v", err)
 	}
-	must(t, errors.Join(fsys.Remove(at("l")), fsys.Remove(at("d/f")), fsys.Remove(at("d"))))
+	check.Must(t, errors.Join(fsys.Remove(at("l")), fsys.Remove(at("d/f")), fsys.Remove(at("d"))))
 	_, openErr := fsys.OpenFile(at("none"), os.O_WRONLY, 0)
 	for i, err := range []error{openErr, fsys.SyncDir(at("none")), fsys.Remove(at("none")), fsys.Rename(at("none"), at("x"))} {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +87,7 @@ func replacers() map[string]replacer {
 func replaced(t *testing.T, replace replacer, faults ...fault.Fault) (in *fault.Injector, dir string, err error) {
 	t.Helper()
 	dir = t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
 	in = fault.New(faults...)
 	err = replace(in.FS(disk.OS{}), filepath.Join(dir, "f"), []byte("new content"), 0o622)
 	return in, dir, err
@@ -102,9 +96,9 @@ func replaced(t *testing.T, replace replacer, faults ...fault.Fault) (in *fault.
 func TestReplace(t *testing.T) {
 	for name, replace := range replacers() {
 		_, dir, err := replaced(t, replace)
-		must(t, err)
+		check.Must(t, err)
 		info, err := os.Stat(filepath.Join(dir, "f"))
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(map[string]string{"f": "new content"}, content(t, dir)); diff != "" || info.Mode() != 0o622 {
 			t.Errorf("%s: mode %s, (-want +got):\n%s", name, info.Mode(), diff)
 		}
@@ -118,14 +112,14 @@ func TestReplace(t *testing.T) {
 func TestReplaceBelowRoot(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	root, err := os.OpenRoot(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer root.Close()
-	must(t, errors.Join(root.Mkdir("d", 0o700), root.Symlink(outside, "out")))
+	check.Must(t, errors.Join(root.Mkdir("d", 0o700), root.Symlink(outside, "out")))
 	for name, replace := range replacers() {
 		fsys := disk.Root{Root: root}
-		must(t, errors.Join(replace(fsys, "f", []byte(name), 0o622), replace(fsys, "d/f", []byte(name), 0o600)))
+		check.Must(t, errors.Join(replace(fsys, "f", []byte(name), 0o622), replace(fsys, "d/f", []byte(name), 0o600)))
 		info, err := root.Stat("f")
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(map[string]string{"f": name}, content(t, filepath.Join(dir, "d"))); diff != "" || info.Mode() != 0o622 {
 			t.Errorf("%s: mode %s, (-want +got):\n%s", name, info.Mode(), diff)
 		}
@@ -156,7 +150,7 @@ func TestReplaceFails(t *testing.T) {
 	}
 	for name, replace := range replacers() {
 		in, _, err := replaced(t, replace)
-		must(t, err)
+		check.Must(t, err)
 		for n := 1; n <= in.Log().Changes(); n++ {
 			at := in.Log()[n-1].Kind
 			for way, faultAt := range ways {
@@ -198,15 +192,15 @@ func TestReplaceReadOnly(t *testing.T) {
 func TestReplaceCut(t *testing.T) {
 	for name, replace := range replacers() {
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("old"), 0o600))
 		start, err := fault.Snapshot(dir)
-		must(t, err)
+		check.Must(t, err)
 		in := fault.New()
-		must(t, replace(in.FS(disk.OS{}), filepath.Join(dir, "f"), []byte("new content"), 0o622))
+		check.Must(t, replace(in.FS(disk.OS{}), filepath.Join(dir, "f"), []byte("new content"), 0o622))
 		log := in.Log()
 		for n := 1; n <= log.Changes()+1; n++ {
 			states, err := fault.Replay(start, log.Before(n), fault.Options{})
-			must(t, err)
+			check.Must(t, err)
 			for s := range states {
 				f := regexp.MustCompile(`(?m)^f (\S+) \S+ (.*)$`).FindStringSubmatch(s.String())
 				replacement := slices.Equal(f[1:], []string{"-rw--w--w-", `"new content"`})
@@ -225,14 +219,14 @@ func TestMkdirAll(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "c")
 	for range 2 {
-		must(t, disk.MkdirAll(disk.OS{}, path, 0o700))
+		check.Must(t, disk.MkdirAll(disk.OS{}, path, 0o700))
 		info, err := os.Stat(path)
-		must(t, err)
+		check.Must(t, err)
 		if info.Mode() != fs.ModeDir|0o700 {
 			t.Errorf("mode %s", info.Mode())
 		}
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
 	if err := disk.MkdirAll(disk.OS{}, filepath.Join(dir, "f", "d"), 0o700); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("below a file: %v", err)
 	}

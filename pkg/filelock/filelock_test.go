@@ -15,20 +15,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 // opened opens the same file once more, which is another holder.
 func opened(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -61,11 +56,11 @@ func TestRanges(t *testing.T) {
 			if got, err := tt.then.Try(b, tt.thenMode); err != nil || got != tt.want {
 				t.Errorf("got %v, %v, want %v", got, err, tt.want)
 			}
-			must(t, tt.first.Unlock(a))
+			check.Must(t, tt.first.Unlock(a))
 			if got, err := tt.then.Try(b, tt.thenMode); err != nil || !got {
 				t.Errorf("after it was unlocked: %v, %v", got, err)
 			}
-			must(t, b.Close())
+			check.Must(t, b.Close())
 			if got, err := tt.first.Try(a, Exclusive); err != nil || !got {
 				t.Errorf("after the other file was closed: %v, %v", got, err)
 			}
@@ -92,9 +87,9 @@ func TestKernel(t *testing.T) {
 	if err := unix.Flock(int(b.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		t.Errorf("flock(2) beside a range: %v", err)
 	}
-	must(t, unix.Flock(int(b.Fd()), unix.LOCK_UN))
-	must(t, Range{Start: 7, Len: 2}.Unlock(a))
-	must(t, ofd(unix.F_WRLCK, 0, 0))
+	check.Must(t, unix.Flock(int(b.Fd()), unix.LOCK_UN))
+	check.Must(t, Range{Start: 7, Len: 2}.Unlock(a))
+	check.Must(t, ofd(unix.F_WRLCK, 0, 0))
 	if got, err := TryFlock(a, Exclusive); err != nil || !got {
 		t.Errorf("flock beside a range: %v, %v", got, err)
 	}
@@ -107,21 +102,21 @@ func TestKernel(t *testing.T) {
 func TestFlock(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hook")
-	must(t, os.WriteFile(file, nil, 0o500))
+	check.Must(t, os.WriteFile(file, nil, 0o500))
 	for _, path := range []string{dir, file} {
 		var files []*os.File
 		for range 3 {
 			f, err := os.Open(path)
-			must(t, err)
+			check.Must(t, err)
 			defer f.Close()
 			files = append(files, f)
 		}
-		must(t, Flock(files[0], Shared))
-		must(t, Flock(files[1], Shared))
+		check.Must(t, Flock(files[0], Shared))
+		check.Must(t, Flock(files[1], Shared))
 		if got, err := TryFlock(files[2], Exclusive); err != nil || got {
 			t.Errorf("%s: exclusive beside shared: %v, %v", path, got, err)
 		}
-		must(t, errors.Join(files[0].Close(), files[1].Close()))
+		check.Must(t, errors.Join(files[0].Close(), files[1].Close()))
 		if got, err := TryFlock(files[2], Exclusive); err != nil || !got {
 			t.Errorf("%s: exclusive alone: %v, %v", path, got, err)
 		}
@@ -133,11 +128,11 @@ func TestWaitFlock(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *os.File {
 		f, err := os.Open(dir)
-		must(t, err)
+		check.Must(t, err)
 		return f
 	}
 	held := open()
-	must(t, WaitFlock(t.Context(), held, Exclusive))
+	check.Must(t, WaitFlock(t.Context(), held, Exclusive))
 	errTired := errors.New("tired")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errTired)
@@ -147,15 +142,15 @@ func TestWaitFlock(t *testing.T) {
 	}
 	next, result := open(), make(chan error)
 	go func() { result <- WaitFlock(t.Context(), next, Exclusive) }()
-	must(t, held.Close())
-	must(t, <-result)
-	must(t, next.Close())
+	check.Must(t, held.Close())
+	check.Must(t, <-result)
+	check.Must(t, next.Close())
 	last := open()
-	must(t, WaitFlock(t.Context(), last, Exclusive))
-	must(t, last.Close())
+	check.Must(t, WaitFlock(t.Context(), last, Exclusive))
+	check.Must(t, last.Close())
 
 	closed := open()
-	must(t, closed.Close())
+	check.Must(t, closed.Close())
 	if err := WaitFlock(t.Context(), closed, Exclusive); err == nil || !strings.Contains(err.Error(), "lock "+dir) {
 		t.Errorf("a closed file: %v, want an error that names it", err)
 	}
@@ -172,20 +167,20 @@ func TestTryAt(t *testing.T) {
 	if f, err := (Range{}).TryAt(path, Exclusive); f != nil || err != nil {
 		t.Errorf("held: %v, %v, want neither", f, err)
 	}
-	must(t, os.Rename(path, path+".old"))
+	check.Must(t, os.Rename(path, path+".old"))
 	second, err := Range{}.TryAt(path, Exclusive)
 	if second == nil || err != nil {
 		t.Fatalf("another file of the name: %v, %v", second, err)
 	}
-	must(t, second.Close())
+	check.Must(t, second.Close())
 	if at, err := isAt(first, path); at || err != nil {
 		t.Errorf("the renamed file: %v, %v, want that the path names another", at, err)
 	}
-	must(t, os.Remove(path))
+	check.Must(t, os.Remove(path))
 	if at, err := isAt(first, path); at || err != nil {
 		t.Errorf("the renamed file: %v, %v, want that the path names none", at, err)
 	}
-	must(t, os.Symlink(path+".old", path))
+	check.Must(t, os.Symlink(path+".old", path))
 	if f, err := (Range{}).TryAt(path, Exclusive); f != nil || !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link: %v, %v", f, err)
 	}

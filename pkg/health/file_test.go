@@ -17,21 +17,23 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // filled is a ledger with something of everything.
 func filled(m *machine) *Ledger {
 	m.Helper()
 	l := m.open()
-	must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU, "left": device.KindGPU}, heldBy()))
-	must(m, l.Instances(map[string]string{"nvidia-0000-1b-00-0": "4711"}))
-	must(m, l.Report(aer("nvidia-0000-1b-00-0", map[string]uint64{"fatal.DLP": 1, "nonfatal.CmpltTO": 2})))
-	must(m, l.Happened(xid("nvidia-0000-1b-00-0", "79")))
-	must(m, l.Report(Report{Device: "nvidia-0000-1b-00-0", Source: SourceNVML, Readings: []Reading{{Code: "lost", Kind: Level, Value: 1}}}))
-	must(m, l.Quarantine(device.KindFPGA, "dfl-0000-3b-00-0-region-0", "FPGAProgramFailed", "programming failed: EIO"))
-	must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU}, heldBy()))
-	must(m, l.Recover("gpu0"))
-	must(m, l.SetTaintsKept(true))
+	check.Must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU, "left": device.KindGPU}, heldBy()))
+	check.Must(m, l.Instances(map[string]string{"nvidia-0000-1b-00-0": "4711"}))
+	check.Must(m, l.Report(aer("nvidia-0000-1b-00-0", map[string]uint64{"fatal.DLP": 1, "nonfatal.CmpltTO": 2})))
+	check.Must(m, l.Happened(xid("nvidia-0000-1b-00-0", "79")))
+	lost := []Reading{{Code: "lost", Kind: Level, Value: 1}}
+	check.Must(m, l.Report(Report{Device: "nvidia-0000-1b-00-0", Source: SourceNVML, Readings: lost}))
+	check.Must(m, l.Quarantine(device.KindFPGA, "dfl-0000-3b-00-0-region-0", "FPGAProgramFailed", "programming failed: EIO"))
+	check.Must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU}, heldBy()))
+	check.Must(m, l.Recover("gpu0"))
+	check.Must(m, l.SetTaintsKept(true))
 	return l
 }
 
@@ -40,16 +42,16 @@ func TestFormat1(t *testing.T) {
 	m := newMachine(t)
 	want := filled(m).Statuses()
 	data, err := os.ReadFile(m.file())
-	must(t, err)
+	check.Must(t, err)
 	golden(t, "health-1.json", string(data))
 
 	later := newMachine(t)
 	later.dir = t.TempDir()
 	old, err := os.ReadFile(filepath.Join("testdata", "health-1.json"))
-	must(t, err)
+	check.Must(t, err)
 	// A release after this one may have added fields.
 	old = []byte(strings.Replace(string(old), `"bootID"`, `"added": {"x": [1]}, "bootID"`, 1))
-	must(t, os.WriteFile(later.file(), old, 0o600))
+	check.Must(t, os.WriteFile(later.file(), old, 0o600))
 	l := later.open()
 	if diff := cmp.Diff(want, l.Statuses()); diff != "" || l.Trouble() != "" {
 		t.Errorf("trouble %q (-want +got):\n%s", l.Trouble(), diff)
@@ -59,8 +61,8 @@ func TestFormat1(t *testing.T) {
 // TestDamaged: a file cut at any length, or with any byte changed, is refused or makes sense.
 func TestDamaged(t *testing.T) {
 	whole, err := os.ReadFile(filepath.Join("testdata", "health-1.json"))
-	must(t, err)
-	check := func(data []byte) {
+	check.Must(t, err)
+	look := func(data []byte) {
 		c, err := decode(data)
 		if err != nil {
 			return
@@ -78,7 +80,7 @@ func TestDamaged(t *testing.T) {
 		for _, mask := range []byte{0x01, 0x55, 0xff} {
 			changed := append([]byte(nil), whole...)
 			changed[i] ^= mask
-			check(changed)
+			look(changed)
 		}
 	}
 }
@@ -92,12 +94,12 @@ func TestSetAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
 			m.dir = t.TempDir()
-			must(t, os.WriteFile(m.file(), []byte(text), 0o600))
+			check.Must(t, os.WriteFile(m.file(), []byte(text), 0o600))
 			l := m.open()
 			if aside, err := os.ReadFile(filepath.Join(m.dir, asideName)); err != nil || string(aside) != text || l.Trouble() == "" {
 				t.Errorf("set aside %q (%v), trouble %q", aside, err, l.Trouble())
 			}
-			must(t, l.Happened(xid("new", "79")))
+			check.Must(t, l.Happened(xid("new", "79")))
 			again := m.open()
 			m.is(again, "new", Unhealthy, "Xid79")
 			if again.Trouble() != "" {
@@ -107,8 +109,8 @@ func TestSetAside(t *testing.T) {
 	}
 	t.Run("directory", func(t *testing.T) {
 		m := newMachine(t)
-		must(t, os.MkdirAll(m.file(), 0o700))
-		must(t, os.MkdirAll(filepath.Join(m.dir, asideName, "full"), 0o700))
+		check.Must(t, os.MkdirAll(m.file(), 0o700))
+		check.Must(t, os.MkdirAll(filepath.Join(m.dir, asideName, "full"), 0o700))
 		l := m.open()
 		err := l.Happened(xid("new", "79"))
 		if err == nil || l.Trouble() == "" {
@@ -122,13 +124,13 @@ func TestSetAside(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	m := newMachine(t)
 	filled(m)
-	must(t, os.WriteFile(m.file(), []byte("{"), 0o600))
+	check.Must(t, os.WriteFile(m.file(), []byte("{"), 0o600))
 	l := m.open()
 	for range 2 {
 		if !strings.Contains(l.Trouble(), "set aside as health.json.unreadable") || len(l.Statuses()) > 0 {
 			t.Errorf("trouble %q, statuses %v", l.Trouble(), l.Statuses())
 		}
-		must(t, l.Expire())
+		check.Must(t, l.Expire())
 	}
 	if data, err := os.ReadFile(filepath.Join(m.dir, asideName)); err != nil || string(data) != "{" {
 		t.Errorf("set aside %q, %v", data, err)
@@ -140,7 +142,7 @@ func TestLeftover(t *testing.T) {
 	m := newMachine(t)
 	m.dir = t.TempDir()
 	for _, name := range []string{disk.TemporaryPrefix + fileName + "-12345678", disk.TemporaryPrefix + "other"} {
-		must(t, os.WriteFile(filepath.Join(m.dir, name), []byte("{"), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(m.dir, name), []byte("{"), 0o600))
 	}
 	m.open()
 	left, err := filepath.Glob(filepath.Join(m.dir, disk.TemporaryPrefix+"*"))
@@ -153,25 +155,25 @@ func TestLeftover(t *testing.T) {
 func TestTwoProcesses(t *testing.T) {
 	m := newMachine(t)
 	older, newer := m.open(), m.open()
-	must(t, older.Quarantine(device.KindFPGA, "a", "UndoFailed", "undoing failed"))
-	must(t, newer.Happened(xid("b", "79")))
+	check.Must(t, older.Quarantine(device.KindFPGA, "a", "UndoFailed", "undoing failed"))
+	check.Must(t, newer.Happened(xid("b", "79")))
 	if s, _ := newer.Check("a"); s.State != Quarantined {
 		t.Errorf("the newer says %+v", s)
 	}
 	if s, _ := older.Check("b"); s.Reason != "Xid79" {
 		t.Errorf("the older says %+v", s)
 	}
-	must(t, newer.Clear("a", "UndoFailed"))
+	check.Must(t, newer.Clear("a", "UndoFailed"))
 	if s, bad := older.Check("a"); bad {
 		t.Errorf("the older still says %+v", s)
 	}
-	must(t, older.Expire())
+	check.Must(t, older.Expire())
 	m.is(m.open(), "a", Healthy, "")
 
 	// One growth that both see is one.
 	for _, value := range []uint64{1, 2} {
 		for _, l := range []*Ledger{older, newer} {
-			must(t, l.Report(aer("c", map[string]uint64{"fatal.DLP": value})))
+			check.Must(t, l.Report(aer("c", map[string]uint64{"fatal.DLP": value})))
 		}
 	}
 	if f := m.open().content.Devices["c"].find(SourceAER, "fatal.DLP"); f == nil || f.Count != 1 {
@@ -188,7 +190,7 @@ func TestConcurrent(t *testing.T) {
 		name := string(rune('a'+i%26)) + string(rune('a'+i/26))
 		wg.Go(func() {
 			l := ledgers[i%2]
-			must(t, l.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+			check.Must(t, l.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
 			if s, _ := ledgers[1-i%2].Check(name); s.State != Quarantined {
 				t.Errorf("the other process says %+v of %s", s, name)
 			}
@@ -246,7 +248,7 @@ func TestDurable(t *testing.T) {
 	d := &synced{}
 	l := Open(Options{FS: d, Dir: m.dir, BootID: m.boot, Table: DefaultTable(), Now: func() time.Time { return m.time }})
 	d.files, d.dirs = 0, 0
-	must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
 	if d.files != 1 || d.dirs != 1 {
 		t.Errorf("%d files and %d directories were synced, want one each", d.files, d.dirs)
 	}
@@ -266,14 +268,14 @@ func TestDiskFull(t *testing.T) {
 	if !strings.Contains(l.Trouble(), "in memory only") || !strings.Contains(l.Trouble(), "no space") {
 		t.Errorf("trouble %q", l.Trouble())
 	}
-	must(t, other.Happened(xid("b", "79")))
+	check.Must(t, other.Happened(xid("b", "79")))
 	if err := l.Expire(); err == nil {
 		t.Error("written to a full disk")
 	}
 	m.is(l, "a", Quarantined, "UndoFailed")
 	m.is(l, "b", Unhealthy, "Xid79")
 	d.err = nil
-	must(t, l.Expire())
+	check.Must(t, l.Expire())
 	if l.Trouble() != "" {
 		t.Errorf("trouble %q", l.Trouble())
 	}
@@ -287,14 +289,14 @@ func TestLockIsHeld(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
 	unlock, err := (&file{fs: disk.OS{}, dir: m.dir}).lock()
-	must(t, err)
+	check.Must(t, err)
 	if err := l.Happened(xid("a", "79")); !errors.Is(err, filelock.ErrHeld) || !strings.Contains(err.Error(), m.dir) {
 		t.Errorf("got %v", err)
 	}
 	m.is(l, "a", Unhealthy, "Xid79")
 	unlock()
-	must(t, m.open().Happened(xid("b", "79")))
-	must(t, l.Expire())
+	check.Must(t, m.open().Happened(xid("b", "79")))
+	check.Must(t, l.Expire())
 	again := m.open()
 	m.is(again, "a", Unhealthy, "Xid79")
 	m.is(again, "b", Unhealthy, "Xid79")
@@ -304,25 +306,25 @@ func TestLockIsHeld(t *testing.T) {
 func TestDestroy(t *testing.T) {
 	m := newMachine(t)
 	l := filled(m)
-	must(t, os.WriteFile(filepath.Join(m.dir, asideName), nil, 0o600))
-	must(t, os.WriteFile(filepath.Join(m.dir, disk.TemporaryPrefix+fileName+"-1"), nil, 0o600))
-	must(t, l.Destroy())
-	must(t, l.Recover("gpu0"))
-	must(t, l.SetTaintsKept(true))
+	check.Must(t, os.WriteFile(filepath.Join(m.dir, asideName), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(m.dir, disk.TemporaryPrefix+fileName+"-1"), nil, 0o600))
+	check.Must(t, l.Destroy())
+	check.Must(t, l.Recover("gpu0"))
+	check.Must(t, l.SetTaintsKept(true))
 	if left, err := os.ReadDir(m.dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
-	must(t, l.Happened(xid("a", "79")))
+	check.Must(t, l.Happened(xid("a", "79")))
 	m.is(m.open(), "a", Unhealthy, "Xid79")
 	// A directory that somebody wiped is written again.
-	must(t, os.Remove(m.file()))
-	must(t, l.Expire())
+	check.Must(t, os.Remove(m.file()))
+	check.Must(t, l.Expire())
 	m.is(m.open(), "a", Unhealthy, "Xid79")
 }
 
 func FuzzDecode(f *testing.F) {
 	whole, err := os.ReadFile(filepath.Join("testdata", "health-1.json"))
-	must(f, err)
+	check.Must(f, err)
 	f.Add(whole)
 	f.Add([]byte(`{"version":1,"devices":{"a":{"absent":"2026-01-01T00:00:00Z","counters":{"aer/x":1}}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -13,15 +13,16 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestEvents: what the table calls fatal or degraded counts, what it ignores is only seen.
 func TestEvents(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Happened(xid("a", "13"), xid("b", "94"), xid("c", "79"), xid("d", "94")))
+	check.Must(t, l.Happened(xid("a", "13"), xid("b", "94"), xid("c", "79"), xid("d", "94")))
 	m.time = m.time.Add(time.Minute)
-	must(t, l.Happened(xid("d", "64"), xid("c", "119")))
+	check.Must(t, l.Happened(xid("d", "64"), xid("c", "119")))
 	m.is(l, "a", Healthy, "")
 	m.is(l, "b", Worn, "Xid94")
 	m.is(l, "c", Unhealthy, "Xid79") // the older of two equals: a taint does not change with every further fault
@@ -63,7 +64,7 @@ func TestCounters(t *testing.T) {
 	}
 	for _, step := range steps {
 		m.time = m.time.Add(10 * time.Second)
-		must(t, l.Report(aer("a", step.values)))
+		check.Must(t, l.Report(aer("a", step.values)))
 		t.Log(step.name)
 		m.is(l, "a", step.state, step.reason)
 		l = m.open() // nothing is only in memory
@@ -76,10 +77,10 @@ func TestIncreaseIsNotLost(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
 	for _, value := range []uint64{10, 11, 12, 15} {
-		must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": value})))
+		check.Must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": value})))
 		m.time = m.time.Add(20 * time.Second)
 	}
-	must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 15})))
+	check.Must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 15})))
 	if f := l.content.Devices["a"].find(SourceAER, "fatal.DLP"); f == nil || f.Count != 5 {
 		t.Errorf("fault %+v, want a count of 5", f)
 	}
@@ -92,9 +93,9 @@ func TestEventStorm(t *testing.T) {
 	writes := 0
 	var last os.FileInfo
 	for range 300 {
-		must(t, l.Happened(xid("a", "79")))
+		check.Must(t, l.Happened(xid("a", "79")))
 		now, err := os.Stat(m.file())
-		must(t, err)
+		check.Must(t, err)
 		if last == nil || !os.SameFile(last, now) || !last.ModTime().Equal(now.ModTime()) {
 			writes++
 		}
@@ -151,9 +152,9 @@ func TestNVMLRecovers(t *testing.T) {
 	for _, step := range steps {
 		m.time = m.time.Add(10 * time.Second)
 		if step.event != "" {
-			must(t, l.Happened(xid("a", step.event)))
+			check.Must(t, l.Happened(xid("a", step.event)))
 		}
-		must(t, l.Report(NVML("a", step.state)))
+		check.Must(t, l.Report(NVML("a", step.state)))
 		t.Log(step.name)
 		m.is(l, "a", step.want, step.reason)
 	}
@@ -163,19 +164,19 @@ func TestNVMLRecovers(t *testing.T) {
 func TestBoot(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 1}), Report{Device: "b", Source: SourceNVML, Readings: []Reading{
+	check.Must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 1}), Report{Device: "b", Source: SourceNVML, Readings: []Reading{
 		{Code: "remap-failure", Kind: Level, Value: 1},
 	}}))
-	must(t, l.Happened(xid("a", "79")))
-	must(t, l.Quarantine(device.KindFPGA, "c", "FPGAProgramFailed", "programming failed"))
+	check.Must(t, l.Happened(xid("a", "79")))
+	check.Must(t, l.Quarantine(device.KindFPGA, "c", "FPGAProgramFailed", "programming failed"))
 	m.boot = "boot-2"
 	l = m.open()
 	m.is(l, "a", Healthy, "")
 	m.is(l, "b", Unhealthy, "NvmlRemapFailure")
 	m.is(l, "c", Quarantined, "FPGAProgramFailed")
-	must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 3}))) // counted since the boot, before anyone looked
+	check.Must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 3}))) // counted since the boot, before anyone looked
 	m.is(l, "a", Healthy, "")
-	must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 4})))
+	check.Must(t, l.Report(aer("a", map[string]uint64{"fatal.DLP": 4})))
 	m.is(l, "a", Unhealthy, "AerFatalDLP")
 }
 
@@ -183,14 +184,14 @@ func TestBoot(t *testing.T) {
 func TestInstance(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Instances(map[string]string{"a": "17"}))
-	must(t, l.Happened(xid("a", "79")))
-	must(t, l.Instances(map[string]string{"a": "17"}))
+	check.Must(t, l.Instances(map[string]string{"a": "17"}))
+	check.Must(t, l.Happened(xid("a", "79")))
+	check.Must(t, l.Instances(map[string]string{"a": "17"}))
 	m.is(l, "a", Unhealthy, "Xid79")
-	must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "an undo failed"))
-	must(t, l.Instances(map[string]string{"a": "18"}))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "an undo failed"))
+	check.Must(t, l.Instances(map[string]string{"a": "18"}))
 	m.is(l, "a", Quarantined, "UndoFailed")
-	must(t, l.Clear("a", "UndoFailed"))
+	check.Must(t, l.Clear("a", "UndoFailed"))
 	m.is(l, "a", Healthy, "")
 }
 
@@ -198,25 +199,25 @@ func TestInstance(t *testing.T) {
 func TestGone(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Present(there("a", "b", "c", "d"), heldBy("a", "c")))
-	must(t, l.Happened(xid("b", "79"), xid("d", "79")))
+	check.Must(t, l.Present(there("a", "b", "c", "d"), heldBy("a", "c")))
+	check.Must(t, l.Happened(xid("b", "79"), xid("d", "79")))
 	if got := l.Statuses(); len(got) != 2 {
 		t.Errorf("statuses %v", got)
 	}
 	l = m.open()
-	must(t, l.Present(there("c"), heldBy("a", "c")))
+	check.Must(t, l.Present(there("c"), heldBy("a", "c")))
 	m.is(l, "a", Unhealthy, "DiscoveryGone")
 	if s := l.Statuses()["a"]; !s.Gone || s.Kind != device.KindGPU {
 		t.Errorf("status %+v", s)
 	}
 	m.is(l, "b", Healthy, "") // nobody has it, nobody can get it
-	must(t, l.Present(there("a", "b", "c"), heldBy("a", "c")))
+	check.Must(t, l.Present(there("a", "b", "c"), heldBy("a", "c")))
 	m.is(l, "a", Healthy, "")
 	m.is(l, "b", Unhealthy, "Xid79") // a look that missed it is no cure
-	must(t, l.Present(there("b", "c"), heldBy()))
+	check.Must(t, l.Present(there("b", "c"), heldBy()))
 	m.is(l, "a", Healthy, "") // its claim ended
 	m.time = m.time.Add(8 * 24 * time.Hour)
-	must(t, l.Present(there("b", "c"), heldBy()))
+	check.Must(t, l.Present(there("b", "c"), heldBy()))
 	if got := sorted(l.content.Devices); !cmp.Equal(got, []string{"b", "c"}) {
 		t.Errorf("the ledger remembers %v", got)
 	}
@@ -226,17 +227,17 @@ func TestGone(t *testing.T) {
 func TestExpire(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Happened(xid("a", "1234"), xid("b", "79")))
+	check.Must(t, l.Happened(xid("a", "1234"), xid("b", "79")))
 	m.time = m.time.Add(50 * time.Minute)
-	must(t, l.Happened(xid("a", "1234")))
+	check.Must(t, l.Happened(xid("a", "1234")))
 	m.time = m.time.Add(50 * time.Minute)
-	must(t, l.Expire())
+	check.Must(t, l.Expire())
 	m.is(l, "a", Worn, "Xid1234")
 	m.time = m.time.Add(10 * time.Minute)
-	must(t, l.Expire())
+	check.Must(t, l.Expire())
 	m.is(l, "a", Healthy, "")
 	m.time = m.time.Add(1000 * time.Hour)
-	must(t, l.Expire())
+	check.Must(t, l.Expire())
 	m.is(l, "b", Unhealthy, "Xid79")
 }
 
@@ -244,23 +245,23 @@ func TestExpire(t *testing.T) {
 func TestQuarantine(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Happened(xid("a", "79")))
-	must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed"))
+	check.Must(t, l.Happened(xid("a", "79")))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed"))
 	m.time = m.time.Add(time.Minute)
-	must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
-	must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed again"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed again"))
 	m.is(l, "a", Quarantined, "ProgramFailed")
-	must(t, l.Clear("a", "ProgramFailed"))
+	check.Must(t, l.Clear("a", "ProgramFailed"))
 	m.is(l, "a", Quarantined, "UndoFailed")
-	must(t, l.Clear("a", "ProgramFailed"))
-	must(t, l.Clear("nobody", "ProgramFailed"))
+	check.Must(t, l.Clear("a", "ProgramFailed"))
+	check.Must(t, l.Clear("nobody", "ProgramFailed"))
 	l = m.open()
 	m.is(l, "a", Quarantined, "UndoFailed")
-	must(t, l.Clear("a", "UndoFailed"))
+	check.Must(t, l.Clear("a", "UndoFailed"))
 	m.is(l, "a", Unhealthy, "Xid79")
-	must(t, l.Quarantine(device.KindGPU, "b", "gpu.mig: undo/failed", "a reason that is no label value"))
+	check.Must(t, l.Quarantine(device.KindGPU, "b", "gpu.mig: undo/failed", "a reason that is no label value"))
 	m.is(l, "b", Quarantined, "GpuMigUndoFailed")
-	must(t, l.Clear("b", "gpu.mig: undo/failed"))
+	check.Must(t, l.Clear("b", "gpu.mig: undo/failed"))
 	m.is(l, "b", Healthy, "")
 }
 
@@ -269,20 +270,20 @@ func TestRecover(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
 	spoil := func() {
-		must(t, l.Happened(xid("a", "79"), xid("b", "79"), xid("c", "79")))
-		must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
+		check.Must(t, l.Happened(xid("a", "79"), xid("b", "79"), xid("c", "79")))
+		check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
 	}
 	spoil()
-	must(t, l.Recover("a, b"))
+	check.Must(t, l.Recover("a, b"))
 	m.is(l, "a", Healthy, "")
 	m.is(l, "b", Healthy, "")
 	m.is(l, "c", Unhealthy, "Xid79")
 	spoil()
 	l = m.open()
-	must(t, l.Recover("a, b"))
+	check.Must(t, l.Recover("a, b"))
 	m.is(l, "a", Quarantined, "UndoFailed")
-	must(t, l.Recover(""))
-	must(t, l.Recover("*"))
+	check.Must(t, l.Recover(""))
+	check.Must(t, l.Recover("*"))
 	if got := l.Statuses(); len(got) > 0 {
 		t.Errorf("statuses %v", got)
 	}
@@ -292,21 +293,21 @@ func TestRecover(t *testing.T) {
 func TestOverride(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
-	must(t, l.Happened(xid("a", "79"), xid("b", "94")))
-	must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 5})))
+	check.Must(t, l.Happened(xid("a", "79"), xid("b", "94")))
+	check.Must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 5})))
 	l = m.open(Rule{Source: SourceXid, Code: "79", Severity: Ignored}, Rule{Source: SourceXid, Code: "94", Severity: Fatal},
 		Rule{Source: SourceAER, Code: "correctable.*", Severity: Degraded})
 	m.is(l, "a", Healthy, "")
 	m.is(l, "b", Unhealthy, "Xid94")
-	must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 50}))) // not watched before: a baseline
+	check.Must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 50}))) // not watched before: a baseline
 	m.is(l, "c", Healthy, "")
-	must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 51})))
+	check.Must(t, l.Report(aer("c", map[string]uint64{"correctable.RxErr": 51})))
 	m.is(l, "c", Worn, "AerCorrectableRxErr")
 }
 
 func TestDisabledSource(t *testing.T) {
 	m := newMachine(t)
-	must(t, m.open().Happened(xid("a", "79")))
+	check.Must(t, m.open().Happened(xid("a", "79")))
 	l := Open(Options{Dir: m.dir, BootID: m.boot, Table: DefaultTable(), Disabled: []string{SourceXid}, Now: time.Now})
 	m.is(l, "a", Healthy, "")
 }
@@ -335,7 +336,7 @@ func TestChanged(t *testing.T) {
 		{"the same taints", func() error { return l.SetTaintsKept(true) }, false},
 		{"a recovery", func() error { return l.Recover("a") }, true},
 	} {
-		must(t, step.do())
+		check.Must(t, step.do())
 		if got := signalled(); got != step.want {
 			t.Errorf("%s: signalled %v, want %v", step.name, got, step.want)
 		}
@@ -350,12 +351,12 @@ func TestManyFaults(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
 	for code := range 1000 {
-		must(t, l.Happened(Event{
+		check.Must(t, l.Happened(Event{
 			Device: "a", Source: SourceXid, Code: strconv.Itoa(1000+code) + strings.Repeat("x", code), Message: strings.Repeat("é", 5000),
 		}))
 	}
 	info, err := os.Stat(m.file())
-	must(t, err)
+	check.Must(t, err)
 	if info.Size() > 128<<10 {
 		t.Errorf("the file has %d bytes", info.Size())
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -29,24 +30,24 @@ const (
 func expand(t *testing.T, name, address string) (root string, write func(attribute, text string)) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "test", "machines", name+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	m, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	root = filepath.Join(t.TempDir(), name)
 	_, err = m.Expand(root, sim.Options{})
-	must(t, err)
+	check.Must(t, err)
 	dir := filepath.Join(root, sysfs.PCIDevice(address))
 	return root, func(attribute, text string) {
 		t.Helper()
-		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, attribute)), 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, attribute), []byte(text), 0o644))
+		check.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, attribute)), 0o755))
+		check.Must(t, os.WriteFile(filepath.Join(dir, attribute), []byte(text), 0o644))
 	}
 }
 
 func open(t *testing.T, root string) *sysfs.Tree {
 	t.Helper()
 	tree, err := sysfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = tree.Close() })
 	return tree
 }
@@ -94,7 +95,7 @@ func TestRAS(t *testing.T) {
 	write("ras/umc_err_count", "ue: 1\nce: 20\nde: 3\n")
 	write("ras/gfx_err_count", "ue: 0\nce: 0\n")
 	got, err := RAS(tree, mi300x)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff("gfx.ue 0\ngfx.ce 0\numc.ue 1\numc.ce 20\numc.de 3\n", text(got)); diff != "" {
 		t.Errorf("readings (-want +got):\n%s", diff)
 	}
@@ -120,13 +121,13 @@ func TestReadInstance(t *testing.T) {
 	}
 	driver := filepath.Join(root, sysfs.PCIDevice(mi300x), "driver")
 	target, err := os.Readlink(driver)
-	must(t, err)
-	must(t, os.Symlink(target, driver+"2")) // so that the file system does not give the number again
-	must(t, os.Rename(driver+"2", driver))
+	check.Must(t, err)
+	check.Must(t, os.Symlink(target, driver+"2")) // so that the file system does not give the number again
+	check.Must(t, os.Rename(driver+"2", driver))
 	if again, err := Instance(tree, mi300x); err != nil || again == first {
 		t.Errorf("got %q after it was bound anew, %v", again, err)
 	}
-	must(t, os.Remove(driver))
+	check.Must(t, os.Remove(driver))
 	if got, err := Instance(tree, mi300x); err != nil || got != "" {
 		t.Errorf("got %q without a driver, %v", got, err)
 	}

@@ -40,26 +40,26 @@ func TestConfined(t *testing.T) {
 	host := t.TempDir()
 	root := filepath.Join(host, "bundle", "rootfs")
 	for _, dir := range []string{"proc", "volume", "etc", "run"} {
-		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
-	must(t, os.Mkdir(filepath.Join(host, "volume"), 0o777))
-	must(t, os.WriteFile(filepath.Join(host, "host-secret"), nil, 0o600))
+	check.Must(t, os.Mkdir(filepath.Join(host, "volume"), 0o777))
+	check.Must(t, os.WriteFile(filepath.Join(host, "host-secret"), nil, 0o600))
 	if canary := elffile.Canary(); canary != nil {
-		must(t, os.WriteFile(filepath.Join(root, "canary"), canary, 0o755))
+		check.Must(t, os.WriteFile(filepath.Join(root, "canary"), canary, 0o755))
 	}
 	for target, source := range map[string]string{"volume": filepath.Join(host, "volume"), "proc": "/proc"} {
 		target = filepath.Join(root, target)
-		must(t, unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
-		t.Cleanup(func() { must(t, unix.Unmount(target, unix.MNT_DETACH)) })
+		check.Must(t, unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
+		t.Cleanup(func() { check.Must(t, unix.Unmount(target, unix.MNT_DETACH)) })
 	}
 	program, err := OpenProgram([]string{buildProbe(t)})
-	must(t, err)
+	check.Must(t, err)
 	defer program.Close()
 	dir, err := os.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	defer dir.Close()
 	got, err := program.run(t.Context(), dir, []byte("/lib\n"))
-	must(t, err)
+	check.Must(t, err)
 	want := []string{
 		"args ldconfig -X -i -f conf -C cache",
 		"environment 0",
@@ -90,12 +90,12 @@ func TestTimeLimit(t *testing.T) {
 	if elffile.Canary() == nil {
 		loop.Program = []byte{0, 0, 0, 0x14} // aarch64: the same
 	}
-	must(t, os.WriteFile(forever, loop.Bytes(), 0o755))
+	check.Must(t, os.WriteFile(forever, loop.Bytes(), 0o755))
 	program, err := OpenProgram([]string{forever})
-	must(t, err)
+	check.Must(t, err)
 	defer program.Close()
 	dir, err := os.Open(t.TempDir())
-	must(t, err)
+	check.Must(t, err)
 	defer dir.Close()
 	check.GrowingLimit(t, "the program begins", func(limit time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -111,14 +111,14 @@ func TestTimeLimit(t *testing.T) {
 // TestProgramRefused: only a static program of this machine is run, and a pipe in its place is not waited for.
 func TestProgramRefused(t *testing.T) {
 	dir := t.TempDir()
-	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o700))
+	check.Must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o700))
 	for name, content := range map[string]string{
 		"script":  "#!/bin/sh\n",
 		"dynamic": string(elffile.File{Interpreter: "/lib64/ld-linux-x86-64.so.2"}.Bytes()),
 		"other":   string(elffile.File{Machine: 22, Program: []byte{0}}.Bytes()),
 		"empty":   "",
 	} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
+		check.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
 	}
 	for name, want := range map[string]string{
 		"script": "ldconfig.real", "dynamic": "want a static program", "other": "is for EM_S390", "empty": "ELF", "pipe": "want a regular file",

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestOpen: what a runtime tells is checked before anything is done.
@@ -38,17 +40,17 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bundle := t.TempDir()
-			must(t, os.Mkdir(filepath.Join(bundle, "rootfs"), 0o755))
+			check.Must(t, os.Mkdir(filepath.Join(bundle, "rootfs"), 0o755))
 			if test.config != "" {
 				config := strings.ReplaceAll(test.config, "ROOT", filepath.Join(bundle, "rootfs"))
-				must(t, os.WriteFile(filepath.Join(bundle, "config.json"), []byte(config), 0o600))
+				check.Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), []byte(config), 0o600))
 			}
 			if test.state == "" {
 				test.state = fmt.Sprintf(`{"id": "c1", "bundle": %q}`, bundle)
 			}
 			c, err := Open(strings.NewReader(test.state))
 			if err == nil {
-				must(t, c.Close())
+				check.Must(t, c.Close())
 			}
 			if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
@@ -60,7 +62,7 @@ func TestOpen(t *testing.T) {
 // TestConfigurationPipe: a pipe in the bundle is not waited for.
 func TestConfigurationPipe(t *testing.T) {
 	bundle := t.TempDir()
-	must(t, unix.Mkfifo(filepath.Join(bundle, "config.json"), 0o600))
+	check.Must(t, unix.Mkfifo(filepath.Join(bundle, "config.json"), 0o600))
 	if _, err := Open(strings.NewReader(fmt.Sprintf(`{"bundle": %q}`, bundle))); err == nil || !strings.Contains(err.Error(), "regular file") {
 		t.Errorf("error %v, want one about a regular file", err)
 	}

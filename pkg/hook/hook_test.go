@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/hostlib"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
 
@@ -57,8 +58,8 @@ func newHost(t *testing.T) *host {
 
 func (h *host) write(t *testing.T, name, content string, mode os.FileMode) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(name), 0o755))
-	must(t, os.WriteFile(name, []byte(content), mode))
+	check.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	check.Must(t, os.WriteFile(name, []byte(content), mode))
 }
 
 // in is a path of the container from outside.
@@ -71,17 +72,17 @@ func (h *host) lib(t *testing.T, name, soname string) {
 
 func (h *host) link(t *testing.T, target, name string) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(h.in(name)), 0o755))
-	must(t, os.Symlink(target, h.in(name)))
+	check.Must(t, os.MkdirAll(filepath.Dir(h.in(name)), 0o755))
+	check.Must(t, os.Symlink(target, h.in(name)))
 }
 
 // bind mounts a directory or a file of the host over one of the container.
 func (h *host) bind(t *testing.T, source, name string, flags uintptr) {
 	t.Helper()
-	must(t, unix.Mount(source, h.in(name), "", unix.MS_BIND, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(h.in(name), unix.MNT_DETACH)) })
+	check.Must(t, unix.Mount(source, h.in(name), "", unix.MS_BIND, ""))
+	t.Cleanup(func() { check.Must(t, unix.Unmount(h.in(name), unix.MNT_DETACH)) })
 	if flags != 0 {
-		must(t, unix.Mount("", h.in(name), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
+		check.Must(t, unix.Mount("", h.in(name), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
 	}
 }
 
@@ -89,7 +90,7 @@ func (h *host) bind(t *testing.T, source, name string, flags uintptr) {
 func (h *host) ldconfig(t *testing.T, dirs ...string) (string, error) {
 	t.Helper()
 	program, err := OpenProgram(DefaultLdconfig())
-	must(t, err)
+	check.Must(t, err)
 	defer program.Close()
 	c, err := Open(strings.NewReader(h.state))
 	if err != nil {
@@ -106,9 +107,9 @@ func (h *host) ldconfig(t *testing.T, dirs ...string) (string, error) {
 func (h *host) cached(t *testing.T) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(h.in(hostlib.LoaderCache))
-	must(t, err)
+	check.Must(t, err)
 	entries, err := hostlib.ParseCache(data)
-	must(t, err)
+	check.Must(t, err)
 	found := map[string]string{}
 	for _, e := range entries {
 		if _, ok := found[e.Name]; !ok {
@@ -124,8 +125,8 @@ func snapshot(t *testing.T, dir string, except ...string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	var top unix.Stat_t
-	must(t, unix.Stat(dir, &top))
-	must(t, filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+	check.Must(t, unix.Stat(dir, &top))
+	check.Must(t, filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -196,7 +197,7 @@ func TestLdconfig(t *testing.T) {
 	h.write(t, h.in("/etc/ld.so.conf"), "# the image's\ninclude ld.so.conf.d/*.conf\n/opt/own", 0o640)
 	before := snapshot(t, h.dir)
 	_, err := h.ldconfig(t, ourDir)
-	must(t, err)
+	check.Must(t, err)
 	want := map[string]string{
 		"libfake.so.1": ourDir + "/libfake.so.1", "libown.so.1": "/usr/lib/libown.so.1", filepath.Base(names().glibc): names().glibc,
 	}
@@ -209,14 +210,14 @@ func TestLdconfig(t *testing.T) {
 		t.Errorf("changed (-want +got):\n%s", diff)
 	}
 	_, err = h.ldconfig(t, ourDir)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(after, snapshot(t, h.dir)); diff != "" {
 		t.Errorf("done again (-first +second):\n%s", diff)
 	}
 	other := Prefix + "/lib/y"
 	h.lib(t, other+"/libother.so.2", "libother.so.2")
 	_, err = h.ldconfig(t, other)
-	must(t, err)
+	check.Must(t, err)
 	want["libother.so.2"] = other + "/libother.so.2"
 	if diff := cmp.Diff(want, h.cached(t)); diff != "" {
 		t.Errorf("with another preset's directory (-want +got):\n%s", diff)
@@ -229,12 +230,12 @@ func TestMountedLibraries(t *testing.T) {
 	h := newHost(t)
 	h.write(t, h.in(ourDir+"/libv.so.1"), "", 0o644)
 	h.bind(t, filepath.Join(h.dir, "volume/libv.so.1"), ourDir+"/libv.so.1", unix.MS_RDONLY)
-	must(t, os.MkdirAll(h.in(Prefix+"/lib/dir"), 0o755))
+	check.Must(t, os.MkdirAll(h.in(Prefix+"/lib/dir"), 0o755))
 	h.write(t, filepath.Join(h.dir, "more/libw.so.1"), string(elffile.File{Soname: "libw.so.1"}.Bytes()), 0o644)
 	h.bind(t, filepath.Join(h.dir, "more"), Prefix+"/lib/dir", 0)
 	before := snapshot(t, h.dir, h.root)
 	_, err := h.ldconfig(t, ourDir, Prefix+"/lib/dir")
-	must(t, err)
+	check.Must(t, err)
 	found := h.cached(t)
 	if found["libv.so.1"] != ourDir+"/libv.so.1" || found["libw.so.1"] != Prefix+"/lib/dir/libw.so.1" {
 		t.Errorf("cached %v", found)
@@ -268,9 +269,9 @@ func TestConfiguration(t *testing.T) {
 				h.write(t, h.in("/etc/ld.so.conf"), test.before, 0o644)
 			}
 			_, err := h.ldconfig(t, ourDir)
-			must(t, err)
+			check.Must(t, err)
 			got, err := os.ReadFile(h.in("/etc/ld.so.conf"))
-			must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(test.after, string(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -285,10 +286,10 @@ func TestConfiguration(t *testing.T) {
 func TestMusl(t *testing.T) {
 	needRoot(t)
 	h := newHost(t)
-	must(t, os.Remove(h.in(names().glibc)))
+	check.Must(t, os.Remove(h.in(names().glibc)))
 	before := snapshot(t, h.dir)
 	notes, err := h.ldconfig(t, ourDir)
-	must(t, err)
+	check.Must(t, err)
 	if !strings.Contains(notes, "no loader") {
 		t.Errorf("notes %q do not say that there is no loader", notes)
 	}
@@ -301,7 +302,7 @@ func TestMusl(t *testing.T) {
 		before := snapshot(t, h.dir)
 		for range 2 {
 			_, err := h.ldconfig(t, ourDir)
-			must(t, err)
+			check.Must(t, err)
 		}
 		got, err := os.ReadFile(h.in(file))
 		if err != nil || string(got) != want {
@@ -335,7 +336,7 @@ func hostileImages() map[string]hostile {
 		},
 		"ld.so.conf.d is a link to another directory of the image": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/opt/conf"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/opt/conf"), 0o755))
 				h.link(t, "/opt/conf", "/etc/ld.so.conf.d")
 			}, nil,
 		},
@@ -347,7 +348,7 @@ func hostileImages() map[string]hostile {
 		},
 		"etc is a link to the process's root": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/proc"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/proc"), 0o755))
 				h.bind(t, "/proc", "/proc", 0)
 				h.link(t, "/proc/self/root/"+h.dir+"/etc", "/etc")
 			},
@@ -367,18 +368,18 @@ func hostileImages() map[string]hostile {
 		},
 		"ld.so.conf is a pipe": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc"), 0o755))
-				must(t, unix.Mkfifo(h.in("/etc/ld.so.conf"), 0o644))
+				check.Must(t, os.MkdirAll(h.in("/etc"), 0o755))
+				check.Must(t, unix.Mkfifo(h.in("/etc/ld.so.conf"), 0o644))
 			},
 			[]string{"/etc/ld.so.conf", "a pipe", "want a text file"},
 		},
 		"ld.so.conf is a directory": {
-			func(t *testing.T, h *host) { must(t, os.MkdirAll(h.in("/etc/ld.so.conf"), 0o755)) }, []string{"a directory", "want a text file"},
+			func(t *testing.T, h *host) { check.Must(t, os.MkdirAll(h.in("/etc/ld.so.conf"), 0o755)) }, []string{"a directory", "want a text file"},
 		},
 		"ld.so.conf is a device": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc"), 0o755))
-				must(t, unix.Mknod(h.in("/etc/ld.so.conf"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))))
+				check.Must(t, os.MkdirAll(h.in("/etc"), 0o755))
+				check.Must(t, unix.Mknod(h.in("/etc/ld.so.conf"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))))
 			},
 			[]string{"a device node"},
 		},
@@ -390,36 +391,36 @@ func hostileImages() map[string]hostile {
 		},
 		"ld.so.conf is a hard link": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc"), 0o755))
-				must(t, os.Link(filepath.Join(h.dir, "etc/ld.so.conf"), h.in("/etc/ld.so.conf")))
-				must(t, os.Link(filepath.Join(h.dir, "etc/ld.so.cache"), h.in("/etc/ld.so.cache")))
+				check.Must(t, os.MkdirAll(h.in("/etc"), 0o755))
+				check.Must(t, os.Link(filepath.Join(h.dir, "etc/ld.so.conf"), h.in("/etc/ld.so.conf")))
+				check.Must(t, os.Link(filepath.Join(h.dir, "etc/ld.so.cache"), h.in("/etc/ld.so.cache")))
 			}, nil,
 		},
 		"ld.so.conf includes what blocks and loops": {
 			func(t *testing.T, h *host) {
 				h.write(t, h.in("/etc/ld.so.conf"), "include /etc/ld.so.conf\ninclude /etc/more/*\ninclude ld.so.conf.d/*.conf\n/../../..\n", 0o644)
-				must(t, os.MkdirAll(h.in("/etc/more"), 0o755))
-				must(t, unix.Mkfifo(h.in("/etc/more/pipe"), 0o644))
+				check.Must(t, os.MkdirAll(h.in("/etc/more"), 0o755))
+				check.Must(t, unix.Mkfifo(h.in("/etc/more/pipe"), 0o644))
 				h.link(t, filepath.Join(h.dir, "etc/ld.so.conf"), "/etc/more/link")
 			}, nil,
 		},
 		"the drop-in's name is taken by a pipe": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc/ld.so.conf.d"), 0o755))
-				must(t, unix.Mkfifo(h.in(dropInName(ourDir)), 0o644))
+				check.Must(t, os.MkdirAll(h.in("/etc/ld.so.conf.d"), 0o755))
+				check.Must(t, unix.Mkfifo(h.in(dropInName(ourDir)), 0o644))
 			}, nil,
 		},
 		"the drop-in's name is a link to the host": {
 			func(t *testing.T, h *host) { h.link(t, filepath.Join(h.dir, "etc/ld.so.cache"), dropInName(ourDir)) }, nil,
 		},
 		"the drop-in's name is a directory": {
-			func(t *testing.T, h *host) { must(t, os.MkdirAll(h.in(dropInName(ourDir)), 0o755)) }, []string{"00-fettle-", "is a directory"},
+			func(t *testing.T, h *host) { check.Must(t, os.MkdirAll(h.in(dropInName(ourDir)), 0o755)) }, []string{"00-fettle-", "is a directory"},
 		},
 		"the cache is a link to the host's": {
 			func(t *testing.T, h *host) { h.link(t, filepath.Join(h.dir, "etc/ld.so.cache"), "/etc/ld.so.cache") }, nil,
 		},
 		"the cache is a directory": {
-			func(t *testing.T, h *host) { must(t, os.MkdirAll(h.in("/etc/ld.so.cache"), 0o755)) }, []string{"/etc/ld.so.cache is a directory"},
+			func(t *testing.T, h *host) { check.Must(t, os.MkdirAll(h.in("/etc/ld.so.cache"), 0o755)) }, []string{"/etc/ld.so.cache is a directory"},
 		},
 		"the program's temporary files are links to the host": {
 			func(t *testing.T, h *host) {
@@ -429,14 +430,14 @@ func hostileImages() map[string]hostile {
 		},
 		"a volume is mounted at etc": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/etc"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "etc"), "/etc", 0)
 			},
 			[]string{"/etc", "what is mounted is never changed", "mount it at another path"},
 		},
 		"a volume is mounted at ld.so.conf.d": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/etc/ld.so.conf.d"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/etc/ld.so.conf.d"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "etc/ld.so.conf.d"), "/etc/ld.so.conf.d", 0)
 			},
 			[]string{"what is mounted is never changed"},
@@ -457,7 +458,7 @@ func hostileImages() map[string]hostile {
 		},
 		"a link leads into a volume": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/data"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/data"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "volume"), "/data", 0)
 				h.link(t, "/data", "/etc/ld.so.conf.d")
 			},
@@ -465,13 +466,13 @@ func hostileImages() map[string]hostile {
 		},
 		"a volume is where ldconfig keeps its own cache": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/var/cache/ldconfig"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/var/cache/ldconfig"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "volume"), "/var/cache/ldconfig", 0)
 			}, nil,
 		},
 		"a volume has libraries without links": {
 			func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/data"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/data"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "volume"), "/data", 0)
 				h.write(t, h.in("/etc/ld.so.conf"), "/data\n", 0o644)
 			}, nil,
@@ -482,7 +483,7 @@ func hostileImages() map[string]hostile {
 		},
 		"libraries that are none": {
 			func(t *testing.T, h *host) {
-				must(t, unix.Mkfifo(h.in("/usr/lib/libpipe.so.1"), 0o644))
+				check.Must(t, unix.Mkfifo(h.in("/usr/lib/libpipe.so.1"), 0o644))
 				h.write(t, h.in("/usr/lib/libbroken.so.1"), "\x7fELF\x02\x01\x01", 0o644)
 				h.link(t, filepath.Join(h.dir, "volume/libv.so.1"), "/usr/lib/libv.so.1")
 			}, nil,
@@ -549,10 +550,10 @@ func TestCanary(t *testing.T) {
 		t.Skip("needs root and x86-64")
 	}
 	root := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(root, "canary"), elffile.Canary(), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(root, "canary"), elffile.Canary(), 0o755))
 	command := exec.Command("/canary")
 	command.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
-	must(t, command.Run())
+	check.Must(t, command.Run())
 	if _, err := os.Stat(filepath.Join(root, elffile.Mark)); err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // links runs the hook.
@@ -31,7 +33,7 @@ func TestLinks(t *testing.T) {
 		{Target: "../x/libfake.so.1", Path: Prefix + "/lib/new/deep/libfake.so"},
 	}
 	before := snapshot(t, h.dir)
-	must(t, h.links(links...))
+	check.Must(t, h.links(links...))
 	after := snapshot(t, h.dir)
 	for _, l := range links {
 		if got, err := os.Readlink(h.in(l.Path)); err != nil || got != l.Target {
@@ -45,12 +47,12 @@ func TestLinks(t *testing.T) {
 	if diff := cmp.Diff(want, h.changed(before, after)); diff != "" {
 		t.Errorf("changed (-want +got):\n%s", diff)
 	}
-	must(t, h.links(links...))
+	check.Must(t, h.links(links...))
 	if diff := cmp.Diff(after, snapshot(t, h.dir)); diff != "" {
 		t.Errorf("done again (-first +second):\n%s", diff)
 	}
 	links[1].Target = Prefix + "/bin/newer"
-	must(t, h.links(links...))
+	check.Must(t, h.links(links...))
 	if got, err := os.Readlink(h.in("/usr/bin/tool")); err != nil || got != links[1].Target {
 		t.Errorf("a link of ours leads to %q, %v, want %q", got, err, links[1].Target)
 	}
@@ -62,7 +64,7 @@ func TestLinksYield(t *testing.T) {
 	h.write(t, h.in("/usr/bin/file"), "x", 0o755)
 	h.link(t, "busybox", "/usr/bin/link")
 	before := snapshot(t, h.dir)
-	must(t, h.links(
+	check.Must(t, h.links(
 		Link{Target: "/opt/bin/file", Path: "/usr/bin/file", Yield: true}, Link{Target: "/opt/bin/link", Path: "/usr/bin/link", Yield: true},
 		Link{Target: "/opt/bin/new", Path: "/usr/bin/new", Yield: true},
 	))
@@ -85,7 +87,7 @@ func TestLinksRefused(t *testing.T) {
 			"/usr/bin/tool is a regular file of the image",
 		},
 		"a directory": {
-			false, func(t *testing.T, h *host) { must(t, os.MkdirAll(h.in("/usr/bin/tool"), 0o755)) },
+			false, func(t *testing.T, h *host) { check.Must(t, os.MkdirAll(h.in("/usr/bin/tool"), 0o755)) },
 			Link{Target: Prefix + "/bin/tool", Path: "/usr/bin/tool"},
 			"/usr/bin/tool is a directory of the image",
 		},
@@ -109,7 +111,7 @@ func TestLinksRefused(t *testing.T) {
 		},
 		"a volume": {
 			true, func(t *testing.T, h *host) {
-				must(t, os.MkdirAll(h.in("/opt"), 0o755))
+				check.Must(t, os.MkdirAll(h.in("/opt"), 0o755))
 				h.bind(t, filepath.Join(h.dir, "volume"), "/opt", 0)
 			},
 			Link{Target: "x", Path: "/opt/link"},

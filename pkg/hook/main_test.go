@@ -8,13 +8,6 @@ import (
 	"testing"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestMain is the program that Program.run starts again, and the one that a test starts in a user namespace.
 func TestMain(m *testing.M) {
 	switch os.Args[0] {

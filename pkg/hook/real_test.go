@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/hostlib"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // inUserNamespace is what the test program calls itself where it runs the hook as a container's root user.
@@ -46,11 +47,11 @@ func TestUserNamespace(t *testing.T) {
 	needRoot(t)
 	const first = 100000
 	h := newHost(t)
-	must(t, filepath.WalkDir(h.root, func(name string, _ fs.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(h.root, func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(name, first, first))
 	}))
 	for dir := h.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		must(t, os.Chmod(dir, 0o755))
+		check.Must(t, os.Chmod(dir, 0o755))
 	}
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: 1 << 16}}
 	var stderr bytes.Buffer
@@ -71,7 +72,7 @@ func TestUserNamespace(t *testing.T) {
 		t.Errorf("libfake.so.1 is cached at %q", got)
 	}
 	info, err := os.Stat(h.in(hostlib.LoaderCache))
-	must(t, err)
+	check.Must(t, err)
 	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != first || info.Mode() != 0o644 {
 		t.Errorf("the cache is of user %d with mode %s, want %d and 0644", owner, info.Mode(), first)
 	}
@@ -85,7 +86,7 @@ func TestRealLoader(t *testing.T) {
 	}
 	h := newHost(t)
 	library, program := h.in(ourDir+"/libfakecuda.so.1.9"), h.in("/bin/program")
-	must(t, os.MkdirAll(filepath.Dir(program), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Dir(program), 0o755))
 	compile(t, "int fake(void) { return 42; }", "-shared", "-fPIC", "-Wl,-soname,libfakecuda.so.1", "-o", library)
 	compile(t, "int fake(void); int main(void) { return fake() - 42; }", "-o", program, "-x", "none", library)
 	copyLoader(t, h, program)
@@ -98,10 +99,10 @@ func TestRealLoader(t *testing.T) {
 	if start() == nil {
 		t.Fatal("the program runs before the hook did: it shows nothing")
 	}
-	must(t, h.links(Link{Target: "libfakecuda.so.1.9", Path: ourDir + "/libfakecuda.so.1"}))
+	check.Must(t, h.links(Link{Target: "libfakecuda.so.1.9", Path: ourDir + "/libfakecuda.so.1"}))
 	begin := time.Now()
 	_, err := h.ldconfig(t, ourDir)
-	must(t, err)
+	check.Must(t, err)
 	t.Logf("the hook took %s", time.Since(begin).Round(time.Millisecond))
 	if err := start(); err != nil {
 		t.Errorf("the program does not find its library: %v", err)
@@ -121,25 +122,25 @@ func compile(t *testing.T, source string, args ...string) {
 func copyLoader(t *testing.T, h *host, program string) {
 	t.Helper()
 	f, err := os.Open(program)
-	must(t, err)
+	check.Must(t, err)
 	defer f.Close()
 	object, err := hostlib.ReadObject(f)
-	must(t, err)
+	check.Must(t, err)
 	if object.Interpreter != names().glibc {
 		t.Skipf("the loader here is %s, want glibc's", object.Interpreter)
 	}
 	system, err := hostlib.Open("/", hostlib.Config{})
-	must(t, err)
+	check.Must(t, err)
 	defer system.Close()
 	found, err := system.Libraries([]string{"libc.so.6"})
-	must(t, err)
+	check.Must(t, err)
 	if len(found.Found) != 1 {
 		t.Fatalf("libc: %+v", found)
 	}
 	for from, to := range map[string]string{object.Interpreter: object.Interpreter, found.Found[0].HostPath: "/usr/lib/libc.so.6"} {
 		content, err := os.ReadFile(from)
-		must(t, err)
+		check.Must(t, err)
 		h.write(t, h.in(to), string(content), 0o755)
-		must(t, os.Chmod(h.in(to), 0o755))
+		check.Must(t, os.Chmod(h.in(to), 0o755))
 	}
 }

@@ -15,15 +15,9 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // lent is a directory of a host that was lent and written to.
 type lent struct {
@@ -41,16 +35,16 @@ func lend(t *testing.T) lent {
 	t.Helper()
 	l := lent{root: t.TempDir()}
 	l.path = filepath.Join(l.root, "lent")
-	must(t, os.Mkdir(l.path, mode))
+	check.Must(t, os.Mkdir(l.path, mode))
 	var err error
 	l.step, err = hostdir.Plan(l.root, "/lent", "u1")
-	must(t, err)
-	must(t, l.kind(fault.New()).Apply(t.Context(), l.step.Params))
-	must(t, os.MkdirAll(filepath.Join(l.path, "b", "sub"), 0o755))
-	must(t, os.WriteFile(filepath.Join(l.path, "a"), []byte("secret"), 0o600))
+	check.Must(t, err)
+	check.Must(t, l.kind(fault.New()).Apply(t.Context(), l.step.Params))
+	check.Must(t, os.MkdirAll(filepath.Join(l.path, "b", "sub"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(l.path, "a"), []byte("secret"), 0o600))
 	large := filepath.Join(l.path, "c")
-	must(t, os.WriteFile(large, nil, 0o600))
-	must(t, os.Truncate(large, 1<<20))
+	check.Must(t, os.WriteFile(large, nil, 0o600))
+	check.Must(t, os.Truncate(large, 1<<20))
 	return l
 }
 
@@ -59,7 +53,7 @@ func (l lent) kind(in *fault.Injector) step.Kind { return hostdir.Kind(l.root, i
 func (l lent) open(t *testing.T) *hostdir.Dir {
 	t.Helper()
 	d, err := hostdir.Open(l.path)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -67,7 +61,7 @@ func (l lent) open(t *testing.T) *hostdir.Dir {
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	check.Must(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -92,14 +86,14 @@ func kinds(log fault.Log) []fault.Kind {
 // the directory is anybody else's. Also where an attempt that was cut off had done it all but for the sync.
 func TestUndoInOrder(t *testing.T) {
 	l, in := lend(t), fault.New()
-	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
+	check.Must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	removed := []fault.Kind{fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove, fault.Remove}
 	want := append([]fault.Kind{fault.Remove, fault.Mkdir, fault.Rename, fault.Rename, fault.Chown, fault.Chmod, fault.SyncDir}, removed...)
 	if diff := cmp.Diff(want, kinds(log)); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
-	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
+	check.Must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log = append(log, in.Log()[len(log):]...)
 	if diff := cmp.Diff(append(want, fault.Chown, fault.Chmod, fault.SyncDir), kinds(log)); diff != "" {
 		t.Errorf("operations of both (-want +got):\n%s", diff)
@@ -116,23 +110,23 @@ func TestUndoInOrder(t *testing.T) {
 func TestUndoAndPowerLoss(t *testing.T) {
 	l, in := lend(t), fault.New()
 	start, err := fault.Snapshot(l.root)
-	must(t, err)
-	must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
+	check.Must(t, err)
+	check.Must(t, hostdir.Undo(t.Context(), l.kind(in), l.step.Params))
 	log := in.Log()
 	seen := 0
 	for n := range log.Changes() + 1 {
 		states, err := fault.Replay(start, log.Before(n+1), fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for state := range states {
 			seen++
 			after := lent{root: filepath.Join(t.TempDir(), "after"), step: l.step}
 			after.path = filepath.Join(after.root, "lent")
-			must(t, state.Materialise(after.root))
+			check.Must(t, state.Materialise(after.root))
 			if n == log.Changes() {
 				after.check(t, fmt.Sprintf("undone; lost: %s", state.Lost), isTrash)
 			}
-			must(t, hostdir.Undo(t.Context(), after.kind(fault.New()), l.step.Params))
-			must(t, after.open(t).Purge(t.Context()))
+			check.Must(t, hostdir.Undo(t.Context(), after.kind(fault.New()), l.step.Params))
+			check.Must(t, after.open(t).Purge(t.Context()))
 			after.check(t, fmt.Sprintf("power lost after operation %d, then undone; lost: %s", n, state.Lost), func(string) bool { return false })
 		}
 	}
@@ -181,8 +175,8 @@ func TestUndoFails(t *testing.T) {
 					t.Errorf("%s at %d: left %v without a word", f.Do, n, left)
 				}
 			}
-			must(t, hostdir.Undo(t.Context(), l.kind(fault.New()), l.step.Params))
-			must(t, l.open(t).Purge(t.Context()))
+			check.Must(t, hostdir.Undo(t.Context(), l.kind(fault.New()), l.step.Params))
+			check.Must(t, l.open(t).Purge(t.Context()))
 			l.check(t, fmt.Sprintf("%s at %d, then undone", f.Do, n), func(string) bool { return false })
 		}
 		if !reached {

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // place is a directory to lend beside a directory that nothing may touch.
@@ -25,18 +27,11 @@ func newPlace(t *testing.T) place {
 	base := t.TempDir()
 	p := place{lent: filepath.Join(base, "lent"), outside: filepath.Join(base, "outside")}
 	for _, dir := range []string{p.lent, p.outside, filepath.Join(p.outside, "sub")} {
-		must(t, os.Mkdir(dir, 0o755))
+		check.Must(t, os.Mkdir(dir, 0o755))
 	}
-	must(t, os.WriteFile(filepath.Join(p.outside, "secret"), []byte("kept"), 0o600))
-	must(t, os.WriteFile(filepath.Join(p.outside, "sub", "file"), []byte("kept"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(p.outside, "secret"), []byte("kept"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(p.outside, "sub", "file"), []byte("kept"), 0o600))
 	return p
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // untouched fails where anything outside the lent directory changed.
@@ -67,7 +62,7 @@ func (p place) untouched(t *testing.T) {
 		got = append(got, line)
 		return nil
 	})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("outside (-want +got):\n%s", diff)
 	}
@@ -76,7 +71,7 @@ func (p place) untouched(t *testing.T) {
 func (p place) open(t *testing.T) *Dir {
 	t.Helper()
 	d, err := Open(p.lent)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -84,7 +79,7 @@ func (p place) open(t *testing.T) *Dir {
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	check.Must(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -152,10 +147,10 @@ func TestHostileContent(t *testing.T) {
 				t.Skip("needs root")
 			}
 			p := newPlace(t)
-			must(t, leave(p))
+			check.Must(t, leave(p))
 			d := p.open(t)
 			for range 2 { // both are safe to run twice
-				must(t, d.SetAside("u1"))
+				check.Must(t, d.SetAside("u1"))
 				for _, left := range names(t, p.lent) {
 					if !strings.HasPrefix(left, trashPrefix) {
 						t.Errorf("%q was not set aside", left)
@@ -163,13 +158,13 @@ func TestHostileContent(t *testing.T) {
 				}
 			}
 			dirty, err := d.Dirty()
-			must(t, err)
+			check.Must(t, err)
 			// A single small file is not even moved.
 			if want := !slices.Contains([]string{"nothing", "plain file", "hard link"}, name); dirty != want {
 				t.Errorf("dirty %v, want %v", dirty, want)
 			}
 			for range 2 {
-				must(t, d.Purge(t.Context()))
+				check.Must(t, d.Purge(t.Context()))
 				if left := names(t, p.lent); len(left) > 0 {
 					t.Errorf("left: %q", left)
 				}
@@ -186,11 +181,11 @@ func TestHostileContent(t *testing.T) {
 func TestSetAsideAgain(t *testing.T) {
 	p := newPlace(t)
 	d := p.open(t)
-	must(t, os.Mkdir(filepath.Join(p.lent, "a"), 0o700))
-	must(t, d.SetAside("u1"))
-	must(t, d.SetAside("u1"))
-	must(t, os.Mkdir(filepath.Join(p.lent, "b"), 0o700)) // a writer that was late
-	must(t, d.SetAside("u1"))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, "a"), 0o700))
+	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside("u1"))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, "b"), 0o700)) // a writer that was late
+	check.Must(t, d.SetAside("u1"))
 	if diff := cmp.Diff([]string{trashPrefix + "u1-0", trashPrefix + "u1-1"}, names(t, p.lent)); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -215,13 +210,13 @@ func TestLittleIsDeletedAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			d := p.open(t)
-			must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700)) // which is always moved
+			check.Must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700)) // which is always moved
 			for i := range tt.files {
 				file := filepath.Join(p.lent, fmt.Sprintf("f%d", i))
-				must(t, os.WriteFile(file, nil, 0o600))
-				must(t, os.Truncate(file, tt.size))
+				check.Must(t, os.WriteFile(file, nil, 0o600))
+				check.Must(t, os.Truncate(file, tt.size))
 			}
-			must(t, d.SetAside("u1"))
+			check.Must(t, d.SetAside("u1"))
 			if diff := cmp.Diff([]string{trashPrefix + "u1-0"}, names(t, p.lent)); diff != "" {
 				t.Errorf("names (-want +got):\n%s", diff)
 			}
@@ -237,9 +232,9 @@ func TestLittleIsDeletedAtOnce(t *testing.T) {
 func TestPurgeLeavesTheRest(t *testing.T) {
 	p := newPlace(t)
 	d := p.open(t)
-	must(t, os.MkdirAll(filepath.Join(p.lent, "mine", "sub"), 0o755))
-	must(t, os.Mkdir(filepath.Join(p.lent, trashPrefix+"u0-0"), 0o755))
-	must(t, d.Purge(t.Context()))
+	check.Must(t, os.MkdirAll(filepath.Join(p.lent, "mine", "sub"), 0o755))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, trashPrefix+"u0-0"), 0o755))
+	check.Must(t, d.Purge(t.Context()))
 	if diff := cmp.Diff([]string{"mine"}, names(t, p.lent)); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -251,15 +246,15 @@ func TestDeepTree(t *testing.T) {
 	p := newPlace(t)
 	makeDeep(t, p.lent, depth)
 	d := p.open(t)
-	must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside("u1"))
 	var before syscall.Rlimit
-	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	check.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	lowered := before
 	lowered.Cur = limit
-	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lowered))
+	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lowered))
 	err := d.Purge(t.Context())
-	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
-	must(t, err)
+	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	check.Must(t, err)
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -269,25 +264,25 @@ func TestDeepTree(t *testing.T) {
 func makeDeep(t *testing.T, dir string, depth int) {
 	t.Helper()
 	root, err := os.OpenRoot(dir)
-	must(t, err)
+	check.Must(t, err)
 	for range depth {
-		must(t, root.Mkdir("deep", 0o755))
-		must(t, root.WriteFile("f", nil, 0o600))
+		check.Must(t, root.Mkdir("deep", 0o755))
+		check.Must(t, root.WriteFile("f", nil, 0o600))
 		next, err := root.OpenRoot("deep")
-		must(t, errors.Join(err, root.Close()))
+		check.Must(t, errors.Join(err, root.Close()))
 		root = next
 	}
-	must(t, root.Close())
+	check.Must(t, root.Close())
 }
 
 // TestPurgeInterrupted: what one process does not finish, the next does.
 func TestPurgeInterrupted(t *testing.T) {
 	p := newPlace(t)
 	for i := range 50 {
-		must(t, os.MkdirAll(filepath.Join(p.lent, fmt.Sprint(i), "sub"), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Join(p.lent, fmt.Sprint(i), "sub"), 0o755))
 	}
 	d := p.open(t)
-	must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside("u1"))
 	ctx := &countdown{Context: t.Context(), left: 20}
 	if err := d.Purge(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v, want context.Canceled", err)
@@ -299,7 +294,7 @@ func TestPurgeInterrupted(t *testing.T) {
 	if err != nil || !dirty {
 		t.Errorf("dirty %v (%v) although interrupted", dirty, err)
 	}
-	must(t, d.Purge(t.Context()))
+	check.Must(t, d.Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -322,15 +317,15 @@ func TestTakenNames(t *testing.T) {
 	p := newPlace(t)
 	d := p.open(t)
 	for i := range 100 {
-		must(t, os.WriteFile(filepath.Join(p.lent, fmt.Sprintf("%su1-%d", trashPrefix, i)), nil, 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(p.lent, fmt.Sprintf("%su1-%d", trashPrefix, i)), nil, 0o600))
 	}
-	must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700))
 	if err := d.SetAside("u1"); err == nil || !strings.Contains(err.Error(), p.lent) {
 		t.Fatalf("error %v, want one that names the directory", err)
 	}
-	must(t, d.Purge(t.Context())) // deletes the taken names, so that the next call succeeds
-	must(t, d.SetAside("u1"))
-	must(t, d.Purge(t.Context()))
+	check.Must(t, d.Purge(t.Context())) // deletes the taken names, so that the next call succeeds
+	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -339,8 +334,8 @@ func TestTakenNames(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	p := newPlace(t)
 	link, file := filepath.Join(p.lent, "link"), filepath.Join(p.lent, "file")
-	must(t, os.Symlink(p.outside, link))
-	must(t, os.WriteFile(file, nil, 0o600))
+	check.Must(t, os.Symlink(p.outside, link))
+	check.Must(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{link, file, filepath.Join(p.lent, "missing")} {
 		d, err := Open(path)
 		if err == nil {
@@ -357,28 +352,28 @@ func TestOpenRefuses(t *testing.T) {
 func TestOwner(t *testing.T) {
 	p := newPlace(t)
 	const mode = 0o2750
-	must(t, os.Chmod(p.lent, 0o750|os.ModeSetgid))
+	check.Must(t, os.Chmod(p.lent, 0o750|os.ModeSetgid))
 	if os.Geteuid() == 0 {
-		must(t, os.Chown(p.lent, 1000, 2000))
+		check.Must(t, os.Chown(p.lent, 1000, 2000))
 	}
 	d := p.open(t)
 	before, err := d.Owner()
-	must(t, err)
-	must(t, d.OpenUp())
+	check.Must(t, err)
+	check.Must(t, d.OpenUp())
 	if info, err := os.Stat(p.lent); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
 		t.Errorf("lent with mode %v (%v)", info.Mode(), err)
 	}
 	if os.Geteuid() == 0 {
-		must(t, os.Chown(p.lent, 0, 0))
+		check.Must(t, os.Chown(p.lent, 0, 0))
 	}
-	must(t, d.Restore(before))
+	check.Must(t, d.Restore(before))
 	after, err := d.Owner()
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("owner (-before +after):\n%s", diff)
 	}
 	var stat syscall.Stat_t
-	must(t, syscall.Stat(p.lent, &stat))
+	check.Must(t, syscall.Stat(p.lent, &stat))
 	if stat.Mode&0o7777 != mode {
 		t.Errorf("mode %o, want %o", stat.Mode&0o7777, mode)
 	}

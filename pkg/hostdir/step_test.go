@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // lend plans and applies the step on a host root whose only directory is /lent.
@@ -22,7 +23,7 @@ func lend(t *testing.T, p place) (step.Kind, step.Step) {
 	t.Helper()
 	root := filepath.Dir(p.lent)
 	s, err := Plan(root, "/lent", "u1")
-	must(t, err)
+	check.Must(t, err)
 	return Kind(root, OpenRoot), s
 }
 
@@ -36,20 +37,20 @@ func Undo(ctx context.Context, kind step.Kind, params json.RawMessage) error {
 
 func TestStep(t *testing.T) {
 	p := newPlace(t)
-	must(t, os.Chmod(p.lent, 0o750))
+	check.Must(t, os.Chmod(p.lent, 0o750))
 	kind, s := lend(t, p)
 	if s.Kind != StepKind {
 		t.Errorf("kind %q", s.Kind)
 	}
 	for range 2 {
-		must(t, kind.Apply(t.Context(), s.Params))
+		check.Must(t, kind.Apply(t.Context(), s.Params))
 	}
-	must(t, os.Mkdir(filepath.Join(p.lent, "data"), 0o700))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, "data"), 0o700))
 	// There is no time to delete: the content is out of the way, and the directory is not lent again until it is gone.
 	none, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
-		must(t, Undo(none, kind, s.Params))
+		check.Must(t, Undo(none, kind, s.Params))
 	}
 	if info, err := os.Stat(p.lent); err != nil || info.Mode().Perm() != 0o750 {
 		t.Errorf("mode %v (%v) was not restored", info.Mode(), err)
@@ -61,7 +62,7 @@ func TestStep(t *testing.T) {
 	if !errors.Is(err, ErrDirty) || !strings.Contains(err.Error(), "/lent") {
 		t.Errorf("error %v, want ErrDirty with the path", err)
 	}
-	must(t, p.open(t).Purge(t.Context()))
+	check.Must(t, p.open(t).Purge(t.Context()))
 	if _, err := Plan(filepath.Dir(p.lent), "/lent", "u2"); err != nil {
 		t.Errorf("after Purge: %v", err)
 	}
@@ -71,14 +72,14 @@ func TestStep(t *testing.T) {
 func TestUndoWithoutTheDirectory(t *testing.T) {
 	p := newPlace(t)
 	kind, s := lend(t, p)
-	must(t, os.Remove(p.lent))
+	check.Must(t, os.Remove(p.lent))
 	if err := Undo(t.Context(), kind, s.Params); err != nil {
 		t.Errorf("undo: %v", err)
 	}
 	if err := kind.Apply(t.Context(), s.Params); err == nil {
 		t.Error("applied on nothing")
 	}
-	must(t, os.Symlink(p.outside, p.lent))
+	check.Must(t, os.Symlink(p.outside, p.lent))
 	if err := Undo(t.Context(), kind, s.Params); err == nil {
 		t.Error("undone through a link")
 	}
@@ -99,21 +100,21 @@ func TestStepRefusesForeignParams(t *testing.T) {
 func TestVerify(t *testing.T) {
 	p := newPlace(t)
 	kind, s := lend(t, p)
-	must(t, kind.Apply(t.Context(), s.Params))
-	must(t, os.Chmod(p.lent, 0o700))
-	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
-	must(t, kind.Verify(t.Context(), s.Params))
+	check.Must(t, kind.Apply(t.Context(), s.Params))
+	check.Must(t, os.Chmod(p.lent, 0o700))
+	check.Must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	check.Must(t, kind.Verify(t.Context(), s.Params))
 	if info, err := os.Stat(p.lent); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v (%v) was changed", info.Mode(), err)
 	}
 	if diff := cmp.Diff([]string{"data"}, names(t, p.lent)); diff != "" {
 		t.Errorf("content (-want +got):\n%s", diff)
 	}
-	must(t, os.RemoveAll(p.lent))
+	check.Must(t, os.RemoveAll(p.lent))
 	if err := kind.Verify(t.Context(), s.Params); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the directory: %v", err)
 	}
-	must(t, os.Symlink(p.outside, p.lent))
+	check.Must(t, os.Symlink(p.outside, p.lent))
 	if err := kind.Verify(t.Context(), s.Params); err == nil {
 		t.Error("verified a link")
 	}
@@ -123,16 +124,16 @@ func TestVerify(t *testing.T) {
 func TestPlanUndo(t *testing.T) {
 	p := newPlace(t)
 	kind, lent := lend(t, p)
-	must(t, kind.Apply(t.Context(), lent.Params))
-	must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
-	must(t, os.Mkdir(filepath.Join(p.lent, trashPrefix+"u0-0"), 0o700))
+	check.Must(t, kind.Apply(t.Context(), lent.Params))
+	check.Must(t, os.WriteFile(filepath.Join(p.lent, "data"), nil, 0o600))
+	check.Must(t, os.Mkdir(filepath.Join(p.lent, trashPrefix+"u0-0"), 0o700))
 	s, err := PlanUndo(filepath.Dir(p.lent), "/lent", "u1")
-	must(t, err)
+	check.Must(t, err)
 	if !s.Same(lent) {
 		t.Errorf("step %s, want %s", s, lent)
 	}
-	must(t, Undo(t.Context(), kind, s.Params))
-	must(t, p.open(t).Purge(t.Context()))
+	check.Must(t, Undo(t.Context(), kind, s.Params))
+	check.Must(t, p.open(t).Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left %v", left)
 	}

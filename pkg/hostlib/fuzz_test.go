@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/hostlib"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
 
@@ -122,9 +123,9 @@ func FuzzReadConf(f *testing.F) {
 	f.Cleanup(func() { _ = root.Close() })
 	f.Fuzz(func(t *testing.T, text string) {
 		// A file that is truncated and written anew is flushed to the disk by some file systems; a new one is not.
-		must(t, os.RemoveAll(filepath.Join(dir, "etc")))
-		must(t, os.Mkdir(filepath.Join(dir, "etc"), 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, "etc/ld.so.conf"), []byte(text), 0o600))
+		check.Must(t, os.RemoveAll(filepath.Join(dir, "etc")))
+		check.Must(t, os.Mkdir(filepath.Join(dir, "etc"), 0o755))
+		check.Must(t, os.WriteFile(filepath.Join(dir, "etc/ld.so.conf"), []byte(text), 0o600))
 		conf, err := hostlib.ReadConf(root, hostlib.LoaderConf)
 		if err != nil {
 			t.Fatal(err)

@@ -19,15 +19,9 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/hostlib"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // tree makes files and links below a new root. A value "-> x" is a link, "lib:NAME" a library with that soname, "prog:LOADER" a
 // program, "other:NAME" a library of another machine; anything else is the content.
@@ -36,19 +30,19 @@ func tree(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, what := range files {
 		name = filepath.Join(root, name)
-		must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
 		kind, rest, _ := strings.Cut(what, ":")
 		switch {
 		case strings.HasPrefix(what, "-> "):
-			must(t, os.Symlink(what[3:], name))
+			check.Must(t, os.Symlink(what[3:], name))
 		case kind == "lib":
-			must(t, os.WriteFile(name, elffile.File{Soname: rest}.Bytes(), 0o644))
+			check.Must(t, os.WriteFile(name, elffile.File{Soname: rest}.Bytes(), 0o644))
 		case kind == "other":
-			must(t, os.WriteFile(name, elffile.File{Soname: rest, Machine: elf.EM_S390}.Bytes(), 0o644))
+			check.Must(t, os.WriteFile(name, elffile.File{Soname: rest, Machine: elf.EM_S390}.Bytes(), 0o644))
 		case kind == "prog":
-			must(t, os.WriteFile(name, elffile.File{Interpreter: rest}.Bytes(), 0o755))
+			check.Must(t, os.WriteFile(name, elffile.File{Interpreter: rest}.Bytes(), 0o755))
 		default:
-			must(t, os.WriteFile(name, []byte(what), 0o644))
+			check.Must(t, os.WriteFile(name, []byte(what), 0o644))
 		}
 	}
 	return root
@@ -57,7 +51,7 @@ func tree(t *testing.T, files map[string]string) string {
 func open(t *testing.T, root string, config hostlib.Config) *hostlib.Host {
 	t.Helper()
 	h, err := hostlib.Open(root, config)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = h.Close() })
 	return h
 }
@@ -140,7 +134,7 @@ func TestLibraries(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := h.Libraries(test.patterns)
-			must(t, err)
+			check.Must(t, err)
 			var missing, skipped []string
 			for _, m := range got.Missing {
 				missing = append(missing, m.Name)
@@ -195,12 +189,12 @@ func TestDirectoriesFirst(t *testing.T) {
 	})
 	h := open(t, root, hostlib.Config{LibraryDirs: []string{"/opt/new"}, ToolDirs: []string{"/opt/new"}})
 	libraries, err := h.Libraries([]string{"libx.so.*"})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"libx.so.1 /opt/new/libx.so.1 libx.so.1:"}, brief(libraries.Found)); diff != "" {
 		t.Errorf("libraries (-want +got):\n%s", diff)
 	}
 	tools, err := h.Tools([]string{"smi", "mps-*", "mps-server", "none-*"})
-	must(t, err)
+	check.Must(t, err)
 	var found []string
 	for _, tool := range tools.Found {
 		found = append(found, tool.Name+" "+tool.HostPath)
@@ -224,10 +218,10 @@ func TestHostileHost(t *testing.T) {
 		"/opt/loop":             "-> loop",
 		"/usr/lib/libx.so.2":    "\x7fELF\x02\x01\x01",
 	})
-	must(t, unix.Mkfifo(filepath.Join(root, "etc/conf.d/pipe"), 0o600))
-	must(t, unix.Mkfifo(filepath.Join(root, "opt/a/libx.so.3"), 0o600))
+	check.Must(t, unix.Mkfifo(filepath.Join(root, "etc/conf.d/pipe"), 0o600))
+	check.Must(t, unix.Mkfifo(filepath.Join(root, "opt/a/libx.so.3"), 0o600))
 	got, err := open(t, root, hostlib.Config{}).Libraries([]string{"libx.so.*"})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"libx.so.1 /opt/a/libx.so.1 libx.so.1:"}, brief(got.Found)); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
 	}
@@ -253,11 +247,11 @@ func TestTools(t *testing.T) {
 		"/usr/local/bin/linked": "-> /usr/bin/static",
 		"/bin":                  "-> usr/bin",
 	})
-	must(t, os.Chmod(filepath.Join(root, "opt/bin/script"), 0o755))
-	must(t, os.Chmod(filepath.Join(root, "usr/bin/text"), 0o755))
+	check.Must(t, os.Chmod(filepath.Join(root, "opt/bin/script"), 0o755))
+	check.Must(t, os.Chmod(filepath.Join(root, "usr/bin/text"), 0o755))
 	h := open(t, root, hostlib.Config{ToolDirs: []string{"/opt/bin"}})
 	got, err := h.Tools([]string{"static", "nvidia-smi", "script", "linked", "not", "text", "absent", "static"})
-	must(t, err)
+	check.Must(t, err)
 	want := []hostlib.Tool{
 		{Name: "linked", HostPath: "/usr/bin/static"},
 		{Name: "nvidia-smi", HostPath: "/usr/bin/nvidia-smi", Interpreter: "/lib64/ld-linux-x86-64.so.2"},
@@ -280,14 +274,14 @@ func TestIdentity(t *testing.T) {
 	root := tree(t, map[string]string{"/opt/v1/libx.so": "lib:libx.so", "/opt/v2/libx.so": "lib:libx.so", "/opt/now": "-> v1"})
 	h := open(t, root, hostlib.Config{})
 	first, err := h.Identity("/opt/now/libx.so")
-	must(t, err)
+	check.Must(t, err)
 	again, err := h.Identity("/opt/v1/libx.so")
-	must(t, err)
+	check.Must(t, err)
 	if first != again || first.HostPath != "/opt/v1/libx.so" {
 		t.Errorf("through the link %+v, without it %+v", first, again)
 	}
-	must(t, os.Remove(filepath.Join(root, "opt/now")))
-	must(t, os.Symlink("v2", filepath.Join(root, "opt/now")))
+	check.Must(t, os.Remove(filepath.Join(root, "opt/now")))
+	check.Must(t, os.Symlink("v2", filepath.Join(root, "opt/now")))
 	if second, err := h.Identity("/opt/now/libx.so"); err != nil || second.Identity == first.Identity {
 		t.Errorf("after the link was turned: %+v, %v", second, err)
 	}
@@ -321,9 +315,9 @@ func TestRealCache(t *testing.T) {
 			})
 			makeCache(t, root, format)
 			data, err := os.ReadFile(filepath.Join(root, "etc/ld.so.cache"))
-			must(t, err)
+			check.Must(t, err)
 			entries, err := hostlib.ParseCache(data)
-			must(t, err)
+			check.Must(t, err)
 			var got []string
 			for _, e := range entries {
 				if !e.For(hostlib.Machine()) || e.Hwcap != 0 {
@@ -346,10 +340,10 @@ func TestCacheWins(t *testing.T) {
 		"/opt/b/libtwo.so.2.0": "lib:other.so", "/usr/lib/libone.so.1": "lib:libone.so.1",
 	})
 	makeCache(t, root, "new")
-	must(t, os.Remove(filepath.Join(root, "etc/ld.so.conf")))
+	check.Must(t, os.Remove(filepath.Join(root, "etc/ld.so.conf")))
 	h := open(t, root, hostlib.Config{})
 	got, err := h.Libraries([]string{"libone.so.1", "libtwo.so.?", "libtwo.so.*.0"})
-	must(t, err)
+	check.Must(t, err)
 	want := []string{
 		"libone.so.1 /opt/a/libone.so.1 libone.so.1:", "libtwo.so.2 /opt/b/libtwo.so.2 libtwo.so.2:",
 		"libtwo.so.2.0 /opt/b/libtwo.so.2.0 other.so: other.so",
@@ -357,9 +351,9 @@ func TestCacheWins(t *testing.T) {
 	if diff := cmp.Diff(want, brief(got.Found)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	must(t, os.RemoveAll(filepath.Join(root, "opt")))
+	check.Must(t, os.RemoveAll(filepath.Join(root, "opt")))
 	got, err = h.Libraries([]string{"libone.so.1"})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"libone.so.1 /usr/lib/libone.so.1 libone.so.1:"}, brief(got.Found)); diff != "" {
 		t.Errorf("after an upgrade (-want +got):\n%s", diff)
 	}
@@ -372,9 +366,9 @@ func TestThisMachine(t *testing.T) {
 	}
 	h := open(t, "/", hostlib.Config{})
 	got, err := h.Libraries([]string{"libc.so.6", "libpthread.so*"})
-	must(t, err)
+	check.Must(t, err)
 	tools, err := h.Tools([]string{"sh"})
-	must(t, err)
+	check.Must(t, err)
 	if len(got.Found) == 0 || got.Found[0].Identity.Size == 0 || len(tools.Found) != 1 || tools.Found[0].Interpreter == "" {
 		t.Errorf("found %+v and %+v, missing %v, skipped %v", got.Found, tools.Found, got.Missing, got.Skipped)
 	}
@@ -388,10 +382,10 @@ func TestConfBounded(t *testing.T) {
 		files[fmt.Sprintf("/etc/many/%d", i)] = "/opt/b\n"
 	}
 	root, err := rootfs.Open(tree(t, files))
-	must(t, err)
+	check.Must(t, err)
 	defer root.Close()
 	conf, err := hostlib.ReadConf(root, hostlib.LoaderConf)
-	must(t, err)
+	check.Must(t, err)
 	if !slices.Contains(conf.Dirs, "/opt/b") || len(conf.Skipped) == 0 {
 		t.Errorf("directories %v, %d notes", conf.Dirs, len(conf.Skipped))
 	}

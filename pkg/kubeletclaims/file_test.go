@@ -8,15 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/kubeletstate"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestParse(t *testing.T) {
 	const version = kubeletstate.Version
@@ -59,7 +53,7 @@ func TestParse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parse(tt.data)
 			if tt.wantErr == "" {
-				must(t, err)
+				check.Must(t, err)
 			} else if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want one with %q", err, tt.wantErr)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/kubeletstate"
 )
 
@@ -22,9 +23,9 @@ func newServer(t *testing.T) (file, socket string) {
 	t.Helper()
 	dir := t.TempDir()
 	file, socket = filepath.Join(dir, "state"), filepath.Join(dir, "s")
-	must(t, os.WriteFile(socket, nil, 0o600)) // an earlier process left it
+	check.Must(t, os.WriteFile(socket, nil, 0o600)) // an earlier process left it
 	listener, err := Listen(t.Context(), socket)
-	must(t, err)
+	check.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, listener, file) }()
@@ -45,21 +46,21 @@ func TestServe(t *testing.T) {
 	}
 	for _, uids := range [][]string{{}, {"u1"}, {"u1", "u2"}, {"u2"}} {
 		next := file + ".next"
-		must(t, os.WriteFile(next, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
-		must(t, os.Rename(next, file))
+		check.Must(t, os.WriteFile(next, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
+		check.Must(t, os.Rename(next, file))
 		want := UIDs{}
 		for _, uid := range uids {
 			want[uid] = true
 		}
 		for _, path := range []string{socket, file} {
 			known, err := Read(path)
-			must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(want, known); diff != "" {
 				t.Errorf("from %s (-want +got):\n%s", path, diff)
 			}
 		}
 	}
-	must(t, os.Truncate(file, 10))
+	check.Must(t, os.Truncate(file, 10))
 	if known, err := Read(socket); err == nil {
 		t.Errorf("a torn file: %v", known)
 	}
@@ -72,9 +73,9 @@ func TestManyClaims(t *testing.T) {
 	for i := range 5000 {
 		uids = append(uids, fmt.Sprintf("0b0d6d1c-5f0e-4b43-8a47-%012d", i))
 	}
-	must(t, os.WriteFile(file, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
+	check.Must(t, os.WriteFile(file, kubeletstate.File(t, kubeletstate.Version, uids...), 0o600))
 	known, err := Read(socket)
-	must(t, err)
+	check.Must(t, err)
 	if len(known) != len(uids) || !known[uids[4999]] {
 		t.Errorf("%d of %d claims", len(known), len(uids))
 	}
@@ -87,7 +88,7 @@ func TestOddAnswers(t *testing.T) {
 	} {
 		socket := filepath.Join(t.TempDir(), "s")
 		listener, err := net.Listen("unix", socket)
-		must(t, err)
+		check.Must(t, err)
 		go func() {
 			if client, err := listener.Accept(); err == nil {
 				_, _ = io.WriteString(client, text)
@@ -97,16 +98,16 @@ func TestOddAnswers(t *testing.T) {
 		if known, err := Read(socket); err == nil || known != nil {
 			t.Errorf("%q: %v, %v", text, known, err)
 		}
-		must(t, listener.Close())
+		check.Must(t, listener.Close())
 	}
 	if _, err := Read(filepath.Join(t.TempDir(), "nothing")); err == nil {
 		t.Error("read what is not there")
 	}
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
-	must(t, err)
+	check.Must(t, err)
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
-	must(t, listener.Close())
+	check.Must(t, listener.Close())
 	if _, err := Read(socket); err == nil {
 		t.Error("read from a server that ended")
 	}
@@ -116,8 +117,8 @@ func TestOddAnswers(t *testing.T) {
 func TestUnreadableFiles(t *testing.T) {
 	dir := t.TempDir()
 	large := filepath.Join(dir, "large")
-	must(t, os.WriteFile(large, nil, 0o600))
-	must(t, os.Truncate(large, maxFile+1))
+	check.Must(t, os.WriteFile(large, nil, 0o600))
+	check.Must(t, os.Truncate(large, maxFile+1))
 	for _, path := range []string{dir, large} {
 		if _, err := readFile(path); err == nil {
 			t.Errorf("%s was read", path)

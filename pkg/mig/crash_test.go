@@ -38,11 +38,11 @@ func crashed(t *testing.T, made bool) *node {
 	t.Helper()
 	n := start(t, nvmlsim.H100)
 	_, err := n.Foreign(0, besideProfile, besideStart, 1, 1)
-	must(t, err)
+	check.Must(t, err)
 	_, err = n.Foreign(0, bareProfile, bareStart)
-	must(t, err)
+	check.Must(t, err)
 	if made {
-		must(t, n.apply(small()))
+		check.Must(t, n.apply(small()))
 	}
 	return n
 }
@@ -52,12 +52,12 @@ func afterwards() map[string]func(n *node) {
 	w := small()
 	return map[string]func(*node){
 		"undone": func(n *node) {
-			must(n.t, n.undo(w))
+			check.Must(n.t, n.undo(w))
 			n.has(beside())
 		},
 		"finished": func(n *node) {
-			must(n.t, n.apply(w))
-			must(n.t, n.verify(w))
+			check.Must(n.t, n.apply(w))
+			check.Must(n.t, n.verify(w))
 			n.has(append(beside(), "19@4"), w.Device)
 			if edits, err := n.process().Edits(w.Device); err != nil || len(edits.Nodes) != 3 {
 				n.t.Errorf("edits %+v, %v", edits, err)
@@ -65,18 +65,18 @@ func afterwards() map[string]func(n *node) {
 		},
 		"rebooted": func(n *node) {
 			if n.boot == boot {
-				must(n.t, n.Reboot())
-				must(n.t, n.SwitchOn())
+				check.Must(n.t, n.Reboot())
+				check.Must(n.t, n.SwitchOn())
 				_, err := n.Foreign(0, w.ProfileID, w.Start, 1)
-				must(n.t, err)
+				check.Must(n.t, err)
 				n.boot = otherBoot
 			}
-			must(n.t, n.undo(w))
+			check.Must(n.t, n.undo(w))
 			n.has([]string{"19@4"})
 		},
 		"reset": func(n *node) {
-			must(n.t, n.Reset(0, 5))
-			must(n.t, n.undo(w))
+			check.Must(n.t, n.Reset(0, 5))
+			check.Must(n.t, n.undo(w))
 			n.has([]string{})
 		},
 	}
@@ -99,7 +99,7 @@ func (c *crashes) goesOn(t *testing.T, crash func(t *testing.T) *node) {
 	c.states[state] = true
 	for name, way := range afterwards() {
 		n := crash(t)
-		must(t, n.Script())
+		check.Must(t, n.Script())
 		way(n)
 		way(n)
 		if t.Failed() {
@@ -112,17 +112,17 @@ func (c *crashes) goesOn(t *testing.T, crash func(t *testing.T) *node) {
 func (n *node) look() string {
 	n.t.Helper()
 	s, err := n.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	cards, err := json.Marshal(s.Cards)
-	must(n.t, err)
+	check.Must(n.t, err)
 	text := string(cards)
 	entries, err := os.ReadDir(n.state)
 	if !errors.Is(err, fs.ErrNotExist) {
-		must(n.t, err)
+		check.Must(n.t, err)
 	}
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(n.state, e.Name()))
-		must(n.t, err)
+		check.Must(n.t, err)
 		name := e.Name()
 		if strings.HasPrefix(name, disk.TemporaryPrefix) {
 			name = disk.TemporaryPrefix
@@ -159,10 +159,10 @@ func TestCrashPoints(t *testing.T) {
 // killChild kills fettle-nvml at each call. After one call and before the next nothing happens, so "after" counts for changes and the last.
 func killChild(t *testing.T, v verb) {
 	whole := crashed(t, v.made)
-	must(t, whole.Script())
-	must(t, v.do(whole))
+	check.Must(t, whole.Script())
+	check.Must(t, v.do(whole))
 	calls, err := whole.Look()
-	must(t, err)
+	check.Must(t, err)
 	c := crashes{states: map[string]bool{}}
 	for at := 1; at <= calls.Total; at++ {
 		for _, after := range []bool{false, true} {
@@ -170,10 +170,10 @@ func killChild(t *testing.T, v verb) {
 			changed := 0
 			crash := func(t *testing.T) *node {
 				n := crashed(t, v.made)
-				must(t, n.Script(kill))
+				check.Must(t, n.Script(kill))
 				wants(t, v.do(n), "signal: killed")
 				s, err := n.Look()
-				must(t, err)
+				check.Must(t, err)
 				changed = s.LastChange
 				return n
 			}
@@ -202,18 +202,18 @@ func TestChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var j job
-	must(t, json.Unmarshal(plan.Data, &j))
+	check.Must(t, json.Unmarshal(plan.Data, &j))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	n := &node{t: t, Machine: nvmlsim.Machine{File: j.File}, root: j.Root, state: j.State, boot: boot, fs: in.FS(disk.OS{})}
 	point := func(name string) error { return in.Do(name, func() error { return nil }) }
 	kinds := mig.New(mig.Config{FS: n.fs, Dir: n.state, HostRoot: n.root, BootID: n.boot, Library: counted{n.prober(), point}}).Kinds()
 	s, err := small().Step()
-	must(t, err)
+	check.Must(t, err)
 	if j.Undo {
-		must(t, kinds.Undo(t.Context(), s))
+		check.Must(t, kinds.Undo(t.Context(), s))
 	} else {
-		must(t, kinds.Apply(t.Context(), s))
+		check.Must(t, kinds.Apply(t.Context(), s))
 	}
 }
 
@@ -249,7 +249,7 @@ func (c counted) DestroyMIG(ctx context.Context, lock *os.File, place nvml.MIGPl
 func (n *node) plugin(ctx context.Context, undo bool, faults ...fault.Fault) (fault.Result, error) {
 	n.t.Helper()
 	data, err := json.Marshal(job{File: n.File, Root: n.root, State: n.state, Undo: undo})
-	must(n.t, err)
+	check.Must(n.t, err)
 	return fault.Child{}.Run(ctx, fault.Plan{Faults: faults, Data: data})
 }
 
@@ -260,7 +260,7 @@ func killPlugin(t *testing.T, v verb) {
 		for _, kill := range []fault.Fault{fault.Kill(at), fault.Tear(at)} {
 			probe := crashed(t, v.made)
 			result, err := probe.plugin(t.Context(), v.made, kill)
-			must(t, err)
+			check.Must(t, err)
 			if result.Killed == nil {
 				t.Logf("%s: the plugin was killed at %d points, which left %d states, with %d ways on from each",
 					v.name, c.points, len(c.states), len(afterwards()))
@@ -272,7 +272,7 @@ func killPlugin(t *testing.T, v verb) {
 			c.goesOn(t, func(t *testing.T) *node {
 				n := crashed(t, v.made)
 				_, err := n.plugin(t.Context(), v.made, kill)
-				must(t, err)
+				check.Must(t, err)
 				return n
 			})
 		}
@@ -285,7 +285,7 @@ func TestOrphan(t *testing.T) {
 	n := crashed(t, false)
 	w := small()
 	gate := filepath.Join(t.TempDir(), "gate")
-	must(t, n.Script(nvmlsim.Fault{Function: "Device.CreateGpuInstanceWithPlacement", Do: nvmlsim.Wait, File: gate}))
+	check.Must(t, n.Script(nvmlsim.Fault{Function: "Device.CreateGpuInstanceWithPlacement", Do: nvmlsim.Wait, File: gate}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -301,18 +301,18 @@ func TestOrphan(t *testing.T) {
 		t.Fatal("the plugin was not killed")
 	}
 	s, err := w.Step()
-	must(t, err)
+	check.Must(t, err)
 	if err := n.process().Kinds().Undo(check.Passed(t), s); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the orphan: %v", err)
 	}
 	n.has(beside(), w.Device)
 	undone := make(chan error, 1)
 	go func() { undone <- step.Kinds.Undo(n.process().Kinds(), t.Context(), s) }()
-	must(t, os.WriteFile(gate, nil, 0o600))
-	must(t, <-undone)
+	check.Must(t, os.WriteFile(gate, nil, 0o600))
+	check.Must(t, <-undone)
 	n.has(beside())
 	look, err := n.Look()
-	must(t, err)
+	check.Must(t, err)
 	if len(look.Changes) < 4 {
 		t.Errorf("the orphan made nothing: %v", look.Changes)
 	}

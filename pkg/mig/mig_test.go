@@ -29,12 +29,12 @@ func TestLife(t *testing.T) {
 	w := small()
 	wants(t, n.verify(w), "has no instance")
 	for range 2 {
-		must(t, n.apply(w))
+		check.Must(t, n.apply(w))
 		n.has([]string{"19@4"}, w.Device)
-		must(t, n.verify(w))
+		check.Must(t, n.verify(w))
 	}
 	got, err := n.process().Edits(w.Device)
-	must(t, err)
+	check.Must(t, err)
 	gi := int64(nvmlsim.CapabilityMinor(0, 1))
 	want := container.Edits{
 		Nodes: []container.Node{
@@ -48,7 +48,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", got.Validate(), diff)
 	}
 	for range 2 {
-		must(t, n.undo(w))
+		check.Must(t, n.undo(w))
 		n.has([]string{})
 	}
 	_, err = n.process().Edits(w.Device)
@@ -70,12 +70,12 @@ func TestUnknownNames(t *testing.T) {
 func TestNewUUID(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
+	check.Must(t, n.apply(w))
 	first := n.uuid(w)
-	must(t, n.undo(w))
-	must(t, n.apply(w))
+	check.Must(t, n.undo(w))
+	check.Must(t, n.apply(w))
 	edits, err := n.process().Edits(w.Device)
-	must(t, err)
+	check.Must(t, err)
 	if text := strings.Join(edits.Env, " "); strings.Contains(text, first) || !strings.Contains(text, n.uuid(w)) {
 		t.Errorf("%s, and the instance is %s after %s", text, n.uuid(w), first)
 	}
@@ -97,7 +97,7 @@ func TestForeignInTheWay(t *testing.T) {
 			n := start(t, nvmlsim.H100)
 			w := small()
 			_, err := n.Foreign(0, tc.profile, tc.start, tc.compute...)
-			must(t, err)
+			check.Must(t, err)
 			before := n.instances()
 			err = n.apply(w)
 			wants(t, err, "was not made for this claim", "GPU instance 1")
@@ -105,7 +105,7 @@ func TestForeignInTheWay(t *testing.T) {
 				t.Errorf("%v is not ErrOccupied", err)
 			}
 			n.has(before)
-			must(t, n.undo(w))
+			check.Must(t, n.undo(w))
 			n.has(before)
 		})
 	}
@@ -115,7 +115,7 @@ func TestForeignInTheWay(t *testing.T) {
 func TestForeignComesFirst(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.Script(nvmlsim.Fault{
+	check.Must(t, n.Script(nvmlsim.Fault{
 		Function: "Device.CreateGpuInstanceWithPlacement", Do: nvmlsim.Fail, Return: nvmlsim.InsufficientResources,
 	}))
 	if err := n.apply(w); !errors.Is(err, nvml.ErrOccupied) {
@@ -130,19 +130,19 @@ func TestComputeFails(t *testing.T) {
 	no := nvmlsim.Fault{Function: "GpuInstance.CreateComputeInstance", Do: nvmlsim.Fail, Return: nvmlsim.InsufficientResources}
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.Script(no))
+	check.Must(t, n.Script(no))
 	wants(t, n.apply(w), "create a compute instance")
 	n.has([]string{}, w.Device)
-	must(t, n.undo(w))
+	check.Must(t, n.undo(w))
 	n.has([]string{})
 
-	must(t, n.Script(no, nvmlsim.Fault{Function: "GpuInstance.Destroy", Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+	check.Must(t, n.Script(no, nvmlsim.Fault{Function: "GpuInstance.Destroy", Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
 	wants(t, n.apply(w), "create a compute instance", "destroy the GPU instance again")
 	n.has([]string{"19@4/0"}, w.Device)
-	must(t, n.Script())
-	must(t, n.apply(w)) // completes it
+	check.Must(t, n.Script())
+	check.Must(t, n.apply(w)) // completes it
 	n.has([]string{"19@4"}, w.Device)
-	must(t, n.undo(w))
+	check.Must(t, n.undo(w))
 	n.has([]string{})
 }
 
@@ -151,8 +151,8 @@ func TestComputeFails(t *testing.T) {
 func TestInUse(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
-	must(t, n.Hold(n.uuid(w), 1))
+	check.Must(t, n.apply(w))
+	check.Must(t, n.Hold(n.uuid(w), 1))
 	for range 2 {
 		err := n.undo(w)
 		wants(t, err, "DCGM", w.Device, "the plugin tries again")
@@ -165,10 +165,10 @@ func TestInUse(t *testing.T) {
 	if err := n.apply(other); !errors.Is(err, nvml.ErrOccupied) {
 		t.Errorf("the place was given to another: %v", err)
 	}
-	must(t, n.Hold(n.uuid(w), -1))
-	must(t, n.undo(w))
+	check.Must(t, n.Hold(n.uuid(w), -1))
+	check.Must(t, n.undo(w))
 	n.has([]string{})
-	must(t, n.apply(other))
+	check.Must(t, n.apply(other))
 	n.has([]string{"9@4"}, other.Device)
 }
 
@@ -176,13 +176,13 @@ func TestInUse(t *testing.T) {
 func TestReset(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
-	must(t, n.Reset(0, 3))
+	check.Must(t, n.apply(w))
+	check.Must(t, n.Reset(0, 3))
 	wants(t, n.verify(w), "is gone", "delete the pod")
 	_, err := n.Foreign(0, 19, 4, 1)
-	must(t, err)
+	check.Must(t, err)
 	wants(t, n.verify(w), "is gone")
-	must(t, n.undo(w))
+	check.Must(t, n.undo(w))
 	n.has([]string{"19@4"})
 }
 
@@ -190,16 +190,16 @@ func TestReset(t *testing.T) {
 func TestResetBeforeApplyIsKnown(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
+	check.Must(t, n.apply(w))
 	first := n.uuid(w)
-	must(t, n.Reset(0, 3))
-	must(t, n.apply(w))
+	check.Must(t, n.Reset(0, 3))
+	check.Must(t, n.apply(w))
 	edits, err := n.process().Edits(w.Device)
-	must(t, err)
+	check.Must(t, err)
 	if n.uuid(w) == first || edits.Nodes[0].Path != "/dev/nvidia3" {
 		t.Errorf("%s again, edits %+v", first, edits)
 	}
-	must(t, n.verify(w))
+	check.Must(t, n.verify(w))
 }
 
 // TestReboot: files of another boot own nothing.
@@ -208,13 +208,13 @@ func TestReboot(t *testing.T) {
 		n := start(t, nvmlsim.A100x40)
 		w := small()
 		w.Profile = "1g.5gb"
-		must(t, n.apply(w))
-		must(t, n.Reboot())
+		check.Must(t, n.apply(w))
+		check.Must(t, n.Reboot())
 		n.boot = otherBoot
 		want := []string{}
 		if foreign {
 			_, err := n.Foreign(0, 19, 4, 1)
-			must(t, err)
+			check.Must(t, err)
 			want = []string{"19@4"}
 		}
 		if held, err := n.process().Held(); err != nil || len(held) > 0 {
@@ -223,10 +223,10 @@ func TestReboot(t *testing.T) {
 		_, err := n.process().Edits(w.Device)
 		wants(t, err, "in this boot")
 		wants(t, n.verify(w), "has no instance")
-		must(t, n.undo(w))
+		check.Must(t, n.undo(w))
 		n.has(want)
 		if !foreign {
-			must(t, n.apply(w))
+			check.Must(t, n.apply(w))
 			n.has([]string{"19@4"}, w.Device)
 		}
 	}
@@ -243,8 +243,8 @@ func TestNoInstances(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, nvmlsim.H100)
 			w := small()
-			must(t, n.apply(w))
-			must(t, n.Change(func(s *nvmlsim.State) error {
+			check.Must(t, n.apply(w))
+			check.Must(t, n.Change(func(s *nvmlsim.State) error {
 				change(s.Cards[0])
 				return nil
 			}))
@@ -252,7 +252,7 @@ func TestNoInstances(t *testing.T) {
 			if err := n.verify(w); err == nil {
 				t.Error("verified")
 			}
-			must(t, n.undo(w))
+			check.Must(t, n.undo(w))
 			n.has(before)
 			if err := n.apply(w); !errors.Is(err, nvml.ErrGone) && !errors.Is(err, nvml.ErrMIGOff) {
 				t.Errorf("got %v", err)
@@ -282,31 +282,31 @@ func TestDriverGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, nvmlsim.H100)
 			w := small()
-			must(t, n.apply(w))
+			check.Must(t, n.apply(w))
 			dir := filepath.Join(n.root, "sys/bus/pci/devices", address)
-			must(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+			check.Must(t, os.MkdirAll(filepath.Dir(dir), 0o755))
 			if !test.absent {
-				must(t, os.MkdirAll(dir, 0o755))
+				check.Must(t, os.MkdirAll(dir, 0o755))
 			}
 			if test.driver != "" {
-				must(t, os.Symlink("../../drivers/"+test.driver, filepath.Join(dir, "driver")))
+				check.Must(t, os.Symlink("../../drivers/"+test.driver, filepath.Join(dir, "driver")))
 			}
-			must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
+			check.Must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.DriverNotLoaded}))
 			machine := n.Machine
 			if test.missing {
 				n.File += ".gone"
 			}
 			err := n.undo(w)
 			n.Machine = machine
-			must(t, n.Script())
+			check.Must(t, n.Script())
 			if test.undoes {
-				must(t, err)
+				check.Must(t, err)
 				n.has([]string{"19@4"}) // the simulated card keeps it, as a stranger's
 				return
 			}
 			wants(t, err, "destroy its instance")
 			n.has([]string{"19@4"}, w.Device)
-			must(t, n.undo(w))
+			check.Must(t, n.undo(w))
 			n.has([]string{})
 		})
 	}
@@ -318,9 +318,9 @@ func TestSlowLibrary(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
 	gate := filepath.Join(t.TempDir(), "gate") // which never opens
-	must(t, n.Script(nvmlsim.Fault{Function: "GpuInstance.CreateComputeInstance", Do: nvmlsim.Wait, File: gate}))
+	check.Must(t, n.Script(nvmlsim.Fault{Function: "GpuInstance.CreateComputeInstance", Do: nvmlsim.Wait, File: gate}))
 	s, err := w.Step()
-	must(t, err)
+	check.Must(t, err)
 	ctx, pass := check.Deadline(t)
 	ended := make(chan error, 1)
 	go func() { ended <- n.process().Kinds().Apply(ctx, s) }()
@@ -330,8 +330,8 @@ func TestSlowLibrary(t *testing.T) {
 	})
 	pass()
 	wants(t, <-ended, "did not answer in time")
-	must(t, n.Script())
-	must(t, n.undo(w))
+	check.Must(t, n.Script())
+	check.Must(t, n.undo(w))
 	n.has([]string{})
 }
 
@@ -339,18 +339,18 @@ func TestSlowLibrary(t *testing.T) {
 func TestFiles(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w, other := small(), h100("nvidia-0000-41-00-0-mig-1g-10gb-s0", 19, "1g.10gb", 0, 1)
-	must(t, n.apply(w))
-	must(t, n.apply(other))
+	check.Must(t, n.apply(w))
+	check.Must(t, n.apply(other))
 	file := filepath.Join(n.state, w.Device+".json")
 	good, err := os.ReadFile(file)
-	must(t, err)
+	check.Must(t, err)
 	for name, text := range map[string]string{
 		"cut":     string(good[:len(good)/2]),
 		"empty":   "",
 		"newer":   strings.Replace(string(good), `"version":1`, `"version":2`, 1),
 		"another": strings.Replace(string(good), w.Device, other.Device, 1),
 	} {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
+		check.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		for verb, err := range map[string]error{"apply": n.apply(w), "undo": n.undo(w), "verify": n.verify(w)} {
 			if err == nil || !strings.Contains(err.Error(), "remove the file") {
 				t.Errorf("%s, %s: %v", name, verb, err)
@@ -363,13 +363,13 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	n.has([]string{"19@4", "19@0"}, other.Device, w.Device)
-	must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `"start":4`, `"start":5`, 1)), 0o600))
+	check.Must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `"start":4`, `"start":5`, 1)), 0o600))
 	wants(t, n.undo(w), "is about another place")
 	wants(t, n.apply(w), "is about another place")
 	// A field of a later version of the same format is no hindrance.
-	must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `{`, `{"later":1,`, 1)), 0o600))
-	must(t, n.undo(w))
-	must(t, n.undo(other))
+	check.Must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `{`, `{"later":1,`, 1)), 0o600))
+	check.Must(t, n.undo(w))
+	check.Must(t, n.undo(other))
 	n.has([]string{})
 }
 
@@ -378,30 +378,30 @@ func TestFiles(t *testing.T) {
 func TestFileLacksFields(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
+	check.Must(t, n.apply(w))
 	file := filepath.Join(n.state, w.Device+".json")
 	good, err := os.ReadFile(file)
-	must(t, err)
+	check.Must(t, err)
 	want, err := n.process().Edits(w.Device)
-	must(t, err)
+	check.Must(t, err)
 	for _, field := range []string{"uuid", "gpuCapability", "computeCapability"} {
 		cut := regexp.MustCompile(`,?"`+field+`":("[^"]*"|\d+)`).ReplaceAllString(string(good), "")
 		if cut == string(good) {
 			t.Fatalf("the file has no field %s: %s", field, good)
 		}
-		must(t, os.WriteFile(file, []byte(cut), 0o600))
+		check.Must(t, os.WriteFile(file, []byte(cut), 0o600))
 		if edits, err := n.process().Edits(w.Device); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("without %s a container gets %v, %v", field, edits.Nodes, err)
 		}
-		must(t, n.apply(w))
+		check.Must(t, n.apply(w))
 		got, err := n.process().Edits(w.Device)
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("without %s (-before +after Apply):\n%s", field, diff)
 		}
 	}
-	must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `"uuid"`, `"formerly"`, 1)), 0o600))
-	must(t, n.undo(w))
+	check.Must(t, os.WriteFile(file, []byte(strings.Replace(string(good), `"uuid"`, `"formerly"`, 1)), 0o600))
+	check.Must(t, n.undo(w))
 	n.has([]string{})
 }
 
@@ -433,7 +433,7 @@ func TestParallel(t *testing.T) {
 		}
 		n.has(n.instances(), winners[0])
 		for _, w := range conflicting {
-			must(t, n.undo(w))
+			check.Must(t, n.undo(w))
 		}
 		n.has([]string{})
 	}
@@ -443,15 +443,15 @@ func TestParallel(t *testing.T) {
 func TestForeign(t *testing.T) {
 	n := start(t, nvmlsim.H100, nvmlsim.H100)
 	w := small()
-	must(t, n.apply(w))
+	check.Must(t, n.apply(w))
 	id, err := n.Foreign(0, 14, 0, 1, 1)
-	must(t, err)
+	check.Must(t, err)
 	_, err = n.Foreign(1, 19, 4) // where the claim's is, on another GPU
-	must(t, err)
+	check.Must(t, err)
 	report, err := n.prober().Query(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	held, err := n.process().Held()
-	must(t, err)
+	check.Must(t, err)
 	found := mig.Foreign(report, held)
 	if len(found) != 2 || found[0].Instance.ID != id || len(found[0].Instance.Compute) != 2 || found[1].PCIAddress.Bus != 0x42 {
 		t.Errorf("found %+v", found)
@@ -464,16 +464,16 @@ func TestForeign(t *testing.T) {
 		t.Errorf("without files: %+v", all)
 	}
 	// The claim's instance was destroyed by hand, and another made in its place.
-	must(t, n.Change(func(s *nvmlsim.State) error {
+	check.Must(t, n.Change(func(s *nvmlsim.State) error {
 		s.Cards[0].Instances[0].Compute[0].UUID = "MIG-another"
 		return nil
 	}))
 	report, err = n.prober().Query(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	if found := mig.Foreign(report, held); len(found) != 3 {
 		t.Errorf("found %+v", found)
 	}
-	must(t, n.undo(w))
+	check.Must(t, n.undo(w))
 	n.has([]string{"19@4", "14@0/2"})
 }
 
@@ -482,14 +482,14 @@ func TestHeldDuring(t *testing.T) {
 	n := start(t, nvmlsim.H100)
 	w, p := small(), n.process()
 	s, err := w.Step()
-	must(t, err)
+	check.Must(t, err)
 	var report nvml.Report
 	held := p.HeldDuring(func() {
-		must(t, p.Kinds().Apply(t.Context(), s))
+		check.Must(t, p.Kinds().Apply(t.Context(), s))
 		var err error
 		report, err = n.prober().Query(t.Context())
-		must(t, err)
-		must(t, p.Kinds().Undo(t.Context(), s))
+		check.Must(t, err)
+		check.Must(t, p.Kinds().Undo(t.Context(), s))
 	})
 	if len(report.Devices[0].MIG.Instances) != 1 {
 		t.Fatalf("%+v has no instance", report.Devices[0].MIG)

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/library"
 )
@@ -54,21 +55,21 @@ func start(t *testing.T, models ...string) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{t: t, root: filepath.Join(dir, "host"), state: filepath.Join(dir, "state", "mig"), boot: boot, fs: disk.OS{}}
-	must(t, os.MkdirAll(filepath.Join(n.root, "proc"), 0o755))
-	must(t, os.Mkdir(filepath.Dir(n.state), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(n.root, "proc"), 0o755))
+	check.Must(t, os.Mkdir(filepath.Dir(n.state), 0o755))
 	const devices = "Character devices:\n195 nvidia\n237 nvidia-caps\n511 nvidia-uvm\n"
-	must(t, os.WriteFile(filepath.Join(n.root, "proc/devices"), []byte(devices), 0o644))
+	check.Must(t, os.WriteFile(filepath.Join(n.root, "proc/devices"), []byte(devices), 0o644))
 	machine, err := nvmlsim.New(filepath.Join(dir, "machine.json"), n.root, models...)
-	must(t, err)
+	check.Must(t, err)
 	n.Machine = machine
-	must(t, n.SwitchOn())
+	check.Must(t, n.SwitchOn())
 	return n
 }
 
 // prober asks the simulated machine.
 func (n *node) prober() *nvml.Prober {
 	self, err := os.Executable()
-	must(n.t, err)
+	check.Must(n.t, err)
 	return nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.File, Timeout: time.Minute})
 }
 
@@ -99,7 +100,7 @@ func (n *node) verify(w *mig.Partition) error { return n.do(w, step.Kinds.Verify
 func (n *node) do(w *mig.Partition, do func(step.Kinds, context.Context, step.Step) error) error {
 	n.t.Helper()
 	s, err := w.Step()
-	must(n.t, err)
+	check.Must(n.t, err)
 	return do(n.process().Kinds(), n.t.Context(), s)
 }
 
@@ -107,7 +108,7 @@ func (n *node) do(w *mig.Partition, do func(step.Kinds, context.Context, step.St
 func (n *node) instances() []string {
 	n.t.Helper()
 	s, err := n.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	out := []string{}
 	for _, one := range s.Cards[0].Instances {
 		text := fmt.Sprint(one.Profile) + "@" + fmt.Sprint(one.Start)
@@ -126,7 +127,7 @@ func (n *node) has(instances []string, files ...string) {
 		n.t.Errorf("instances (-want +got):\n%s", diff)
 	}
 	entries, err := os.ReadDir(n.state)
-	must(n.t, err)
+	check.Must(n.t, err)
 	var got []string
 	for _, e := range entries {
 		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok {
@@ -141,7 +142,7 @@ func (n *node) has(instances []string, files ...string) {
 func (n *node) uuid(w *mig.Partition) string {
 	n.t.Helper()
 	held, err := n.process().Held()
-	must(n.t, err)
+	check.Must(n.t, err)
 	for _, h := range held {
 		if h.Device == w.Device && h.Made != nil {
 			return h.Made.UUID
@@ -149,13 +150,6 @@ func (n *node) uuid(w *mig.Partition) string {
 	}
 	n.t.Fatalf("%s was not made: %+v", w, held)
 	return ""
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // wants an error that says all of these.

@@ -38,13 +38,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestValidate(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -135,16 +128,16 @@ func (f *fake) List() []Status {
 func serve(t *testing.T, f *fake, uid uint32) Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mps") //nolint:usetesting // another user must reach it
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	listener, err := Listen(t.Context(), filepath.Join(dir, SocketName))
-	must(t, err)
+	check.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, listener, uid, f) }()
 	t.Cleanup(func() {
 		cancel()
-		must(t, <-ended)
+		check.Must(t, <-ended)
 	})
 	return Client{Dir: dir}
 }
@@ -155,7 +148,7 @@ func TestProtocol(t *testing.T) {
 	c := serve(t, f, uint32(os.Geteuid()))
 	d := &Daemon{ID: "u-1", Devices: []string{gpu}, ActiveThreadPercentage: 5, PinnedMemoryMiB: map[string]int64{gpu: 7}, MultiUser: true}
 	status, err := c.Run(t.Context(), d)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(Status{ID: "u-1", State: Starting, Reason: "a reason", Restarts: 2}, status); diff != "" {
 		t.Error(diff)
 	}
@@ -175,13 +168,13 @@ func TestProtocol(t *testing.T) {
 		t.Errorf("other settings: %v", err)
 	}
 	all, err := c.List(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]Status{{ID: "u-1", State: Starting}}, all); diff != "" {
 		t.Error(diff)
 	}
 	leftover, err := Leftover("u-1")
-	must(t, err)
-	must(t, Runner{Client: c}.Kinds().Undo(t.Context(), leftover))
+	check.Must(t, err)
+	check.Must(t, Runner{Client: c}.Kinds().Undo(t.Context(), leftover))
 	if _, err := Leftover("../x"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("leftover ../x: %v", err)
 	}
@@ -210,20 +203,20 @@ func TestOddRequests(t *testing.T) {
 		`{"version":1,"op":"run","daemon":{"id":"u","devices":["0"]}}`: "want the UUID",
 	} {
 		conn, err := net.Dial("unix", filepath.Join(c.Dir, SocketName))
-		must(t, err)
+		check.Must(t, err)
 		_, err = io.WriteString(conn, text)
-		must(t, err)
-		must(t, conn.(*net.UnixConn).CloseWrite())
+		check.Must(t, err)
+		check.Must(t, conn.(*net.UnixConn).CloseWrite())
 		data, err := io.ReadAll(conn)
 		if len(text) <= maxRequest { // the rest of what is too long is not read, so the connection may break
-			must(t, err)
+			check.Must(t, err)
 		}
 		a, err := parseAnswer(data)
-		must(t, err)
+		check.Must(t, err)
 		if !strings.Contains(a.Error, want) {
 			t.Errorf("%.40q: %q, want %q", text, a.Error, want)
 		}
-		must(t, conn.Close())
+		check.Must(t, conn.Close())
 	}
 	if len(f.daemons) > 0 {
 		t.Errorf("it runs %v", f.daemons)
@@ -235,7 +228,7 @@ func TestOddAnswers(t *testing.T) {
 	for _, text := range []string{"", "{", `{}`, `{"version":2}`, `{"version":1}{}`, `[]`, strings.Repeat(" ", maxAnswer+1)} {
 		dir := t.TempDir()
 		listener, err := net.Listen("unix", filepath.Join(dir, SocketName))
-		must(t, err)
+		check.Must(t, err)
 		go func() {
 			if conn, err := listener.Accept(); err == nil {
 				_, _ = io.ReadAll(conn)
@@ -246,7 +239,7 @@ func TestOddAnswers(t *testing.T) {
 		if all, err := (Client{Dir: dir}).List(t.Context()); err == nil {
 			t.Errorf("%.20q: %v", text, all)
 		}
-		must(t, listener.Close())
+		check.Must(t, listener.Close())
 	}
 }
 
@@ -254,7 +247,7 @@ func TestOddAnswers(t *testing.T) {
 func TestSilentSupervisor(t *testing.T) {
 	dir := t.TempDir()
 	listener, err := net.Listen("unix", filepath.Join(dir, SocketName))
-	must(t, err)
+	check.Must(t, err)
 	defer listener.Close() //nolint:errcheck // the test is over
 	connected := make(chan net.Conn, 2)
 	go func() {
@@ -296,20 +289,20 @@ func TestOtherUser(t *testing.T) {
 	}
 	c = serve(t, f, 0)
 	info, err := os.Stat(filepath.Join(c.Dir, SocketName))
-	must(t, err)
+	check.Must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has mode %s", info.Mode())
 	}
-	must(t, errors.Join(os.Chmod(filepath.Join(c.Dir, SocketName), 0o666), os.Chmod(c.Dir, 0o755)))
+	check.Must(t, errors.Join(os.Chmod(filepath.Join(c.Dir, SocketName), 0o666), os.Chmod(c.Dir, 0o755)))
 	self, err := os.ReadFile(os.Args[0])
-	must(t, err)
+	check.Must(t, err)
 	program := filepath.Join(c.Dir, "stranger")
-	must(t, os.WriteFile(program, self, 0o755))
+	check.Must(t, os.WriteFile(program, self, 0o755))
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = []string{asStranger + "=" + c.Dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
-	must(t, err)
+	check.Must(t, err)
 	if !strings.Contains(string(out), "user 65534 may not ask") {
 		t.Errorf("a stranger was told %q", out)
 	}
@@ -318,11 +311,11 @@ func TestOtherUser(t *testing.T) {
 // TestStopWithoutSupervisor: the daemon leaves the list, so that no later supervisor runs it.
 func TestStopWithoutSupervisor(t *testing.T) {
 	c := Client{Dir: t.TempDir()}
-	must(t, c.Stop(t.Context(), "u-1")) // there never was a supervisor
-	must(t, os.MkdirAll(filepath.Join(c.Dir, ListName), 0o700))
+	check.Must(t, c.Stop(t.Context(), "u-1")) // there never was a supervisor
+	check.Must(t, os.MkdirAll(filepath.Join(c.Dir, ListName), 0o700))
 	path := filepath.Join(c.Dir, ListName, "u-1")
-	must(t, os.WriteFile(path, nil, 0o600))
-	must(t, c.Stop(t.Context(), "u-1"))
+	check.Must(t, os.WriteFile(path, nil, 0o600))
+	check.Must(t, c.Stop(t.Context(), "u-1"))
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the daemon is still on the list")
 	}
@@ -349,9 +342,9 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("%q was taken as %+v", data, r)
 		}
 		again, err := json.Marshal(r)
-		must(t, err)
+		check.Must(t, err)
 		same, err := parseRequest(again)
-		must(t, err)
+		check.Must(t, err)
 		if r.Op != same.Op || r.ID != same.ID || (r.Daemon == nil) != (same.Daemon == nil) || r.Daemon != nil && !r.Daemon.Same(same.Daemon) {
 			t.Errorf("%q was taken as %+v, and again as %+v", data, r, same)
 		}

@@ -8,11 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/budget"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestBudget(t *testing.T) {
 	c, err := Parse([]byte(header + "budget: {memory: {node: 40%, namespace: 3Gi}, pins: {namespace: 7}, maxSizeLimit: 1Gi}"))
-	must(t, err)
+	check.Must(t, err)
 	want := budget.Limits{
 		budget.Memory:      {Node: 40 << 30, Namespace: 3 << 30},
 		budget.SeedEntries: {Node: 131072, Namespace: 32768},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const header = "apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfiguration\n"
@@ -138,7 +139,7 @@ health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: ba
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Parse([]byte(tt.text))
 			if len(tt.wantErrs) == 0 {
-				must(t, err)
+				check.Must(t, err)
 				if diff := cmp.Diff(tt.want, got); diff != "" {
 					t.Errorf("configuration (-want +got):\n%s", diff)
 				}
@@ -159,11 +160,11 @@ health: {interval: 1ms, disabledSources: [xid], rules: [{source: x, severity: ba
 // TestDocumentedHealth: what the user's page shows is a configuration.
 func TestDocumentedHealth(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "user", "health.md"))
-	must(t, err)
+	check.Must(t, err)
 	_, rest, _ := strings.Cut(string(page), "```yaml\n")
 	text, _, _ := strings.Cut(rest, "```")
 	c, err := Parse([]byte(text))
-	must(t, err)
+	check.Must(t, err)
 	if len(c.Health.Rules) != 4 {
 		t.Errorf("rules %+v", c.Health.Rules)
 	}
@@ -182,7 +183,7 @@ func FuzzParse(f *testing.F) {
 
 func TestLoad(t *testing.T) {
 	got, err := Load("")
-	must(t, err)
+	check.Must(t, err)
 	if got.DiscoveryInterval.Duration != defaultDiscoveryInterval {
 		t.Errorf("without a file: %+v", got)
 	}
@@ -190,15 +191,8 @@ func TestLoad(t *testing.T) {
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v, want one that names the file", err)
 	}
-	must(t, os.WriteFile(path, []byte("kind: Pod"), 0o600))
+	check.Must(t, os.WriteFile(path, []byte("kind: Pod"), 0o600))
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v, want one that names the file", err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

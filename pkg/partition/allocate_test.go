@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // scheduler is the scheduler's own allocator over one node's slices.
@@ -91,9 +92,9 @@ func (s *scheduler) allocatePod(t testing.TB, selectors ...string) []string {
 	}
 	allocator, err := structured.NewAllocator(t.Context(), structured.Features{PartitionableDevices: true},
 		structured.AllocatedState{AllocatedDevices: s.allocated}, noClasses{}, s.slices, s.cache)
-	must(t, err)
+	check.Must(t, err)
 	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}}, claims)
-	must(t, err)
+	check.Must(t, err)
 	var got []string
 	for _, result := range results {
 		r := result.Devices.Results[0]

@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestAPI gives slices to a real API server: eight H100 in every form and a GPU with the most virtual functions, in the form that it takes.
@@ -35,7 +36,7 @@ func TestAPI(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			kube, err := kubernetes.NewForConfig(apitest.Start(t, tc.flags))
-			must(t, err)
+			check.Must(t, err)
 			cards, devices := everything(t)
 			for form, want := range map[partition.Form]string{partition.FormSeparate: tc.separate, partition.FormCombined: tc.combined} {
 				if got := publish(t, kube, resourceSlices(t, cards, devices, form)); !strings.Contains(got, want) {
@@ -83,7 +84,7 @@ func withPassthrough(s partition.Settings) partition.Settings {
 func publish(t *testing.T, kube kubernetes.Interface, slices []*resourceapi.ResourceSlice) string {
 	t.Helper()
 	defer func() {
-		must(t, kube.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		check.Must(t, kube.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	}()
 	want, got := 0, 0
 	for _, s := range slices {
@@ -137,12 +138,12 @@ func publishShares(t *testing.T, kube kubernetes.Interface) string {
 	closing := partition.Divide(partition.Physical{Device: h100().whole(t, 0), Held: held, Shares: held}, partition.Settings{}, shares(true))
 	devices = append(devices, closing.Devices...)
 	defer func() {
-		must(t, kube.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		check.Must(t, kube.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	}()
 	found := map[bool]int{}
 	for _, s := range resourceSlices(t, nil, devices, partition.FormSeparate) {
 		stored, err := kube.ResourceV1().ResourceSlices().Create(t.Context(), s, metav1.CreateOptions{})
-		must(t, err)
+		check.Must(t, err)
 		for i, d := range stored.Spec.Devices {
 			found[equality.Semantic.DeepEqual(d, s.Spec.Devices[i])]++
 			if d.AllowMultipleAllocations == nil && d.Capacity[device.CapacityShares].RequestPolicy != nil {
@@ -158,7 +159,7 @@ func publishShares(t *testing.T, kube kubernetes.Interface) string {
 	}}}
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	_, err := kube.ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, dry)
-	must(t, err)
+	check.Must(t, err)
 	switch {
 	case found[false] == 0 && found[true] == len(devices):
 		return kept

@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // row is a profile as nvidia-smi mig -lgip and -lgipp print it: the memory in MiB, then multiprocessors, copy engines, decoders, JPEG and
@@ -113,15 +114,8 @@ func (m model) mig(current bool) *nvml.MIG {
 func text(t testing.TB, value string) resourceapi.DeviceAttribute {
 	t.Helper()
 	a, err := device.String(value)
-	must(t, err)
+	check.Must(t, err)
 	return a
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // whole is the GPU at bus 0x1b + i.
@@ -129,7 +123,7 @@ func (m model) whole(t testing.TB, i int) device.Device {
 	t.Helper()
 	address := fmt.Sprintf("0000:%02x:00.0", 0x1b+i)
 	parsed, err := pci.Parse(address)
-	must(t, err)
+	check.Must(t, err)
 	return device.Device{
 		Kind: device.KindGPU, Name: "nvidia-" + parsed.Label(),
 		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{

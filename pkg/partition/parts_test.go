@@ -14,6 +14,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // other is a GPU of another vendor under the name of the first.
@@ -163,7 +164,7 @@ func vfs(t testing.TB, total, enabled int) *partition.Functions {
 	f := &partition.Functions{Total: total}
 	for i := range enabled {
 		address, err := pci.Parse(fmt.Sprintf("0000:1b:%02x.%x", (i+1)/8, (i+1)%8))
-		must(t, err)
+		check.Must(t, err)
 		f.Enabled = append(f.Enabled, address)
 	}
 	return f

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestPlace(t *testing.T) {
@@ -81,7 +82,7 @@ func TestPlace(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
+			check.Must(t, err)
 			var got []string
 			for i, s := range slots {
 				got = append(got, fmt.Sprintf("%s@%d", s.Profile, s.Placement.Start))

@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const gib = 1 << 30
@@ -212,10 +213,10 @@ func (c *cluster) claim(t testing.TB, memory string) string {
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: request}}
 	gates := structured.Features{PartitionableDevices: true, ConsumableCapacity: true}
 	allocator, err := structured.NewAllocator(t.Context(), gates, c.state(), noClasses{}, c.slices, c.cache)
-	must(t, err)
+	check.Must(t, err)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}}
 	results, err := allocator.Allocate(t.Context(), node, []*resourceapi.ResourceClaim{claim})
-	must(t, err)
+	check.Must(t, err)
 	if len(results) == 0 {
 		return ""
 	}

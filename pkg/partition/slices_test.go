@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // node are GPUs of a model in every form, MIG and VFIO.
@@ -41,7 +42,7 @@ const (
 func resourceSlices(t testing.TB, cards []device.Card, devices []device.Device, form partition.Form) []*resourceapi.ResourceSlice {
 	t.Helper()
 	cut, err := partition.Slices(cards, devices, form)
-	must(t, err)
+	check.Must(t, err)
 	var out []*resourceapi.ResourceSlice
 	for i, s := range cut {
 		object := &resourceapi.ResourceSlice{
@@ -78,14 +79,14 @@ func TestSlices(t *testing.T) {
 		partition.FormCombined: "1+27 1+27 1+27 1+27 1+27 1+27 1+27 1+27 1+27 1+27 0+64 0+6",
 	} {
 		cut, err := partition.Slices(cards, devices, form)
-		must(t, err)
+		check.Must(t, err)
 		if got := shape(cut); got != want {
 			t.Errorf("%s: got %s, want %s", form, got, want)
 		}
 		checkSlices(t, cut, form)
 		// What shares nothing keeps its slices, and a card that changed takes no other along.
 		again, err := partition.Slices(cards, devices[1:], form)
-		must(t, err)
+		check.Must(t, err)
 		changed := 0
 		for i := range cut {
 			if !cmp.Equal(cut[i], again[i]) {
@@ -143,7 +144,7 @@ func checkSlices(t *testing.T, cut []partition.Slice, form partition.Form) {
 
 func TestSlicesOfOthers(t *testing.T) {
 	empty, err := partition.Slices(nil, nil, partition.FormSeparate)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]partition.Slice{{Devices: []device.Device{}}}, empty); diff != "" {
 		t.Errorf("no devices: %s", diff)
 	}
@@ -153,7 +154,7 @@ func TestSlicesOfOthers(t *testing.T) {
 		t.Errorf("a card that is missing: %v", err)
 	}
 	unused, err := partition.Slices(cards, devices[:27], partition.FormSeparate)
-	must(t, err)
+	check.Must(t, err)
 	if got := shape(unused); got != "1+0 0+27" {
 		t.Errorf("a card without devices: %s", got)
 	}

@@ -10,13 +10,14 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // durable is a store that syncs.
 func durable(b *testing.B) *Store {
 	b.Helper()
 	s, err := Open(disk.OS{}, filepath.Join(b.TempDir(), "state"))
-	must(b, err)
+	check.Must(b, err)
 	return s
 }
 
@@ -24,7 +25,7 @@ func BenchmarkCreate(b *testing.B) {
 	s, r := durable(b), full()
 	for i := 0; b.Loop(); i++ {
 		r.UID = fmt.Sprintf("u%d", i)
-		must(b, s.Create(r))
+		check.Must(b, s.Create(r))
 	}
 }
 
@@ -39,9 +40,9 @@ func BenchmarkAdvance(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				r := stepping("u1", steps)
-				must(b, s.Create(r))
+				check.Must(b, s.Create(r))
 				b.StartTimer()
-				must(b, s.Advance(r, c))
+				check.Must(b, s.Advance(r, c))
 			}
 		})
 	}
@@ -49,7 +50,7 @@ func BenchmarkAdvance(b *testing.B) {
 
 func BenchmarkLoad(b *testing.B) {
 	s, r := durable(b), full()
-	must(b, s.Create(r))
+	check.Must(b, s.Create(r))
 	advance(b, s, r, Change{Step: 0, State: step.Done}, Change{Step: 1, State: step.Done}, Change{Phase: Prepared})
 	for b.Loop() {
 		load(b, s, fullUID)
@@ -62,9 +63,9 @@ func BenchmarkLockAcquire(b *testing.B) {
 	put(b, s, r)
 	for b.Loop() {
 		hold, err := s.LockClaim(b.Context(), r.UID)
-		must(b, err)
-		must(b, hold.Devices(b.Context(), []string{pool + "/gpu-0"}))
-		must(b, s.Acquire(r))
+		check.Must(b, err)
+		check.Must(b, hold.Devices(b.Context(), []string{pool + "/gpu-0"}))
+		check.Must(b, s.Acquire(r))
 		hold.Release()
 	}
 }
@@ -73,16 +74,16 @@ func BenchmarkLockAcquire(b *testing.B) {
 func BenchmarkTombstone(b *testing.B) {
 	s := durable(b)
 	hold, err := s.LockClaim(b.Context(), "u1")
-	must(b, err)
+	check.Must(b, err)
 	defer hold.Release()
 	b.Run("check", func(b *testing.B) {
 		for b.Loop() {
-			must(b, hold.CheckArrival(b.Context(), Moment{BootID: "boot-1", Since: 1 << 62}))
+			check.Must(b, hold.CheckArrival(b.Context(), Moment{BootID: "boot-1", Since: 1 << 62}))
 		}
 	})
 	b.Run("bury", func(b *testing.B) {
 		for i := 1; b.Loop(); i++ {
-			must(b, hold.LeaveTombstone(b.Context(), Moment{BootID: "boot-1", Since: time.Duration(i)}))
+			check.Must(b, hold.LeaveTombstone(b.Context(), Moment{BootID: "boot-1", Since: time.Duration(i)}))
 		}
 	})
 }
@@ -96,9 +97,9 @@ func BenchmarkAcquireShare(b *testing.B) {
 				put(b, s, sharing("a", fmt.Sprintf("held-%d", i), "gpu-0"))
 			}
 			r := sharing("a", "next", "gpu-0")
-			must(b, s.Create(r))
+			check.Must(b, s.Create(r))
 			for b.Loop() {
-				must(b, s.Acquire(r))
+				check.Must(b, s.Acquire(r))
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // upTo is what is certain of a file of which a number of bytes are as they were: nil where not even the record is.
@@ -98,7 +99,7 @@ func judgeOne(t *testing.T, what string, damaged []byte, state *Record) string {
 // something whole behind them that was written later. Whatever was there before counts, and nothing that was not written.
 func TestTornEnd(t *testing.T) {
 	data, chapters := story(t)
-	check := func(what string, torn []byte, want *chapter) {
+	look := func(what string, torn []byte, want *chapter) {
 		t.Helper()
 		r, err := decode(torn, fullUID)
 		if want == nil {
@@ -118,19 +119,19 @@ func TestTornEnd(t *testing.T) {
 	}
 	for length := range len(data) + 1 {
 		want := upTo(chapters, length)
-		check(fmt.Sprintf("cut at %d", length), data[:length], want)
+		look(fmt.Sprintf("cut at %d", length), data[:length], want)
 		if length < len(data) {
 			zeros := append(bytes.Clone(data[:length]), make([]byte, len(data)-length)...)
-			check(fmt.Sprintf("zeros from %d", length), zeros, want)
+			look(fmt.Sprintf("zeros from %d", length), zeros, want)
 		}
 	}
 	for i, c := range chapters[1:] {
 		hole := bytes.Clone(data)
 		clear(hole[chapters[i].end:c.end])
-		check(fmt.Sprintf("zeros for change %d", i), hole, &chapters[i])
+		look(fmt.Sprintf("zeros for change %d", i), hole, &chapters[i])
 		front := append(bytes.Clone(data[:c.end]), make([]byte, 100)...)
 		clear(front[chapters[i].end : (chapters[i].end+c.end)/2])
-		check(fmt.Sprintf("zeros for the first half of change %d", i), front, &chapters[i])
+		look(fmt.Sprintf("zeros for the first half of change %d", i), front, &chapters[i])
 	}
 }
 
@@ -139,7 +140,7 @@ func TestAdvanceAfterATornEnd(t *testing.T) {
 	data, chapters := story(t)
 	s := open(t)
 	for length := chapters[0].end; length <= len(data); length++ {
-		must(t, os.WriteFile(path(s, fullUID), data[:length], 0o600))
+		check.Must(t, os.WriteFile(path(s, fullUID), data[:length], 0o600))
 		r := load(t, s, fullUID)
 		certain := upTo(chapters, length)
 		next := Change{Phase: Releasing}
@@ -148,7 +149,7 @@ func TestAdvanceAfterATornEnd(t *testing.T) {
 		}
 		advance(t, s, r, next)
 		line, err := encodeFrame(head{}, next)
-		must(t, err)
+		check.Must(t, err)
 		want := append(bytes.Clone(data[:certain.end]), line...)
 		if got := read(t, path(s, fullUID)); !bytes.Equal(got, want) {
 			t.Fatalf("cut at %d: %s", length, got)
@@ -166,7 +167,7 @@ func TestDamageHurtsOneClaim(t *testing.T) {
 	for at := range data {
 		damaged := bytes.Clone(data)
 		damaged[at] ^= 4
-		must(t, os.WriteFile(path(s, "u1"), damaged, 0o600))
+		check.Must(t, os.WriteFile(path(s, "u1"), damaged, 0o600))
 		same(t, "the other", other, load(t, s, "u2"))
 		for _, gpu := range []string{"gpu-0", "gpu-1"} {
 			if uids := holders(t, s, gpu); !slices.Equal(uids, []string{"u1"}) {
@@ -177,7 +178,7 @@ func TestDamageHurtsOneClaim(t *testing.T) {
 				t.Errorf("byte %d: %s: %v, want it in use by u1", at, gpu, inUse)
 			}
 		}
-		must(t, s.SweepOwners())
+		check.Must(t, s.SweepOwners())
 	}
 	advance(t, s, other, Change{State: step.Done}, Change{Phase: Prepared})
 	same(t, "the other", other, load(t, s, "u2"))
@@ -191,11 +192,11 @@ func TestSetAside(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"), sharing("a", "u2", "gpu-1"), holding("u3", "gpu-2"))
 	for _, uid := range []string{"u1", "u2"} {
-		must(t, os.WriteFile(path(s, uid), []byte("rubbish"), 0o600))
+		check.Must(t, os.WriteFile(path(s, uid), []byte("rubbish"), 0o600))
 		if s.InDoubt(uid) {
 			t.Errorf("%s is in doubt before it is set aside", uid)
 		}
-		must(t, s.SetAside(uid))
+		check.Must(t, s.SetAside(uid))
 		if _, err := s.Load(uid); !errors.Is(err, fs.ErrNotExist) || !s.InDoubt(uid) {
 			t.Errorf("%s: %v, in doubt %v", uid, err, s.InDoubt(uid))
 		}
@@ -206,7 +207,7 @@ func TestSetAside(t *testing.T) {
 	if uids, err := s.UIDs(); err != nil || !slices.Equal(uids, []string{"u3"}) {
 		t.Errorf("claims %v, %v", uids, err)
 	}
-	must(t, s.SweepOwners())
+	check.Must(t, s.SweepOwners())
 	for gpu, uid := range map[string]string{"gpu-0": "u1", "gpu-1": "u2", "gpu-2": "u3"} {
 		if uids := holders(t, s, gpu); !slices.Equal(uids, []string{uid}) {
 			t.Errorf("%s is held by %v, want %s", gpu, uids, uid)
@@ -218,7 +219,7 @@ func TestSetAside(t *testing.T) {
 		t.Errorf("linked (-want +got):\n%s", diff)
 	}
 	for range 2 {
-		must(t, s.ForgetDamaged("u1"))
+		check.Must(t, s.ForgetDamaged("u1"))
 	}
 	if s.InDoubt("u1") || !s.InDoubt("u2") {
 		t.Errorf("in doubt: u1 %v, u2 %v", s.InDoubt("u1"), s.InDoubt("u2"))
@@ -226,7 +227,7 @@ func TestSetAside(t *testing.T) {
 	if uids := holders(t, s, "gpu-0"); len(uids) > 0 {
 		t.Errorf("gpu-0 is held by %v after all was settled", uids)
 	}
-	must(t, s.SweepOwners())
+	check.Must(t, s.SweepOwners())
 	if diff := cmp.Diff([]Device(nil), s.LinkedTo("u1", all)); diff != "" {
 		t.Errorf("linked after all was settled (-want +got):\n%s", diff)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -50,7 +51,7 @@ func prepared(t *testing.T, s *Store) *Record {
 func torn(t *testing.T, s *Store) *Record {
 	r := prepared(t, s)
 	data := append(said(read(t, path(s, "u1"))), `{"length":21,"crc`...)
-	must(t, os.WriteFile(path(s, "u1"), data, 0o600))
+	check.Must(t, os.WriteFile(path(s, "u1"), data, 0o600))
 	return load(t, s, r.UID)
 }
 
@@ -63,7 +64,7 @@ func writes() map[string]write {
 		},
 		"create after destroy": {
 			arrange: func(t *testing.T, s *Store) *Record {
-				must(t, s.Destroy())
+				check.Must(t, s.Destroy())
 				return stepping("u1", 1)
 			},
 			act: (*Store).Create, names: "", // it may be the state directory that cannot be made
@@ -104,7 +105,7 @@ func writes() map[string]write {
 		"acquire again": {
 			arrange: func(t *testing.T, s *Store) *Record {
 				r := holding("u1", "gpu-0", "gpu-1")
-				must(t, s.Create(r))
+				check.Must(t, s.Create(r))
 				return r
 			},
 			act: (*Store).Acquire, names: name, halves: true,
@@ -113,7 +114,7 @@ func writes() map[string]write {
 			arrange: func(t *testing.T, s *Store) *Record {
 				put(t, s, sharing("a", "u1", "gpu-0", "gpu-1"))
 				r := sharing("b", "u1", "gpu-0", "gpu-1")
-				must(t, s.Create(r))
+				check.Must(t, s.Create(r))
 				return r
 			},
 			act: (*Store).Acquire, names: name, halves: true,
@@ -122,7 +123,7 @@ func writes() map[string]write {
 			arrange: func(t *testing.T, s *Store) *Record {
 				r := holding("u1", "gpu-0")
 				put(t, s, r)
-				must(t, os.WriteFile(path(s, "u1"), nil, 0o600))
+				check.Must(t, os.WriteFile(path(s, "u1"), nil, 0o600))
 				return r
 			},
 			act: func(s *Store, r *Record) error { return s.SetAside(r.UID) }, names: "u1", once: true,
@@ -131,7 +132,7 @@ func writes() map[string]write {
 			arrange: func(t *testing.T, s *Store) *Record {
 				r := holding("u1", "gpu-0")
 				put(t, s, r)
-				must(t, s.SetAside("u1"))
+				check.Must(t, s.SetAside("u1"))
 				return r
 			},
 			act: func(s *Store, r *Record) error { return s.ForgetDamaged(r.UID) }, names: "u1",
@@ -169,7 +170,7 @@ func TestEveryWriteFails(t *testing.T) {
 			r := w.arrange(t, s)
 			before := meaning(t, s, r.UID)
 			in := fault.New()
-			must(t, w.act(s.through(in), r))
+			check.Must(t, w.act(s.through(in), r))
 			good := outcome{before: before, after: meaning(t, s, r.UID), content: content(t, s)}
 			points := in.Log().Changes()
 			cases := 0
@@ -230,7 +231,7 @@ func (w write) fails(t *testing.T, f fault.Fault, restart bool, good outcome) {
 	if left := temporary(t, s); len(left) > 0 && f.Do != fault.ActRO && f.Do != fault.ActLose {
 		t.Errorf("%s: left %v", what, left)
 	}
-	must(t, s.SweepTemporary())
+	check.Must(t, s.SweepTemporary())
 	if restart {
 		r = restarted(t, s, r, good)
 	}
@@ -301,7 +302,7 @@ func TestEveryReadFails(t *testing.T) {
 			s := open(t)
 			put(t, s, holding("u1", "gpu-0"), sharing("a", "u3", "gpu-1"))
 			if lost {
-				must(t, s.SetAside("u1"))
+				check.Must(t, s.SetAside("u1"))
 			}
 			in := fault.New()
 			usual := fmt.Sprint(ask(s.through(in)))
@@ -317,7 +318,7 @@ func TestEveryReadFails(t *testing.T) {
 	}
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"))
-	must(t, s.SetAside("u1"))
+	check.Must(t, s.SetAside("u1"))
 	in := fault.New()
 	s.through(in).Held(pool, "gpu-0")
 	for n := range in.Log().Reads() {
@@ -365,7 +366,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 			advance(t, s, r, then)
 			same(t, name, r, load(t, s, "u1"))
 			line, err := encodeFrame(head{}, then)
-			must(t, err)
+			check.Must(t, err)
 			if got := string(said(read(t, path(s, "u1")))); got != string(said(before))+string(line) {
 				t.Errorf("%s: the file is %s", name, got)
 			}
@@ -386,9 +387,9 @@ func TestPowerLoss(t *testing.T) {
 	base := t.TempDir()
 	in := fault.New()
 	s, err := Open(in.FS(unsynced{}), filepath.Join(base, "state"))
-	must(t, err)
+	check.Must(t, err)
 	start, err := fault.Snapshot(base)
-	must(t, err)
+	check.Must(t, err)
 	opened := in.Log().Changes()
 	in = fault.New()
 	s = s.through(in)
@@ -400,7 +401,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 	calls := []call{{state: "no record", durable: true}}
 	note := func(r *Record, durable bool, err error) {
-		must(t, err)
+		check.Must(t, err)
 		state := "no record"
 		if r != nil {
 			state = fmt.Sprintf("%s with %s", r.Phase, stepStates(r))
@@ -408,7 +409,7 @@ func TestPowerLoss(t *testing.T) {
 		calls = append(calls, call{state: state, durable: durable, done: in.Log().Changes()})
 	}
 	r := stepping("u1", 2)
-	must(t, s.Acquire(r))
+	check.Must(t, s.Acquire(r))
 	note(r, true, s.Create(r))
 	for _, c := range []Change{{State: step.Done}, {Step: 1, State: step.Done}, {Phase: Prepared}} {
 		err := s.Advance(r, c)
@@ -431,7 +432,7 @@ func TestPowerLoss(t *testing.T) {
 	note(plain, true, s.Create(plain))
 	note(plain, true, s.Release(plain, Change{Phase: Releasing}))
 	found, err := s.Load("u1")
-	must(t, err)
+	check.Must(t, err)
 	note(nil, true, s.Release(found, Change{})) // who only found it so cannot know
 	again := stepping("u1", 0)
 	again.Phase = Prepared
@@ -456,10 +457,10 @@ func TestPowerLoss(t *testing.T) {
 			allowed[c.state] = true
 		}
 		states, err := fault.Replay(start, log.Before(n+1), fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for state := range states {
 			dir := filepath.Join(t.TempDir(), "after")
-			must(t, state.Materialise(dir))
+			check.Must(t, state.Materialise(dir))
 			after := &Store{fs: disk.OS{}, dir: filepath.Join(dir, "state")}
 			got := "no record"
 			found, err := after.Load("u1")

@@ -17,19 +17,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // stored leaves out what a Record knows of its file.
 var stored = cmpopts.IgnoreUnexported(Record{})
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // unsynced is the operating system's file system without its syncs, which take most of a test's time and change nothing that a test
 // sees.
@@ -56,7 +50,7 @@ func (u unsynced) SyncDir(name string) error {
 func open(t testing.TB) *Store {
 	t.Helper()
 	s, err := Open(unsynced{}, filepath.Join(t.TempDir(), "state"))
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
@@ -105,22 +99,22 @@ func stepping(uid string, steps int) *Record {
 func put(t testing.TB, s *Store, records ...*Record) {
 	t.Helper()
 	for _, r := range records {
-		must(t, s.Create(r))
-		must(t, s.Acquire(r))
+		check.Must(t, s.Create(r))
+		check.Must(t, s.Acquire(r))
 	}
 }
 
 func load(t testing.TB, s *Store, uid string) *Record {
 	t.Helper()
 	r, err := s.Load(uid)
-	must(t, err)
+	check.Must(t, err)
 	return r
 }
 
 func advance(t testing.TB, s *Store, r *Record, changes ...Change) {
 	t.Helper()
 	for _, c := range changes {
-		must(t, s.Advance(r, c))
+		check.Must(t, s.Advance(r, c))
 	}
 }
 
@@ -135,7 +129,7 @@ func same(t testing.TB, what string, want, got *Record) {
 func holders(t testing.TB, s *Store, gpu string) []string {
 	t.Helper()
 	uids, err := s.Holders(pool, gpu)
-	must(t, err)
+	check.Must(t, err)
 	return uids
 }
 
@@ -145,7 +139,7 @@ func path(s *Store, uid string) string { return filepath.Join(s.dir, claimsDir, 
 func content(t testing.TB, s *Store) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	must(t, filepath.WalkDir(s.dir, func(name string, d fs.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(s.dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == lockFile {
 			return err
 		}
@@ -182,14 +176,14 @@ const fullUID = "0b0d6d1c-5f0e-4b43-8a47-6f1f0e9d7c11"
 func claimed(t testing.TB, s *Store, uid string, do func(h *Hold) error) error {
 	t.Helper()
 	h, err := s.LockClaim(t.Context(), uid)
-	must(t, err)
+	check.Must(t, err)
 	defer h.Release()
 	return do(h)
 }
 
 func bury(t testing.TB, s *Store, uid string, arrived Moment) {
 	t.Helper()
-	must(t, claimed(t, s, uid, func(h *Hold) error { return h.LeaveTombstone(t.Context(), arrived) }))
+	check.Must(t, claimed(t, s, uid, func(h *Hold) error { return h.LeaveTombstone(t.Context(), arrived) }))
 }
 
 func arrival(t testing.TB, s *Store, uid string, arrived Moment) error {
@@ -241,12 +235,12 @@ func story(t testing.TB) ([]byte, []chapter) {
 	var chapters []chapter
 	note := func() []byte {
 		data, err := os.ReadFile(path(s, fullUID))
-		must(t, err)
+		check.Must(t, err)
 		data = said(data)
 		chapters = append(chapters, chapter{end: len(data), state: r.Clone()})
 		return data
 	}
-	must(t, s.Create(r))
+	check.Must(t, s.Create(r))
 	data := note()
 	for _, c := range []Change{
 		{Step: 0, State: step.Done},

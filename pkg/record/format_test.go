@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 func read(t testing.TB, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	must(t, err)
+	check.Must(t, err)
 	return data
 }
 
@@ -37,7 +38,7 @@ func read(t testing.TB, name string) []byte {
 func TestFormat(t *testing.T) {
 	got, chapters := story(t)
 	if *update {
-		must(t, os.WriteFile(goldenVersion2, got, 0o644))
+		check.Must(t, os.WriteFile(goldenVersion2, got, 0o644))
 	}
 	want := read(t, goldenVersion2)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
@@ -61,7 +62,7 @@ func TestFormat(t *testing.T) {
 func TestRoom(t *testing.T) {
 	for _, steps := range []int{0, 1, 30, 200} {
 		s, r := open(t), stepping("u1", steps)
-		must(t, s.Create(r))
+		check.Must(t, s.Create(r))
 		before := read(t, path(s, "u1"))
 		if len(before)%4096 != 0 {
 			t.Errorf("%d steps: the file has %d bytes, want whole blocks", steps, len(before))
@@ -80,7 +81,7 @@ func TestRoom(t *testing.T) {
 		same(t, "after its life", r, load(t, s, "u1"))
 	}
 	s := open(t)
-	must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion2), 0o600))
+	check.Must(t, os.WriteFile(path(s, fullUID), read(t, goldenVersion2), 0o600))
 	r := load(t, s, fullUID)
 	advance(t, s, r, Change{State: step.Undone})
 	same(t, "without room", r, load(t, s, fullUID))
@@ -127,16 +128,16 @@ func TestFormatVersion3(t *testing.T) {
 		Given: []byte(`{"request":"gpu","presets":[{"name":"nvidia","generation":3}]}`),
 	}
 	got, err := encode(r)
-	must(t, err)
+	check.Must(t, err)
 	if *update {
-		must(t, os.WriteFile(goldenVersion3, got, 0o644))
+		check.Must(t, os.WriteFile(goldenVersion3, got, 0o644))
 	}
 	want := read(t, goldenVersion3)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("format (-want +got):\n%s", diff)
 	}
 	back, err := decode(want, fullUID)
-	must(t, err)
+	check.Must(t, err)
 	r.Devices[0].Added.Given = nil
 	r.Decisions = map[string]json.RawMessage{
 		"presets": json.RawMessage(`{"gpu":{"presets":[{"name":"nvidia","generation":3}],"request":"gpu"}}`),
@@ -164,19 +165,19 @@ func TestFormatVersion4(t *testing.T) {
 		"kernelCaches": json.RawMessage(`{"gpu":[{"name":"llama"}]}`), "presets": json.RawMessage(`{"gpu":{"request":"gpu"}}`),
 	}
 	got, err := encode(r)
-	must(t, err)
+	check.Must(t, err)
 	if given := `"given":{"kernelCaches":[{"name":"llama"}],"request":"gpu"}`; !bytes.Contains(got, []byte(given)) {
 		t.Errorf("%s has not what a reader of version 3 looks for, %s", got, given)
 	}
 	if *update {
-		must(t, os.WriteFile(goldenVersion4, got, 0o644))
+		check.Must(t, os.WriteFile(goldenVersion4, got, 0o644))
 	}
 	want := read(t, goldenVersion4)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("format (-want +got):\n%s", diff)
 	}
 	back, err := decode(want, fullUID)
-	must(t, err)
+	check.Must(t, err)
 	same(t, "read", r, back)
 }
 
@@ -190,7 +191,7 @@ func TestDecisionsOfFormat3(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := golden()
 			r.Devices[0].Added = &Addition{Given: []byte(tc.given)}
-			must(t, r.moveDecisions())
+			check.Must(t, r.moveDecisions())
 			if got := string(r.Decisions["presets"]); got != tc.presets {
 				t.Errorf("presets %s, want %s", got, tc.presets)
 			}
@@ -247,7 +248,7 @@ func TestReadsOlderPlugin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, data := open(t), read(t, "testdata/92a7570-"+name+".record")
-			must(t, os.WriteFile(path(s, tt.want.UID), data, 0o600))
+			check.Must(t, os.WriteFile(path(s, tt.want.UID), data, 0o600))
 			r := load(t, s, tt.want.UID)
 			same(t, "read", tt.want, r)
 			advance(t, s, r, tt.next)
@@ -292,7 +293,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	s := open(t)
 	for name, content := range contents {
-		must(t, os.WriteFile(path(s, fullUID), []byte(content), 0o600))
+		check.Must(t, os.WriteFile(path(s, fullUID), []byte(content), 0o600))
 		r, err := s.Load(fullUID)
 		if err == nil {
 			t.Errorf("%s: read as %+v", name, r)
@@ -311,11 +312,11 @@ func TestUnreadable(t *testing.T) {
 func framed(t testing.TB, head, body string) []byte {
 	t.Helper()
 	members := map[string]any{}
-	must(t, json.Unmarshal([]byte(head), &members))
+	check.Must(t, json.Unmarshal([]byte(head), &members))
 	members["length"] = len(body)
 	members["crc32c"] = fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
 	line, err := json.Marshal(members)
-	must(t, err)
+	check.Must(t, err)
 	return fmt.Appendf(nil, "%s\n%s\n", line, body)
 }
 
@@ -324,7 +325,7 @@ func newer(t testing.TB) ([]byte, *Record) {
 	t.Helper()
 	want := full()
 	body, err := json.Marshal(want)
-	must(t, err)
+	check.Must(t, err)
 	text := string(body)
 	for _, member := range []string{`"namespace":`, `"request":`, `"kind":`, `"hostPath":`, `"path":"/dev`} {
 		if !strings.Contains(text, member) {
@@ -344,7 +345,7 @@ func newer(t testing.TB) ([]byte, *Record) {
 func TestForward(t *testing.T) {
 	s := open(t)
 	data, want := newer(t)
-	must(t, os.WriteFile(path(s, fullUID), data, 0o600))
+	check.Must(t, os.WriteFile(path(s, fullUID), data, 0o600))
 	r := load(t, s, fullUID)
 	same(t, "read", want, r)
 	advance(t, s, r, Change{Phase: Prepared}, Change{Phase: Releasing}, Change{Step: 1, State: step.Undone})
@@ -374,14 +375,14 @@ func TestForeign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			put(t, s, holding(fullUID, "gpu-0"))
-			must(t, os.WriteFile(path(s, fullUID), data, 0o600))
+			check.Must(t, os.WriteFile(path(s, fullUID), data, 0o600))
 			before := content(t, s)
 			_, err := s.Load(fullUID)
 			if !errors.Is(err, ErrForeign) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "upgrade") {
 				t.Errorf("error %v, want ErrForeign that says what to do", err)
 			}
-			must(t, s.SweepOwners())
-			must(t, s.SweepTemporary())
+			check.Must(t, s.SweepOwners())
+			check.Must(t, s.SweepTemporary())
 			if inUse, ok := errors.AsType[*InUseError](s.Acquire(holding("u2", "gpu-0"))); !ok || inUse.Owner.UID != fullUID {
 				t.Errorf("its device: %v, want it to be held", inUse)
 			}

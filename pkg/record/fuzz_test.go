@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // FuzzDecode: whatever a file holds, it is refused as damaged or foreign, or is a record that can be written and read again.
@@ -75,7 +77,7 @@ func compacted(t *testing.T, r *Record) *Record {
 	c := r.Clone()
 	for i := range c.Steps {
 		params, err := json.Marshal(c.Steps[i].Params)
-		must(t, err)
+		check.Must(t, err)
 		c.Steps[i].Params = params
 	}
 	return c

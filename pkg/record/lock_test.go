@@ -64,15 +64,15 @@ func otherProcess(t *testing.T, s *Store, uid string, devices ...string) (kill f
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	child.Env = append(os.Environ(), lockHelper+"="+strings.Join(append([]string{s.dir, uid}, devices...), " "))
 	input, err := child.StdinPipe()
-	must(t, err)
+	check.Must(t, err)
 	output, err := child.StdoutPipe()
-	must(t, err)
-	must(t, child.Start())
+	check.Must(t, err)
+	check.Must(t, child.Start())
 	if line, err := bufio.NewReader(output).ReadString('\n'); line != "locked\n" {
 		t.Fatalf("child: %q, %v", line, err)
 	}
 	return sync.OnceFunc(func() {
-		must(t, child.Process.Kill())
+		check.Must(t, child.Process.Kill())
 		_ = input.Close()
 		_ = child.Wait()
 	})
@@ -114,8 +114,8 @@ func TestLockBetweenProcesses(t *testing.T) {
 		got(t, "the CDI directory", hold, err)
 
 		other, err := s.LockClaim(t.Context(), "u2")
-		must(t, err)
-		must(t, other.Devices(t.Context(), []string{pool + "/gpu-2"}))
+		check.Must(t, err)
+		check.Must(t, other.Devices(t.Context(), []string{pool + "/gpu-2"}))
 		busy(t, "device node-1/gpu/gpu-1", other.Devices(check.Passed(t), []string{pool + "/gpu-1"}))
 
 		// A process that dies gives its locks back, however it dies.
@@ -159,7 +159,7 @@ func TestLockScopes(t *testing.T) {
 	}
 	for first, lock := range locks {
 		held, err := lock(t.Context())
-		must(t, err)
+		check.Must(t, err)
 		for second, lock := range locks {
 			want := excluded[[2]string{first, second}] || excluded[[2]string{second, first}]
 			hold, err := lock(check.Passed(t))
@@ -179,7 +179,7 @@ func TestLockScopes(t *testing.T) {
 func TestLockEndsWithItsContext(t *testing.T) {
 	s := open(t)
 	hold, err := s.LockClaim(t.Context(), "u1")
-	must(t, err)
+	check.Must(t, err)
 	defer hold.Release()
 	errTired := errors.New("tired of waiting")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -205,10 +205,10 @@ func TestLockEndsWithItsContext(t *testing.T) {
 func TestDevicesOfNothing(t *testing.T) {
 	s := open(t)
 	hold, err := s.LockClaim(t.Context(), "u1")
-	must(t, err)
-	must(t, hold.Devices(t.Context(), nil))
-	must(t, hold.Devices(t.Context(), []string{pool + "/gpu-0", pool + "/gpu-0"}))
-	must(t, hold.Devices(t.Context(), []string{pool + "/gpu-0"})) // held already
+	check.Must(t, err)
+	check.Must(t, hold.Devices(t.Context(), nil))
+	check.Must(t, hold.Devices(t.Context(), []string{pool + "/gpu-0", pool + "/gpu-0"}))
+	check.Must(t, hold.Devices(t.Context(), []string{pool + "/gpu-0"})) // held already
 	got(t, "its own devices", hold, nil)
 }
 
@@ -289,7 +289,7 @@ func TestLockAfterDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t)
 		all, err := s.LockAll(t.Context())
-		must(t, err)
+		check.Must(t, err)
 		waiting := make(chan *Hold)
 		go func() {
 			hold, err := s.LockClaim(t.Context(), "u1")
@@ -299,7 +299,7 @@ func TestLockAfterDestroy(t *testing.T) {
 			waiting <- hold
 		}()
 		<-time.After(5 * lockRetry)
-		must(t, s.Destroy())
+		check.Must(t, s.Destroy())
 		all.Release()
 		hold := <-waiting
 		_, err = s.LockClaim(check.Passed(t), "u1")
@@ -342,13 +342,13 @@ func TestLocksWhileDestroying(t *testing.T) {
 		for all == nil && !t.Failed() { // without the pauses of LockAll, in which the others would always be first
 			var err error
 			all, err = filelock.Range{}.TryAt(s.lockPath(), filelock.Exclusive)
-			must(t, err)
+			check.Must(t, err)
 		}
 		if all == nil {
 			break
 		}
-		must(t, s.Destroy())
-		must(t, all.Close())
+		check.Must(t, s.Destroy())
+		check.Must(t, all.Close())
 	}
 	stop.Store(true)
 	wg.Wait()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -30,7 +31,7 @@ func TestAcquire(t *testing.T) {
 		"share of nothing": func(t *testing.T, s *Store) { put(t, s, sharing("", "u1", "gpu-0")) },
 		"share a beside a link of b": func(t *testing.T, s *Store) { // which comes first, and speaks for nobody
 			put(t, s, sharing("b", "u0", "gpu-0"))
-			must(t, os.Remove(path(s, "u0")))
+			check.Must(t, os.Remove(path(s, "u0")))
 			put(t, s, sharing("a", "u1", "gpu-0"))
 		},
 		"look": func(t *testing.T, s *Store) { put(t, s, looking("u1", "gpu-0")) },
@@ -41,19 +42,19 @@ func TestAcquire(t *testing.T) {
 		},
 		"lost record": func(t *testing.T, s *Store) {
 			put(t, s, holding("u1", "gpu-0"))
-			must(t, s.SetAside("u1"))
+			check.Must(t, s.SetAside("u1"))
 		},
 		"lost record of a share a": func(t *testing.T, s *Store) {
 			put(t, s, sharing("a", "u1", "gpu-0"))
-			must(t, s.SetAside("u1"))
+			check.Must(t, s.SetAside("u1"))
 		},
 		"damaged record": func(t *testing.T, s *Store) {
 			put(t, s, holding("u1", "gpu-0"))
-			must(t, os.WriteFile(path(s, "u1"), nil, 0o600))
+			check.Must(t, os.WriteFile(path(s, "u1"), nil, 0o600))
 		},
 		"record removed, link left": func(t *testing.T, s *Store) {
 			put(t, s, holding("u1", "gpu-0"))
-			must(t, os.Remove(path(s, "u1")))
+			check.Must(t, os.Remove(path(s, "u1")))
 		},
 		"being released": func(t *testing.T, s *Store) {
 			r := stepping("u1", 2)
@@ -69,11 +70,11 @@ func TestAcquire(t *testing.T) {
 		},
 		"record of another device": func(t *testing.T, s *Store) {
 			put(t, s, holding("u1", "gpu-0"))
-			must(t, s.Create(holding("u1", "gpu-7")))
+			check.Must(t, s.Create(holding("u1", "gpu-7")))
 		},
 		"record that only looks now": func(t *testing.T, s *Store) {
 			put(t, s, holding("u1", "gpu-0"))
-			must(t, s.Create(looking("u1", "gpu-0")))
+			check.Must(t, s.Create(looking("u1", "gpu-0")))
 		},
 	}
 	const free, inUse, differs = "", "is held by", "is shared with another configuration by"
@@ -107,7 +108,7 @@ func TestAcquire(t *testing.T) {
 				s := open(t)
 				arrange(t, s)
 				r := taker()
-				must(t, s.Create(r))
+				check.Must(t, s.Create(r))
 				before := content(t, s)
 				refused(t, i, want[name][i], s.Acquire(r))
 				if want[name][i] != free {
@@ -116,11 +117,11 @@ func TestAcquire(t *testing.T) {
 					}
 					continue
 				}
-				must(t, s.Acquire(r)) // again
+				check.Must(t, s.Acquire(r)) // again
 				if got, want := s.Held(pool, "gpu-0"), len(holders(t, s, "gpu-0")) > 0; got != want {
 					t.Errorf("taker %d: held %v, want %v", i, got, want)
 				}
-				must(t, s.Remove(r))
+				check.Must(t, s.Remove(r))
 			}
 		})
 	}
@@ -142,7 +143,7 @@ func TestTakeOver(t *testing.T) {
 		t.Error("held by a claim that is released")
 	}
 	hold, err := s.LockClaim(t.Context(), "u1")
-	must(t, err)
+	check.Must(t, err)
 	refused(t, 0, "is held by", s.Acquire(holding("u2", "gpu-0")))
 	hold.Release()
 	before := content(t, s)
@@ -150,7 +151,7 @@ func TestTakeOver(t *testing.T) {
 	if err := broken.Acquire(holding("u2", "gpu-0")); !errors.Is(err, syscall.EIO) {
 		t.Errorf("error %v, want that it is not certain", err)
 	}
-	must(t, os.WriteFile(path(s, "u1"), []byte(before["claims/u1.json"]), 0o600))
+	check.Must(t, os.WriteFile(path(s, "u1"), []byte(before["claims/u1.json"]), 0o600))
 	put(t, s, holding("u2", "gpu-0"))
 	if diff := cmp.Diff([]string{"claims/u2.json", "owners/node-1_gpu_gpu-0/u2"}, files(t, s)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
@@ -173,24 +174,24 @@ func takesOverForCertain(t *testing.T, r, second *Record) {
 	t.Helper()
 	base := t.TempDir()
 	start, err := fault.Snapshot(base)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	s, err := Open(in.FS(unsynced{}), filepath.Join(base, "state"))
-	must(t, err)
+	check.Must(t, err)
 	put(t, s, r)
 	before := in.Log().Changes()
 	in.Set(fault.DropSync(syncs(in.Log()) + 1))
 	advance(t, s, r, Change{Phase: Releasing})
 	in.Set()
-	must(t, s.Acquire(second))
-	must(t, s.Create(second))
+	check.Must(t, s.Acquire(second))
+	check.Must(t, s.Create(second))
 	log, seen := in.Log(), map[string]int{}
 	for n := before; n <= log.Changes(); n++ {
 		states, err := fault.Replay(start, log.Before(n+1), fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for state := range states {
 			dir := filepath.Join(t.TempDir(), "after")
-			must(t, state.Materialise(dir))
+			check.Must(t, state.Materialise(dir))
 			after := &Store{fs: disk.OS{}, dir: filepath.Join(dir, "state")}
 			first, err := after.Load("u1")
 			_, err2 := after.Load("u2")
@@ -247,7 +248,7 @@ func TestAllOrNothing(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-1"))
 	second := holding("u2", "gpu-0", "gpu-1", "gpu-2")
-	must(t, s.Create(second))
+	check.Must(t, s.Create(second))
 	if _, ok := errors.AsType[*InUseError](s.Acquire(second)); !ok {
 		t.Error("taken although gpu-1 is held")
 	}
@@ -256,8 +257,8 @@ func TestAllOrNothing(t *testing.T) {
 			t.Errorf("%s was taken although gpu-1 is held", gpu)
 		}
 	}
-	must(t, s.Remove(holding("u1", "gpu-1")))
-	must(t, s.Acquire(second))
+	check.Must(t, s.Remove(holding("u1", "gpu-1")))
+	check.Must(t, s.Acquire(second))
 	for _, gpu := range []string{"gpu-0", "gpu-1", "gpu-2"} {
 		if diff := cmp.Diff([]string{"u2"}, holders(t, s, gpu)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", gpu, diff)
@@ -275,14 +276,14 @@ func TestSeveralShares(t *testing.T) {
 		t.Errorf("holders (-want +got):\n%s", diff)
 	}
 	for _, uid := range []string{"u1", "u3"} {
-		must(t, s.Remove(sharing("a", uid, "gpu-0")))
+		check.Must(t, s.Remove(sharing("a", uid, "gpu-0")))
 	}
 	if diff := cmp.Diff([]string{"u2"}, holders(t, s, "gpu-0")); diff != "" {
 		t.Errorf("holders (-want +got):\n%s", diff)
 	}
 	// The last one may have another configuration, once it is alone.
 	put(t, s, sharing("b", "u2", "gpu-0"))
-	must(t, s.Acquire(sharing("b", "u4", "gpu-0")))
+	check.Must(t, s.Acquire(sharing("b", "u4", "gpu-0")))
 }
 
 // TestManyShares: a share costs as many reads of files beside one other share as beside a hundred.
@@ -294,7 +295,7 @@ func TestManyShares(t *testing.T) {
 			put(t, s, sharing("a", fmt.Sprintf("held-%d", i), "gpu-0"))
 		}
 		counted := &countedReads{FS: s.fs}
-		must(t, (&Store{fs: counted, dir: s.dir}).Acquire(sharing("a", "next", "gpu-0")))
+		check.Must(t, (&Store{fs: counted, dir: s.dir}).Acquire(sharing("a", "next", "gpu-0")))
 		reads[n] = counted.n
 	}
 	if reads[1] != reads[100] || reads[1] == 0 {
@@ -327,7 +328,7 @@ func TestAdminAccess(t *testing.T) {
 	}
 	put(t, s, holding("u2", "gpu-0"), looking("u3", "gpu-0"))
 	for _, uid := range []string{"u1", "u3"} {
-		must(t, s.Remove(looking(uid, "gpu-0")))
+		check.Must(t, s.Remove(looking(uid, "gpu-0")))
 	}
 	if diff := cmp.Diff([]string{"u2"}, holders(t, s, "gpu-0")); diff != "" {
 		t.Errorf("the end of a look (-want +got):\n%s", diff)
@@ -338,8 +339,8 @@ func TestAdminAccess(t *testing.T) {
 func TestLinksAreMadeAnew(t *testing.T) {
 	s, r := open(t), holding("u1", "gpu-0", "gpu-1")
 	put(t, s, r)
-	must(t, os.RemoveAll(filepath.Join(s.dir, ownersDir)))
-	must(t, s.Acquire(load(t, s, "u1")))
+	check.Must(t, os.RemoveAll(filepath.Join(s.dir, ownersDir)))
+	check.Must(t, s.Acquire(load(t, s, "u1")))
 	for _, gpu := range []string{"gpu-0", "gpu-1"} {
 		if diff := cmp.Diff([]string{"u1"}, holders(t, s, gpu)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", gpu, diff)
@@ -352,16 +353,16 @@ func TestSweepOwners(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"), sharing("a", "u2", "gpu-1"), sharing("a", "u3", "gpu-1"), holding("u4", "gpu-4"), holding("u5", "gpu-5"),
 		holding("u6", "gpu-6"), holding("u7", "gpu-7"), holding("u8", "gpu-8"))
-	must(t, os.Remove(path(s, "u3")))                // a leftover
-	must(t, os.WriteFile(path(s, "u4"), nil, 0o600)) // damaged: nobody knows
-	must(t, s.SetAside("u5"))
-	must(t, s.Create(holding("u6", "gpu-0"))) // a later life with other devices
-	must(t, s.Create(looking("u7", "gpu-7"))) // and one that only looks
-	must(t, os.Remove(path(s, "u8")))         // between its link and its record
+	check.Must(t, os.Remove(path(s, "u3")))                // a leftover
+	check.Must(t, os.WriteFile(path(s, "u4"), nil, 0o600)) // damaged: nobody knows
+	check.Must(t, s.SetAside("u5"))
+	check.Must(t, s.Create(holding("u6", "gpu-0"))) // a later life with other devices
+	check.Must(t, s.Create(looking("u7", "gpu-7"))) // and one that only looks
+	check.Must(t, os.Remove(path(s, "u8")))         // between its link and its record
 	hold, err := s.LockClaim(t.Context(), "u8")
-	must(t, err)
+	check.Must(t, err)
 	for range 2 {
-		must(t, s.SweepOwners())
+		check.Must(t, s.SweepOwners())
 		var links []string
 		for _, name := range files(t, s) {
 			if strings.HasPrefix(name, ownersDir) {
@@ -373,7 +374,7 @@ func TestSweepOwners(t *testing.T) {
 		}
 	}
 	hold.Release()
-	must(t, s.SweepOwners())
+	check.Must(t, s.SweepOwners())
 	if len(s.LinkedTo("u8", holding("u8", "gpu-8").Devices)) > 0 {
 		t.Error("the link of a claim that nobody works on is still there")
 	}
@@ -391,11 +392,11 @@ func TestLongNames(t *testing.T) {
 	if s.deviceDir(first.Pool, first.Name) == s.deviceDir(second.Pool, second.Name) {
 		t.Error("two devices have one directory")
 	}
-	must(t, s.SweepOwners())
+	check.Must(t, s.SweepOwners())
 	if !s.Held(second.Pool, second.Name) {
 		t.Error("not held")
 	}
-	must(t, s.Remove(r))
+	check.Must(t, s.Remove(r))
 	if left := files(t, s); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -407,15 +408,15 @@ func TestOddTargets(t *testing.T) {
 		s := open(t)
 		put(t, s, sharing("a", "u1", "gpu-0"))
 		link := s.ownerPath(pool, "gpu-0", "u1")
-		must(t, os.Remove(link))
-		must(t, os.Symlink(target, link))
+		check.Must(t, os.Remove(link))
+		check.Must(t, os.Symlink(target, link))
 		taker := sharing("a", "u2", "gpu-0")
-		must(t, s.Create(taker))
+		check.Must(t, s.Create(taker))
 		if _, ok := errors.AsType[*InUseError](s.Acquire(taker)); !ok {
 			t.Errorf("target %q: the device was shared", target)
 		}
-		must(t, s.Acquire(load(t, s, "u1"))) // puts it right
-		must(t, s.Acquire(taker))
+		check.Must(t, s.Acquire(load(t, s, "u1"))) // puts it right
+		check.Must(t, s.Acquire(taker))
 	}
 }
 
@@ -438,7 +439,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	shared, err := s.SharedOf(first.Devices[0].Pool, []string{"gpu-0", "gpu-1"})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(map[string]bool{"gpu-0": true}, shared); diff != "" {
 		t.Errorf("shared devices (-want +got):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // legalPhases are the changes of phase, and whether every step must be done. All others are illegal.
@@ -144,13 +145,13 @@ func TestReachable(t *testing.T) {
 	var walk func(begin *Record, done []Change)
 	walk = func(begin *Record, done []Change) {
 		r := begin.Clone()
-		must(t, s.Create(r))
+		check.Must(t, s.Create(r))
 		advance(t, s, r, done...)
 		what := string(r.Phase) + " " + stepStates(r)
 		got := load(t, s, "u1")
 		same(t, what, r, got)
 		data, err := rewrite(got)
-		must(t, err)
+		check.Must(t, err)
 		again, err := decode(data, "u1")
 		if err != nil {
 			t.Errorf("%s rewritten: %v", what, err)
@@ -184,9 +185,9 @@ func TestReachable(t *testing.T) {
 // TestIllegalChange: what the tables refuse is neither made nor written.
 func TestIllegalChange(t *testing.T) {
 	s, r := open(t), stepping("u1", 1)
-	must(t, s.Create(r))
+	check.Must(t, s.Create(r))
 	before, err := os.ReadFile(path(s, "u1"))
-	must(t, err)
+	check.Must(t, err)
 	for _, c := range []Change{{}, {Phase: Prepared}, {Phase: Renewing}, {Step: 1, State: step.Done}, {State: step.Undone}} {
 		if err := s.Advance(r, c); !errors.Is(err, ErrIllegal) || !strings.Contains(err.Error(), "team-a/claim-u1") {
 			t.Errorf("%+v: %v, want ErrIllegal with the claim's name", c, err)

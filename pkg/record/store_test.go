@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestCreateLoadRemove(t *testing.T) {
@@ -30,12 +31,12 @@ func TestCreateLoadRemove(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	info, err := os.Stat(path(s, "u1"))
-	must(t, err)
+	check.Must(t, err)
 	if info.Mode() != 0o600 {
 		t.Errorf("the record has mode %v, want 0600", info.Mode())
 	}
 	for range 2 {
-		must(t, s.Remove(r))
+		check.Must(t, s.Remove(r))
 	}
 	if left := files(t, s); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
@@ -45,9 +46,9 @@ func TestCreateLoadRemove(t *testing.T) {
 // TestLife: a record is created once and then written into its room, and whoever reads it sees each change.
 func TestLife(t *testing.T) {
 	s, err := Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
-	must(t, err)
+	check.Must(t, err)
 	r := full()
-	must(t, s.Create(r))
+	check.Must(t, s.Create(r))
 	for _, c := range []Change{
 		{Step: 0, State: step.Done},
 		{Step: 1, State: step.Done},
@@ -80,7 +81,7 @@ func TestCreateReplaces(t *testing.T) {
 	advance(t, s, r, Change{State: step.Done}, Change{Phase: Prepared})
 	renewed := stepping("u1", 2)
 	renewed.BootID, renewed.Phase = "boot-2", Renewing
-	must(t, s.Create(renewed))
+	check.Must(t, s.Create(renewed))
 	same(t, "renewed", renewed, load(t, s, "u1"))
 	advance(t, s, renewed, Change{State: step.Done}, Change{Step: 1, State: step.Done}, Change{Phase: Prepared})
 	same(t, "prepared", renewed, load(t, s, "u1"))
@@ -94,7 +95,7 @@ func TestAdvanceSeveral(t *testing.T) {
 	put(t, one, want)
 	put(t, all, got)
 	advance(t, one, want, changes...)
-	must(t, all.Advance(got, changes...))
+	check.Must(t, all.Advance(got, changes...))
 	same(t, "in memory", want, got)
 	same(t, "on disk", want, load(t, all, "u1"))
 	if diff := cmp.Diff(string(read(t, path(one, "u1"))), string(read(t, path(all, "u1")))); diff != "" {
@@ -104,8 +105,8 @@ func TestAdvanceSeveral(t *testing.T) {
 
 func TestAdvanceWithoutAFile(t *testing.T) {
 	s, r := open(t), stepping("u1", 1)
-	must(t, s.Create(r))
-	must(t, s.Remove(r))
+	check.Must(t, s.Create(r))
+	check.Must(t, s.Remove(r))
 	err := s.Advance(r, Change{State: step.Done})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "team-a/claim-u1") {
 		t.Errorf("error %v, want fs.ErrNotExist with the claim's name", err)
@@ -118,7 +119,7 @@ func TestAdvanceWithoutAFile(t *testing.T) {
 func TestRemoveLeavesWhatAnotherHolds(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"))
-	must(t, s.Remove(holding("u2", "gpu-0")))
+	check.Must(t, s.Remove(holding("u2", "gpu-0")))
 	if diff := cmp.Diff([]string{"u1"}, holders(t, s, "gpu-0")); diff != "" {
 		t.Errorf("holders (-want +got):\n%s", diff)
 	}
@@ -129,10 +130,10 @@ func TestListing(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u2", "gpu-2"), holding("u1", "gpu-1"))
 	for name, content := range map[string]string{"broken.json": "{", ".tmp-u3.json-01": "", ".hidden.json": "", "README": "", "u4.yaml": ""} {
-		must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte(content), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte(content), 0o600))
 	}
 	uids, err := s.UIDs()
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"broken", "u1", "u2"}, uids); diff != "" {
 		t.Errorf("UIDs (-want +got):\n%s", diff)
 	}
@@ -143,18 +144,18 @@ func TestSweepTemporary(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"))
 	for _, name := range []string{".tmp-u1.json-00000001", ".tmp-u2.json-00000002", ".tmp-u3.json-00000003", ".tmp-other", ".u2.json"} {
-		must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte("{"), 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(s.dir, claimsDir, name), []byte("{"), 0o600))
 	}
 	hold, err := s.LockClaim(t.Context(), "u3")
-	must(t, err)
-	must(t, s.SweepTemporary())
+	check.Must(t, err)
+	check.Must(t, s.SweepTemporary())
 	left := files(t, s)
 	want := []string{"claims/.tmp-other", "claims/.tmp-u3.json-00000003", "claims/.u2.json", "claims/u1.json", "owners/node-1_gpu_gpu-0/u1"}
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	hold.Release()
-	must(t, s.SweepTemporary())
+	check.Must(t, s.SweepTemporary())
 	if _, err := os.Stat(filepath.Join(s.dir, claimsDir, ".tmp-u3.json-00000003")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary file of a claim that nobody works on: %v", err)
 	}
@@ -191,7 +192,7 @@ func TestAfterDestroy(t *testing.T) {
 	s := open(t)
 	put(t, s, holding("u1", "gpu-0"))
 	bury(t, s, "u1", at(1))
-	must(t, s.Destroy())
+	check.Must(t, s.Destroy())
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
@@ -201,9 +202,9 @@ func TestAfterDestroy(t *testing.T) {
 	if s.Held(pool, "gpu-0") || s.InDoubt("u1") {
 		t.Error("something is held in an empty store")
 	}
-	must(t, s.Remove(holding("u1", "gpu-0")))
-	must(t, arrival(t, s, "u1", at(0)))
-	must(t, errors.Join(s.SweepOwners(), s.SweepTemporary()))
+	check.Must(t, s.Remove(holding("u1", "gpu-0")))
+	check.Must(t, arrival(t, s, "u1", at(0)))
+	check.Must(t, errors.Join(s.SweepOwners(), s.SweepTemporary()))
 	put(t, s, holding("u2", "gpu-0"))
 	if uids, err := s.UIDs(); err != nil || len(uids) != 1 {
 		t.Errorf("claims %v, %v", uids, err)
@@ -213,9 +214,9 @@ func TestAfterDestroy(t *testing.T) {
 // TestAcquireAfterDestroy: the plugin takes the devices before it writes the record.
 func TestAcquireAfterDestroy(t *testing.T) {
 	s, r := open(t), holding("u1", "gpu-0")
-	must(t, s.Destroy())
-	must(t, s.Acquire(r))
-	must(t, s.Create(r))
+	check.Must(t, s.Destroy())
+	check.Must(t, s.Acquire(r))
+	check.Must(t, s.Create(r))
 	if diff := cmp.Diff([]string{"u1"}, holders(t, s, "gpu-0")); diff != "" {
 		t.Errorf("holders (-want +got):\n%s", diff)
 	}
@@ -223,7 +224,7 @@ func TestAcquireAfterDestroy(t *testing.T) {
 
 func TestOpenOverAFile(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, claimsDir), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, claimsDir), nil, 0o600))
 	s, err := Open(disk.OS{}, dir)
 	if err == nil {
 		err = s.Create(holding("u1"))

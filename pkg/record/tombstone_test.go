@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func at(since time.Duration) Moment { return Moment{BootID: "boot-1", Since: since} }
@@ -42,10 +44,10 @@ func TestArrivals(t *testing.T) {
 			for _, m := range tt.buried {
 				bury(t, s, "u1", m)
 			}
-			must(t, arrival(t, s, "u2", tt.arrived))
+			check.Must(t, arrival(t, s, "u2", tt.arrived))
 			err := arrival(t, &Store{fs: s.fs, dir: s.dir}, "u1", tt.arrived)
 			if !tt.stale {
-				must(t, err)
+				check.Must(t, err)
 				return
 			}
 			stale, ok := errors.AsType[*StaleError](err)
@@ -79,7 +81,7 @@ func TestNeighbours(t *testing.T) {
 		}
 		wg.Wait()
 		for i, uid := range uids {
-			must(t, arrival(t, s, uid, at(time.Duration(10*i+10))))
+			check.Must(t, arrival(t, s, uid, at(time.Duration(10*i+10))))
 			if err := arrival(t, s, uid, at(time.Duration(10*i+9))); err == nil {
 				t.Errorf("claim %s: its moment was lost", uid)
 			}
@@ -98,12 +100,12 @@ func TestFullSlot(t *testing.T) {
 	}
 	left := len(given) - slotClaims
 	for i, uid := range given {
-		must(t, arrival(t, s, uid, at(max(moment(i), moment(left-1)))))
+		check.Must(t, arrival(t, s, uid, at(max(moment(i), moment(left-1)))))
 		if err := arrival(t, s, uid, at(moment(i)-1)); err == nil {
 			t.Errorf("claim %d: its moment was lost", i)
 		}
 	}
-	must(t, arrival(t, s, fresh, at(moment(left-1))))
+	check.Must(t, arrival(t, s, fresh, at(moment(left-1))))
 	if err := arrival(t, s, fresh, at(moment(left-1)-1)); err == nil {
 		t.Error("a claim that may have left: its call is not tried again")
 	}
@@ -132,7 +134,7 @@ func TestTombstonesAreApart(t *testing.T) {
 func TestTombstonesHaveSpace(t *testing.T) {
 	s := open(t)
 	info, err := os.Stat(filepath.Join(s.dir, lockFile))
-	must(t, err)
+	check.Must(t, err)
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if want := int64(slots * slotSize); !ok || info.Size() < slotsOffset+want || stat.Blocks*512 < want {
 		t.Errorf("the lock file has %d bytes and %d blocks, want room for %d at %d", info.Size(), stat.Blocks, want, slotsOffset)
@@ -144,10 +146,10 @@ func TestCorruptTombstones(t *testing.T) {
 	s := open(t)
 	lock := filepath.Join(s.dir, lockFile)
 	for _, content := range []string{"", "x", strings.Repeat("\xff", slotsOffset+slots*slotSize), strings.Repeat("{}", 1<<21)} {
-		must(t, os.WriteFile(lock, []byte(content), 0o600))
-		must(t, arrival(t, s, "u1", at(0)))
+		check.Must(t, os.WriteFile(lock, []byte(content), 0o600))
+		check.Must(t, arrival(t, s, "u1", at(0)))
 		bury(t, s, "u1", at(5))
-		must(t, arrival(t, s, "u1", at(5)))
+		check.Must(t, arrival(t, s, "u1", at(5)))
 		if err := arrival(t, s, "u1", at(4)); err == nil {
 			t.Errorf("%.9q: kept although the claim was given back", content)
 		}
@@ -158,7 +160,7 @@ func TestCorruptTombstones(t *testing.T) {
 func TestUnreadableTombstone(t *testing.T) {
 	s := open(t)
 	h, err := s.LockClaim(t.Context(), "u1")
-	must(t, err)
+	check.Must(t, err)
 	h.Release()
 	if err := h.CheckArrival(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "u1") {
 		t.Errorf("error %v, want one that names the claim", err)

@@ -15,30 +15,24 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 const kind, target = "pci.bind", "0000:16:00.0"
 
 func stepOf(t testing.TB, target, before string) step.Step {
 	t.Helper()
 	s, err := step.New(kind, target, before)
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
 func open(t testing.TB, dir, boot string) *restorepoint.Store {
 	t.Helper()
 	s := restorepoint.Open(disk.OS{}, dir, boot)
-	must(t, s.Make())
-	must(t, s.Make()) // twice
+	check.Must(t, s.Make())
+	check.Must(t, s.Make()) // twice
 	return s
 }
 
@@ -48,9 +42,9 @@ func TestLife(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state", "points")
 	s := open(t, dir, "boot1")
 	first, err := s.Begin(owner, stepOf(t, target, "nvidia"))
-	must(t, err)
+	check.Must(t, err)
 	again, err := s.Begin(owner, stepOf(t, target, "vfio-pci"))
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(first, again); diff != "" {
 		t.Errorf("the second Begin (-first +second):\n%s", diff)
 	}
@@ -60,9 +54,9 @@ func TestLife(t *testing.T) {
 	if err := s.Check(other, kind, target); !errors.Is(err, restorepoint.ErrHeld) {
 		t.Errorf("check for another claim: %v", err)
 	}
-	must(t, s.Check(owner, kind, target))
-	must(t, s.Check(other, kind, "0000:16:00.1"))
-	must(t, s.End(other, kind, target)) // leaves it
+	check.Must(t, s.Check(owner, kind, target))
+	check.Must(t, s.Check(other, kind, "0000:16:00.1"))
+	check.Must(t, s.End(other, kind, target)) // leaves it
 	if _, mine, err := s.Mine(other, kind, target); mine || err != nil {
 		t.Errorf("another claim's: %v, %v", mine, err)
 	}
@@ -74,8 +68,8 @@ func TestLife(t *testing.T) {
 	if points, err := s.List(); err != nil || len(points) != 1 {
 		t.Errorf("listed %v, %v", points, err)
 	}
-	must(t, s.End(owner, kind, target))
-	must(t, s.End(owner, kind, target))
+	check.Must(t, s.End(owner, kind, target))
+	check.Must(t, s.End(owner, kind, target))
 	if points, err := s.List(); err != nil || len(points) != 0 {
 		t.Errorf("listed %v, %v", points, err)
 	}
@@ -85,7 +79,7 @@ func TestLife(t *testing.T) {
 func TestReboot(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "points")
 	_, err := open(t, dir, "boot1").Begin("a", stepOf(t, target, "nvidia"))
-	must(t, err)
+	check.Must(t, err)
 	s := open(t, dir, "boot2")
 	if _, mine, err := s.Mine("a", kind, target); mine || err != nil {
 		t.Errorf("mine: %v, %v", mine, err)
@@ -93,15 +87,15 @@ func TestReboot(t *testing.T) {
 	if points, err := s.List(); err != nil || len(points) != 0 {
 		t.Errorf("listed %v, %v", points, err)
 	}
-	must(t, s.Check("b", kind, target))
+	check.Must(t, s.Check("b", kind, target))
 	p, err := s.Begin("b", stepOf(t, target, "nouveau"))
-	must(t, err)
+	check.Must(t, err)
 	if p.Claim != "b" || string(p.Step.Params) != `"nouveau"` || p.BootID != s.BootID() {
 		t.Errorf("%+v", p)
 	}
 	_, err = open(t, dir, "boot1").Begin("a", stepOf(t, "0000:99:00.0", "x"))
-	must(t, err)
-	must(t, s.End("anybody", kind, "0000:99:00.0"))
+	check.Must(t, err)
+	check.Must(t, s.End("anybody", kind, "0000:99:00.0"))
 	if _, err := os.Stat(filepath.Join(dir, "pci.bind_0000:99:00.0.json")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the restore point of an earlier boot is there: %v", err)
 	}
@@ -113,7 +107,7 @@ func TestDamage(t *testing.T) {
 	s := open(t, dir, "boot1")
 	name := filepath.Join(dir, "pci.bind_0000:16:00.0.json")
 	for _, content := range []string{"", "{", "null", `{"version":2,"claim":"a","bootID":"boot1"}`} {
-		must(t, os.WriteFile(name, []byte(content), 0o600))
+		check.Must(t, os.WriteFile(name, []byte(content), 0o600))
 		_, beginErr := s.Begin("a", stepOf(t, target, "x"))
 		_, _, mineErr := s.Mine("a", kind, target)
 		_, listErr := s.List()
@@ -140,7 +134,7 @@ func TestDamage(t *testing.T) {
 func TestDisk(t *testing.T) {
 	for n := 1; n <= 8; n++ {
 		dir := filepath.Join(t.TempDir(), "points")
-		must(t, os.Mkdir(dir, 0o700))
+		check.Must(t, os.Mkdir(dir, 0o700))
 		in := fault.New(fault.Fail(n, syscall.EIO))
 		s := restorepoint.Open(in.FS(disk.OS{}), dir, "boot1")
 		_, err := s.Begin("a", stepOf(t, target, "nvidia"))
@@ -152,6 +146,6 @@ func TestDisk(t *testing.T) {
 		}
 		in.Set()
 		_, err = s.Begin("a", stepOf(t, target, "nvidia"))
-		must(t, errors.Join(err, s.End("a", kind, target)))
+		check.Must(t, errors.Join(err, s.End("a", kind, target)))
 	}
 }

@@ -28,14 +28,14 @@ type params struct{ Claim, Before string }
 func sharedStep(t testing.TB, claim, before string) step.Step {
 	t.Helper()
 	s, err := step.New(sharedKind, target, params{claim, before})
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
 // undo undoes a claim's step and returns what was restored, "" for nothing.
 func undo(t testing.TB, s *restorepoint.Store, claim string) (restored string) {
 	t.Helper()
-	must(t, restorepoint.Undo(s, claim, sharedKind, target, func(before *params) error {
+	check.Must(t, restorepoint.Undo(s, claim, sharedKind, target, func(before *params) error {
 		restored = before.Before
 		return nil
 	}))
@@ -51,10 +51,10 @@ func TestShared(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "points")
 			s := open(t, dir, "boot1")
 			first, err := s.Join("a", "mode X", sharedStep(t, "a", "former"))
-			must(t, err)
+			check.Must(t, err)
 			for _, claim := range []string{"b", "a", "c", "b"} {
 				p, err := s.Join(claim, "mode X", sharedStep(t, claim, "mode X"))
-				must(t, err)
+				check.Must(t, err)
 				if diff := cmp.Diff(first.Step, p.Step); diff != "" {
 					t.Errorf("the former values (-first +now):\n%s", diff)
 				}
@@ -82,9 +82,9 @@ func TestShared(t *testing.T) {
 // TestDisagrees: another setting is refused with both settings and without the claims, also by Agrees; nothing has changed then.
 func TestDisagrees(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "points"), "boot1")
-	must(t, s.Agrees("mode Y", sharedKind, target))
+	check.Must(t, s.Agrees("mode Y", sharedKind, target))
 	_, err := s.Join("uid-1", "mode X", sharedStep(t, "uid-1", "former"))
-	must(t, err)
+	check.Must(t, err)
 	_, joined := s.Join("uid-2", "mode Y", sharedStep(t, "uid-2", "mode X"))
 	for _, err := range []error{joined, s.Agrees("mode Y", sharedKind, target)} {
 		if !errors.Is(err, restorepoint.ErrDisagrees) {
@@ -99,8 +99,8 @@ func TestDisagrees(t *testing.T) {
 			t.Errorf("%v names a claim", err)
 		}
 	}
-	must(t, s.Agrees("mode X", sharedKind, target))
-	must(t, s.End("uid-2", sharedKind, target))
+	check.Must(t, s.Agrees("mode X", sharedKind, target))
+	check.Must(t, s.End("uid-2", sharedKind, target))
 	if p, ok, err := s.Find(sharedKind, target); err != nil || !ok || !cmp.Equal(p.Claims(), []string{"uid-1"}) {
 		t.Errorf("%+v, %v, %v", p, ok, err)
 	}
@@ -109,7 +109,7 @@ func TestDisagrees(t *testing.T) {
 		t.Errorf("begun on a shared point: %v", err)
 	}
 	_, err = s.Begin("uid-1", stepOf(t, target, "nvidia"))
-	must(t, err)
+	check.Must(t, err)
 	if _, err := s.Join("uid-1", "mode X", stepOf(t, target, "x")); !errors.Is(err, restorepoint.ErrHeld) {
 		t.Errorf("joined a point of one claim: %v", err)
 	}
@@ -123,15 +123,15 @@ func TestLostRecords(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "points"), "boot1")
 	for _, claim := range []string{"a", "b"} {
 		_, err := s.Join(claim, "mode X", sharedStep(t, claim, "former"))
-		must(t, err)
+		check.Must(t, err)
 	}
 	_, err := s.Begin("c", stepOf(t, target, "nvidia"))
-	must(t, err)
+	check.Must(t, err)
 	lock, err := s.Lock(t.Context(), sharedKind, target)
-	must(t, err)
-	must(t, lock.Close())
+	check.Must(t, err)
+	check.Must(t, lock.Close())
 	points, err := s.List() // without the lock file
-	must(t, err)
+	check.Must(t, err)
 	found := map[string]string{}
 	for _, p := range points {
 		for _, claim := range p.Claims() {
@@ -155,16 +155,16 @@ func TestLostRecords(t *testing.T) {
 func TestSharedReboot(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "points")
 	_, err := open(t, dir, "boot1").Join("a", "mode X", sharedStep(t, "a", "former"))
-	must(t, err)
+	check.Must(t, err)
 	s := open(t, dir, "boot2")
-	must(t, s.Agrees("mode Y", sharedKind, target))
+	check.Must(t, s.Agrees("mode Y", sharedKind, target))
 	if got := undo(t, s, "a"); got != "" {
 		t.Errorf("restored %q", got)
 	}
 	_, err = open(t, dir, "boot1").Join("a", "mode X", sharedStep(t, "a", "former"))
-	must(t, err)
+	check.Must(t, err)
 	p, err := s.Join("b", "mode Y", sharedStep(t, "b", "now"))
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"b"}, p.Claims()); diff != "" || p.BootID != "boot2" || p.Setting != "mode Y" {
 		t.Errorf("%+v: %s", p, diff)
 	}
@@ -179,20 +179,20 @@ func TestOlderFiles(t *testing.T) {
 	s := open(t, dir, "boot1")
 	name := filepath.Join(dir, "pci.bind_0000:16:00.0.json")
 	const older = `{"version":1,"claim":"a","bootID":"boot1","step":{"kind":"pci.bind","target":"0000:16:00.0","params":"nvidia"}}` + "\n"
-	must(t, os.WriteFile(name, []byte(older), 0o600))
+	check.Must(t, os.WriteFile(name, []byte(older), 0o600))
 	p, mine, err := s.Mine("a", kind, target)
 	if err != nil || !mine || string(p.Step.Params) != `"nvidia"` || !cmp.Equal(p.Claims(), []string{"a"}) {
 		t.Errorf("%+v, %v, %v", p, mine, err)
 	}
-	must(t, s.End("a", kind, target))
+	check.Must(t, s.End("a", kind, target))
 	_, err = s.Begin("a", stepOf(t, target, "nvidia"))
-	must(t, err)
+	check.Must(t, err)
 	written, err := os.ReadFile(name)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(older, string(written)); diff != "" {
 		t.Errorf("-older +written:\n%s", diff)
 	}
-	must(t, os.WriteFile(name, []byte(`{"version":2,"bootID":"boot1","setting":"x"}`), 0o600))
+	check.Must(t, os.WriteFile(name, []byte(`{"version":2,"bootID":"boot1","setting":"x"}`), 0o600))
 	if _, err := s.List(); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("a shared point without claims: %v", err)
 	}
@@ -204,7 +204,7 @@ func TestSharedDisk(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "points")
 		whole := open(t, dir, "boot1")
 		_, err := whole.Join("a", "mode X", sharedStep(t, "a", "former"))
-		must(t, err)
+		check.Must(t, err)
 		in := fault.New(fault.Fail(n, syscall.EIO))
 		s := restorepoint.Open(in.FS(disk.OS{}), dir, "boot1")
 		_, err = s.Join("b", "mode X", sharedStep(t, "b", "mode X"))
@@ -219,7 +219,7 @@ func TestSharedDisk(t *testing.T) {
 			t.Fatalf("after operation %d failed: %+v, %v, %v", n, p, ok, err)
 		}
 		_, err = whole.Join("b", "mode X", sharedStep(t, "b", "mode X"))
-		must(t, err)
+		check.Must(t, err)
 		if got := undo(t, whole, "a") + undo(t, whole, "b"); got != "former" {
 			t.Errorf("after operation %d failed: restored %q", n, got)
 		}
@@ -230,16 +230,16 @@ func TestSharedDisk(t *testing.T) {
 func TestLock(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "points"), "boot1")
 	first, err := s.Lock(t.Context(), sharedKind, target)
-	must(t, err)
+	check.Must(t, err)
 	other, err := s.Lock(t.Context(), sharedKind, "0000:99:00.0")
-	must(t, err)
+	check.Must(t, err)
 	if _, err := s.Lock(check.Passed(t), sharedKind, target); !errors.Is(err, filelock.ErrHeld) || !strings.Contains(err.Error(), target) {
 		t.Errorf("locked twice: %v", err)
 	}
-	must(t, errors.Join(first.Close(), other.Close()))
+	check.Must(t, errors.Join(first.Close(), other.Close()))
 	again, err := s.Lock(t.Context(), sharedKind, target)
-	must(t, err)
-	must(t, again.Close())
+	check.Must(t, err)
+	check.Must(t, again.Close())
 	if _, err := s.Lock(t.Context(), sharedKind, "../x"); err == nil {
 		t.Error("a target that leads elsewhere is locked")
 	}

@@ -12,26 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/rootfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // open makes a root with a file, beside a secret that no path below the root may reach.
 func open(t *testing.T) (*rootfs.Root, string) {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("outside"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("outside"), 0o600))
 	root := filepath.Join(dir, "root")
-	must(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, "a/b/file"), []byte("inside"), 0o600))
-	must(t, os.WriteFile(filepath.Join(root, "secret"), []byte("inside too"), 0o600))
+	check.Must(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(root, "a/b/file"), []byte("inside"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(root, "secret"), []byte("inside too"), 0o600))
 	r, err := rootfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return r, root
 }
@@ -43,7 +37,7 @@ func TestPaths(t *testing.T) {
 		"absolute": "/a/b/file", "up": "../../../secret", "relative": "a/b/../b/file", "loop": "loop", "dangling": "/nowhere",
 		"magic": "/proc/self/root", "dir": "/a",
 	} {
-		must(t, os.Symlink(target, filepath.Join(root, link)))
+		check.Must(t, os.Symlink(target, filepath.Join(root, link)))
 	}
 	for _, test := range []struct {
 		name, want, resolved string
@@ -80,7 +74,7 @@ func TestPaths(t *testing.T) {
 // TestMagic: proc's links lead out of any root, so they are refused even in the root of the system.
 func TestMagic(t *testing.T) {
 	r, err := rootfs.Open("/")
-	must(t, err)
+	check.Must(t, err)
 	defer r.Close()
 	if _, err := r.Stat("/proc/self/root/etc"); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through /proc/self/root: %v, want %v", err, unix.ELOOP)
@@ -93,7 +87,7 @@ func TestMagic(t *testing.T) {
 // TestNotRegular: nothing but a regular file is opened, so nothing blocks.
 func TestNotRegular(t *testing.T) {
 	r, root := open(t)
-	must(t, unix.Mkfifo(filepath.Join(root, "pipe"), 0o600))
+	check.Must(t, unix.Mkfifo(filepath.Join(root, "pipe"), 0o600))
 	_, err := r.ReadFile("pipe", 1)
 	if !errors.Is(err, rootfs.ErrNotRegular) {
 		t.Errorf("a pipe: %v, want %v", err, rootfs.ErrNotRegular)
@@ -113,13 +107,13 @@ func TestOneMount(t *testing.T) {
 		t.Skip("mounting needs root")
 	}
 	_, root := open(t)
-	must(t, unix.Mount(filepath.Join(root, "a"), filepath.Join(root, "a"), "", unix.MS_BIND, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(filepath.Join(root, "a"), unix.MNT_DETACH)) })
+	check.Must(t, unix.Mount(filepath.Join(root, "a"), filepath.Join(root, "a"), "", unix.MS_BIND, ""))
+	t.Cleanup(func() { check.Must(t, unix.Unmount(filepath.Join(root, "a"), unix.MNT_DETACH)) })
 	all, err := rootfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	defer all.Close()
 	one, err := rootfs.OpenOneMount(root)
-	must(t, err)
+	check.Must(t, err)
 	defer one.Close()
 	if resolved, _, err := all.Resolve("/a/b/file"); err != nil || resolved != "/a/b/file" {
 		t.Errorf("Open: %q, %v", resolved, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sriov"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/pcisim"
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
@@ -42,13 +43,6 @@ func address(text string) pci.Address {
 		panic(err)
 	}
 	return a
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func wants(t testing.TB, err error, want error, parts ...string) {
@@ -82,9 +76,9 @@ type node struct {
 func start(t testing.TB) *node {
 	t.Helper()
 	text, err := os.ReadFile("../../test/machines/2xb60-sriov.txtar")
-	must(t, err)
+	check.Must(t, err)
 	host, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	var m pcisim.Machine
 	s := pcisim.Start(t, host, func(made *pcisim.Machine) { m = *made })
 	return process(t, s, m, filepath.Join(t.TempDir(), "points"), thisBoot)
@@ -95,12 +89,12 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *n
 	t.Helper()
 	n := &node{Sim: s, t: t, machine: m, dir: dir}
 	tree, err := sysfs.Open(s.Root)
-	must(t, err)
+	check.Must(t, err)
 	writer, err := sysfs.OpenWriter(s.Root)
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
-	must(t, n.points.Make())
+	check.Must(t, n.points.Make())
 	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Clock: pcisim.NewClock()})
 	n.kinds = n.maker.Kinds()
 	return n
@@ -121,7 +115,7 @@ func provisioned() sriov.Options {
 func (n *node) plan(o sriov.Options) step.Step {
 	n.t.Helper()
 	s, err := n.maker.Plan(free(), ours, 2, o)
-	must(n.t, err)
+	check.Must(n.t, err)
 	return s
 }
 
@@ -130,7 +124,7 @@ func (n *node) state() string {
 	n.t.Helper()
 	var lines []string
 	functions, err := n.tree.ReadDir(sysfs.PCIDevices)
-	must(n.t, err)
+	check.Must(n.t, err)
 	for _, name := range functions {
 		driver, _ := n.tree.LinkBase(filepath.Join(sysfs.PCIDevice(name), "driver")) // Absent where there is none.
 		lines = append(lines, name+" "+driver)
@@ -142,10 +136,10 @@ func (n *node) state() string {
 		}
 	}
 	settings, err := n.tree.Glob(filepath.Join(sysfs.PCIDevice(free().String()), "sriov_admin/*/profile/*"))
-	must(n.t, err)
+	check.Must(n.t, err)
 	for _, name := range settings {
 		value, err := n.tree.ReadString(name)
-		must(n.t, err)
+		check.Must(n.t, err)
 		lines = append(lines, strings.TrimPrefix(name, sysfs.PCIDevice(free().String())+"/")+" "+value)
 	}
 	return strings.Join(lines, "\n")
@@ -163,7 +157,7 @@ func (n *node) has(lines ...string) {
 func (n *node) noPoints() {
 	n.t.Helper()
 	names, err := os.ReadDir(n.dir)
-	must(n.t, err)
+	check.Must(n.t, err)
 	if len(names) > 0 {
 		n.t.Errorf("left in the directory of restore points: %v", names)
 	}
@@ -174,30 +168,30 @@ func TestMake(t *testing.T) {
 	n := start(t)
 	before := n.state()
 	s := n.plan(provisioned())
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	n.has(" sriov_numvfs 2", "0000:4b:00.1 ", "0000:4b:00.2 ", "sriov_admin/pf/profile/sched_priority low normal [high]",
 		"sriov_admin/vf1/profile/exec_quantum_ms 16", "sriov_admin/vf1/profile/vram_quota 8589934592",
 		"sriov_admin/vf2/profile/vram_quota 4294967296")
 	found, err := sriov.VirtualFunctions(n.tree, free())
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]pci.Address{address("0000:4b:00.1"), address("0000:4b:00.2")}, found); diff != "" {
 		t.Errorf("virtual functions (-want +got):\n%s", diff)
 	}
-	must(t, n.kinds.Verify(t.Context(), s))
+	check.Must(t, n.kinds.Verify(t.Context(), s))
 	done := len(n.Trace())
-	must(t, n.kinds.Apply(t.Context(), s)) // twice
+	check.Must(t, n.kinds.Apply(t.Context(), s)) // twice
 	if len(n.Trace()) > done {
 		t.Errorf("the second Apply wrote %v", n.Trace()[done:])
 	}
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	if diff := cmp.Diff(before, n.state()); diff != "" {
 		t.Errorf("after Undo (-before +after):\n%s", diff)
 	}
 	n.noPoints()
 	s = n.plan(sriov.Options{})
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	n.has("0000:4b:00.1 xe") // the kernel binds them by default
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 }
 
 // TestRefusals: counts that cannot be, functions that have none, and virtual functions of somebody else, which stay.
@@ -219,16 +213,16 @@ func TestRefusals(t *testing.T) {
 	s := n.plan(sriov.Options{})
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(1)})
 	wants(t, n.kinds.Apply(t.Context(), s), sriov.ErrForeign)
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	n.has("0000:4b:00.1 xe")
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(0)})
 
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	_, err := n.maker.Plan(free(), theirs, 2, sriov.Options{})
 	wants(t, err, restorepoint.ErrHeld, "another claim")
 	// Somebody replaces them: they are not the step's any more.
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(4)})
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	n.has(" sriov_numvfs 4")
 	n.noPoints()
 	for _, e := range n.Trace() {
@@ -251,7 +245,7 @@ func TestDriverRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), f.say) {
 			t.Errorf("%s of %s: %v, want it to say %q", f.errno, f.path, err, f.say)
 		}
-		must(t, n.kinds.Undo(t.Context(), s))
+		check.Must(t, n.kinds.Undo(t.Context(), s))
 		if diff := cmp.Diff(before, n.state()); diff != "" {
 			t.Errorf("after Undo (-before +after):\n%s", diff)
 		}
@@ -263,23 +257,23 @@ func TestDriverRefuses(t *testing.T) {
 func TestInUse(t *testing.T) {
 	n := start(t)
 	s := n.plan(sriov.Options{})
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	vf := step.Step{Kind: "pci.bind", Target: "0000:4b:00.2"}
 	_, err := n.points.Begin(theirs, vf)
-	must(t, err)
+	check.Must(t, err)
 	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "0000:4b:00.2", "another claim")
-	must(t, n.points.End(theirs, vf.Kind, vf.Target))
+	check.Must(t, n.points.End(theirs, vf.Kind, vf.Target))
 
 	n.Set(pcisim.Set{Function: "0000:4b:00.1", Driver: new("vfio-pci")})
 	dir := filepath.Join(n.Root, "proc/815")
-	must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
 	at := filepath.Join(t.TempDir(), "node")
-	must(t, unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(511, 1)))) // after that of the group
-	must(t, os.Symlink(at, filepath.Join(dir, "fd", "3")))
+	check.Must(t, unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(511, 1)))) // after that of the group
+	check.Must(t, os.Symlink(at, filepath.Join(dir, "fd", "3")))
 	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "process 815")
 	n.has(" sriov_numvfs 2")
-	must(t, os.RemoveAll(dir))
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, os.RemoveAll(dir))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	n.noPoints()
 }
 
@@ -287,9 +281,9 @@ func TestInUse(t *testing.T) {
 func TestVanished(t *testing.T) {
 	n := start(t)
 	s := n.plan(provisioned())
-	must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.kinds.Apply(t.Context(), s))
 	n.Set(pcisim.Set{Function: free().String(), Gone: true})
-	must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, n.kinds.Undo(t.Context(), s))
 	n.noPoints()
 }
 
@@ -297,15 +291,15 @@ func TestVanished(t *testing.T) {
 func TestReboot(t *testing.T) {
 	n := start(t)
 	s := n.plan(provisioned())
-	must(t, n.kinds.Apply(t.Context(), s))
-	must(t, n.tree.Close())
+	check.Must(t, n.kinds.Apply(t.Context(), s))
+	check.Must(t, n.tree.Close())
 	after := process(t, n.Reboot(n.machine), n.machine, n.dir, nextBoot)
-	must(t, after.kinds.Undo(t.Context(), s))
+	check.Must(t, after.kinds.Undo(t.Context(), s))
 	if trace := after.Trace(); len(trace) > 0 {
 		t.Errorf("the Undo of an earlier boot wrote %v", trace)
 	}
 	after.noPoints()
-	must(t, after.kinds.Apply(t.Context(), after.plan(provisioned())))
+	check.Must(t, after.kinds.Apply(t.Context(), after.plan(provisioned())))
 	after.has(fmt.Sprintf("%s ", address("0000:4b:00.2")))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/timeslice"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
@@ -29,7 +30,7 @@ func TestChildSlice(t *testing.T) { stepcrash.Child(t, kinds) }
 // the last, whichever way on follows. What follows a kill between the restore point and the tool is in TestHangs and TestOrphan.
 func TestCrashPoints(t *testing.T) {
 	n := start(t)
-	must(t, n.points().Make())
+	check.Must(t, n.points().Make())
 	t.Setenv(driverRoot, n.root)
 	points, kills := stepcrash.Case{
 		Child: "TestChildSlice", Kinds: kinds, Root: n.root, Dir: n.dir, Boot: n.boot,
@@ -61,10 +62,10 @@ func TestDisk(t *testing.T) {
 			}
 			return
 		}
-		must(t, n.undo("a", timeslice.Long))
-		must(t, n.apply("a", timeslice.Long))
+		check.Must(t, n.undo("a", timeslice.Long))
+		check.Must(t, n.apply("a", timeslice.Long))
 		n.is(`Long ["a"]`)
-		must(t, n.undo("a", timeslice.Long))
+		check.Must(t, n.undo("a", timeslice.Long))
 		n.is("Default []")
 	}
 }
@@ -72,34 +73,34 @@ func TestDisk(t *testing.T) {
 // TestPowerLoss: whatever of the last writes a power loss keeps, the restore point is whole or absent, and the next boot begins anew.
 func TestPowerLoss(t *testing.T) {
 	n := start(t)
-	must(t, n.points().Make())
+	check.Must(t, n.points().Make())
 	before, err := fault.Snapshot(n.dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	n.fs = in.FS(disk.OS{})
-	must(t, n.apply("a", timeslice.Long))
-	must(t, n.apply("b", timeslice.Long))
-	must(t, n.undo("a", timeslice.Long))
-	must(t, n.undo("b", timeslice.Long))
+	check.Must(t, n.apply("a", timeslice.Long))
+	check.Must(t, n.apply("b", timeslice.Long))
+	check.Must(t, n.undo("a", timeslice.Long))
+	check.Must(t, n.undo("b", timeslice.Long))
 	log, seen := in.Log(), map[[32]byte]bool{}
 	for cut := range log.Changes() + 1 {
 		states, err := fault.Replay(before, log.Before(cut+1), fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for state := range states {
 			if seen[state.Sum] {
 				continue
 			}
 			seen[state.Sum] = true
 			next := start(t)
-			must(t, state.Materialise(next.dir))
+			check.Must(t, state.Materialise(next.dir))
 			if _, err := next.points().List(); err != nil { // as if it were this boot
 				t.Errorf("power lost after operation %d, lost %s: %v", cut, state.Lost, err)
 			}
 			next.boot = "boot-2"
-			must(t, next.undo("a", timeslice.Long))
-			must(t, next.apply("b", timeslice.Short))
+			check.Must(t, next.undo("a", timeslice.Long))
+			check.Must(t, next.apply("b", timeslice.Short))
 			next.is(`Short ["b"]`)
-			must(t, next.undo("b", timeslice.Short))
+			check.Must(t, next.undo("b", timeslice.Short))
 			next.is("Default []")
 		}
 	}

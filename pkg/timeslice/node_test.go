@@ -17,18 +17,12 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/timeslice"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/smi"
 )
 
 const uuid = "GPU-00000001-0000-4000-8000-000000000000"
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestMain makes this test's binary play nvidia-smi where it has that name.
 func TestMain(m *testing.M) {
@@ -43,13 +37,13 @@ func TestMain(m *testing.M) {
 func install(t *testing.T, to string) {
 	t.Helper()
 	self, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	if os.Link(self, to) == nil {
 		return
 	}
 	data, err := os.ReadFile(self)
-	must(t, err)
-	must(t, os.WriteFile(to, data, 0o755))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(to, data, 0o755))
 }
 
 // node is a machine with one GPU, a driver root with nvidia-smi, a host tree, and the plugin's directory.
@@ -66,11 +60,11 @@ func start(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{t: t, root: filepath.Join(dir, "root"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}}
-	must(t, os.MkdirAll(filepath.Join(n.root, "usr/bin"), 0o755))
-	must(t, os.Mkdir(filepath.Dir(n.dir), 0o700))
+	check.Must(t, os.MkdirAll(filepath.Join(n.root, "usr/bin"), 0o755))
+	check.Must(t, os.Mkdir(filepath.Dir(n.dir), 0o700))
 	var err error
 	n.Machine, err = nvmlsim.New(nvmlsim.DefaultFile(n.root), "", nvmlsim.H100)
-	must(t, err)
+	check.Must(t, err)
 	install(t, n.smi())
 	n.kernel(nvmlsim.DriverVersion)
 	return n
@@ -83,13 +77,13 @@ func (n *node) smi() string { return filepath.Join(n.root, "usr/bin/nvidia-smi")
 func (n *node) kernel(version string) {
 	n.t.Helper()
 	file := filepath.Join(n.root, "proc/driver/nvidia/version")
-	must(n.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	check.Must(n.t, os.MkdirAll(filepath.Dir(file), 0o755))
 	if version == "" {
-		must(n.t, os.RemoveAll(filepath.Dir(file)))
+		check.Must(n.t, os.RemoveAll(filepath.Dir(file)))
 		return
 	}
 	text := "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  " + version + "  Release Build\nGCC version:  gcc version 12.2.0\n"
-	must(n.t, os.WriteFile(file, []byte(text), 0o600))
+	check.Must(n.t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func (n *node) points() *restorepoint.Store { return restorepoint.Open(n.fs, n.dir, n.boot) }
@@ -98,7 +92,7 @@ func (n *node) points() *restorepoint.Store { return restorepoint.Open(n.fs, n.d
 func (n *node) process() *timeslice.Setter {
 	n.t.Helper()
 	tree, err := sysfs.Open(n.root)
-	must(n.t, err)
+	check.Must(n.t, err)
 	n.t.Cleanup(func() { _ = tree.Close() })
 	return timeslice.New(timeslice.Config{Tree: tree, Tools: timeslice.Tools(n.root), Points: n.points(), Timeout: n.timeout})
 }
@@ -110,7 +104,7 @@ func params(claim string, interval timeslice.Interval) *timeslice.Params {
 func stepOf(t testing.TB, claim string, interval timeslice.Interval) step.Step {
 	t.Helper()
 	s, err := params(claim, interval).Step()
-	must(t, err)
+	check.Must(t, err)
 	return s
 }
 
@@ -132,7 +126,7 @@ func (n *node) undo(claim string, interval timeslice.Interval) error {
 // change changes the simulated machine.
 func (n *node) change(do func(*nvmlsim.State)) {
 	n.t.Helper()
-	must(n.t, n.Change(func(s *nvmlsim.State) error {
+	check.Must(n.t, n.Change(func(s *nvmlsim.State) error {
 		do(s)
 		return nil
 	}))
@@ -142,7 +136,7 @@ func (n *node) change(do func(*nvmlsim.State)) {
 func (n *node) interval() string {
 	n.t.Helper()
 	s, err := n.Look()
-	must(n.t, err)
+	check.Must(n.t, err)
 	return timeslice.Interval(s.Cards[0].TimeSlice).String()
 }
 
@@ -150,13 +144,13 @@ func (n *node) interval() string {
 func (n *node) is(want string) {
 	n.t.Helper()
 	points, err := n.points().List()
-	must(n.t, err)
+	check.Must(n.t, err)
 	claims := []string{}
 	for _, p := range points {
 		claims = append(claims, p.Claims()...)
 	}
 	text, err := json.Marshal(claims)
-	must(n.t, err)
+	check.Must(n.t, err)
 	if got := n.interval() + " " + string(text); got != want {
 		n.t.Errorf("%s, want %s", got, want)
 	}

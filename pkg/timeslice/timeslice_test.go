@@ -28,16 +28,16 @@ func TestShared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
 			for _, claim := range []string{"a", "a", "b", "b"} {
-				must(t, n.apply(claim, timeslice.Long))
-				must(t, n.verify(claim, timeslice.Long))
+				check.Must(t, n.apply(claim, timeslice.Long))
+				check.Must(t, n.verify(claim, timeslice.Long))
 			}
 			n.is(`Long ["a","b"]`)
 			for range 2 {
-				must(t, n.undo(ends[0], timeslice.Long))
+				check.Must(t, n.undo(ends[0], timeslice.Long))
 				n.is(`Long ["` + ends[1] + `"]`)
 			}
 			for range 2 {
-				must(t, n.undo(ends[1], timeslice.Long))
+				check.Must(t, n.undo(ends[1], timeslice.Long))
 				n.is("Default []")
 			}
 		})
@@ -49,15 +49,15 @@ func TestArguments(t *testing.T) {
 	n := start(t)
 	want := []string{}
 	for _, interval := range []timeslice.Interval{timeslice.Short, timeslice.Medium, timeslice.Default} {
-		must(t, n.apply("a", interval))
+		check.Must(t, n.apply("a", interval))
 		n.is(interval.String() + ` ["a"]`)
-		must(t, n.undo("a", interval))
+		check.Must(t, n.undo("a", interval))
 		want = append(want, smi.SetTimeslice+" "+uuid+" --set-timeslice "+map[timeslice.Interval]string{
 			timeslice.Short: "1", timeslice.Medium: "2", timeslice.Default: "0",
 		}[interval], smi.SetTimeslice+" "+uuid+" --set-timeslice 0")
 	}
 	s, err := n.Look()
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(want, s.Changes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -66,20 +66,20 @@ func TestArguments(t *testing.T) {
 // TestDisagrees: a claim with another interval is refused with both, before the tool runs, and its rollback changes nothing.
 func TestDisagrees(t *testing.T) {
 	n := start(t)
-	must(t, n.apply("a", timeslice.Short))
-	must(t, n.Script())
+	check.Must(t, n.apply("a", timeslice.Short))
+	check.Must(t, n.Script())
 	for _, err := range []error{n.process().Check(params("b", timeslice.Long)), n.apply("b", timeslice.Long)} {
 		says(t, err, "have time slice Short, and this claim wants time slice Long")
 		if !errors.Is(err, restorepoint.ErrDisagrees) {
 			t.Errorf("%v", err)
 		}
 	}
-	must(t, n.undo("b", timeslice.Long))
+	check.Must(t, n.undo("b", timeslice.Long))
 	n.is(`Short ["a"]`)
 	if s, err := n.Look(); err != nil || s.Total > 0 {
 		t.Errorf("the tool ran %d times, %v", s.Total, err)
 	}
-	must(t, n.process().Check(params("b", timeslice.Short)))
+	check.Must(t, n.process().Check(params("b", timeslice.Short)))
 }
 
 // TestRefusedPlans: an instance, a name that is no GPU's, and a fifth interval are refused before anything is done.
@@ -106,7 +106,9 @@ func TestRefusedPlans(t *testing.T) {
 // TestRefused: what hinders the tool is named with what helps. Nothing was set then, and the rollback needs no tool.
 func TestRefused(t *testing.T) {
 	refuse := func(function string, ret nvmlsim.Return) func(*node) {
-		return func(n *node) { must(n.t, n.Script(nvmlsim.Fault{Function: function, Do: nvmlsim.Fail, Return: ret})) }
+		return func(n *node) {
+			check.Must(n.t, n.Script(nvmlsim.Fault{Function: function, Do: nvmlsim.Fail, Return: ret}))
+		}
 	}
 	for name, tc := range map[string]struct {
 		make  func(n *node)
@@ -126,7 +128,7 @@ func TestRefused(t *testing.T) {
 		"no such GPU": {make: func(n *node) { n.change(func(s *nvmlsim.State) { s.Cards[0].UUID = "GPU-2" }) }, want: timeslice.ErrGone},
 		"off the bus": {make: func(n *node) { n.change(func(s *nvmlsim.State) { s.Cards[0].Lost = true }) }, want: timeslice.ErrGone},
 		"no tool": {
-			make: func(n *node) { must(n.t, os.Remove(n.smi())) }, want: tool.ErrNotInstalled, words: []string{"user-space driver"},
+			make: func(n *node) { check.Must(n.t, os.Remove(n.smi())) }, want: tool.ErrNotInstalled, words: []string{"user-space driver"},
 		},
 		"no driver":     {make: func(n *node) { n.kernel("") }, words: []string{"driver is not loaded"}},
 		"no version":    {make: func(n *node) { n.kernel("unknown") }, words: []string{"no version"}},
@@ -142,12 +144,12 @@ func TestRefused(t *testing.T) {
 		},
 		"a script": {
 			make: func(n *node) {
-				must(n.t, errors.Join(os.Remove(n.smi()), os.WriteFile(n.smi(), []byte("#!/bin/sh\n"), 0o755)))
+				check.Must(n.t, errors.Join(os.Remove(n.smi()), os.WriteFile(n.smi(), []byte("#!/bin/sh\n"), 0o755)))
 			},
 			words: []string{"ELF"},
 		},
 		"it is killed": {
-			make:  func(n *node) { must(n.t, n.Script(nvmlsim.Fault{Function: smi.Version, Do: nvmlsim.Kill})) },
+			make:  func(n *node) { check.Must(n.t, n.Script(nvmlsim.Fault{Function: smi.Version, Do: nvmlsim.Kill})) },
 			words: []string{"signal: killed"},
 		},
 	} {
@@ -159,7 +161,7 @@ func TestRefused(t *testing.T) {
 			if tc.want != nil && !errors.Is(err, tc.want) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}
-			must(t, errors.Join(n.undo("a", timeslice.Long), n.undo("a", timeslice.Long)))
+			check.Must(t, errors.Join(n.undo("a", timeslice.Long), n.undo("a", timeslice.Long)))
 			n.is("Default []")
 		})
 	}
@@ -168,16 +170,16 @@ func TestRefused(t *testing.T) {
 // TestRefusedBesideOthers: a claim that the tool refuses does not take what others have.
 func TestRefusedBesideOthers(t *testing.T) {
 	n := start(t)
-	must(t, n.apply("a", timeslice.Long))
-	must(t, n.Script(nvmlsim.Fault{Function: smi.SetTimeslice, Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+	check.Must(t, n.apply("a", timeslice.Long))
+	check.Must(t, n.Script(nvmlsim.Fault{Function: smi.SetTimeslice, Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
 	says(t, n.apply("b", timeslice.Long), "exit status 255")
 	says(t, n.apply("a", timeslice.Long), "exit status 255") // it may have set it before, so it keeps its point
-	must(t, n.undo("b", timeslice.Long))
+	check.Must(t, n.undo("b", timeslice.Long))
 	n.is(`Long ["a"]`)
 	says(t, n.undo("a", timeslice.Long), "set its time slice Default", "exit status 255")
 	n.is(`Long ["a"]`)
-	must(t, n.Script())
-	must(t, n.undo("a", timeslice.Long))
+	check.Must(t, n.Script())
+	check.Must(t, n.undo("a", timeslice.Long))
 	n.is("Default []")
 }
 
@@ -196,7 +198,7 @@ func TestHangs(t *testing.T) {
 			check.GrowingLimit(t, "a tool that hangs there", func(limit time.Duration) bool {
 				n := start(t)
 				tc.fault.Do, tc.fault.File = nvmlsim.Wait, filepath.Join(t.TempDir(), "gate") // which never opens
-				must(t, n.Script(tc.fault))
+				check.Must(t, n.Script(tc.fault))
 				n.timeout = limit
 				err := n.apply("a", timeslice.Long)
 				if _, early := os.Stat(tc.fault.File + ".waiting"); early != nil {
@@ -206,9 +208,9 @@ func TestHangs(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 				n.is(tc.then)
-				must(t, n.Script())
+				check.Must(t, n.Script())
 				n.timeout = 0
-				must(t, n.undo("a", timeslice.Long))
+				check.Must(t, n.undo("a", timeslice.Long))
 				n.is("Default []")
 				return true
 			})
@@ -224,38 +226,38 @@ func TestGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
-			must(t, n.apply("a", timeslice.Long))
+			check.Must(t, n.apply("a", timeslice.Long))
 			gone(n)
-			must(t, n.undo("a", timeslice.Long))
+			check.Must(t, n.undo("a", timeslice.Long))
 			if points, err := n.points().List(); err != nil || len(points) > 0 {
 				t.Errorf("%v, %v", points, err)
 			}
 		})
 	}
 	n := start(t)
-	must(t, n.apply("a", timeslice.Long))
-	must(t, os.Rename(n.smi(), n.smi()+".away"))
+	check.Must(t, n.apply("a", timeslice.Long))
+	check.Must(t, os.Rename(n.smi(), n.smi()+".away"))
 	says(t, n.undo("a", timeslice.Long), "not installed")
 	n.is(`Long ["a"]`)
-	must(t, os.Rename(n.smi()+".away", n.smi()))
-	must(t, n.undo("a", timeslice.Long))
+	check.Must(t, os.Rename(n.smi()+".away", n.smi()))
+	check.Must(t, n.undo("a", timeslice.Long))
 	n.is("Default []")
 }
 
 // TestReboot: the interval ends with the boot, and a claim that is prepared again has it again.
 func TestReboot(t *testing.T) {
 	n := start(t)
-	must(t, n.apply("a", timeslice.Long))
-	must(t, n.Reboot())
+	check.Must(t, n.apply("a", timeslice.Long))
+	check.Must(t, n.Reboot())
 	n.boot = "boot-2"
-	must(t, n.undo("a", timeslice.Long))
+	check.Must(t, n.undo("a", timeslice.Long))
 	n.is("Default []")
-	must(t, n.apply("a", timeslice.Long))
-	must(t, n.Reboot())
+	check.Must(t, n.apply("a", timeslice.Long))
+	check.Must(t, n.Reboot())
 	n.boot = "boot-3"
-	must(t, n.apply("b", timeslice.Short))
+	check.Must(t, n.apply("b", timeslice.Short))
 	n.is(`Short ["b"]`)
-	must(t, errors.Join(n.undo("a", timeslice.Long), n.undo("b", timeslice.Short)))
+	check.Must(t, errors.Join(n.undo("a", timeslice.Long), n.undo("b", timeslice.Short)))
 	n.is("Default []")
 }
 
@@ -266,13 +268,13 @@ func TestAdministrator(t *testing.T) {
 	}
 	n := start(t)
 	n.change(func(s *nvmlsim.State) { s.AsksAdmin = true })
-	must(t, n.apply("a", timeslice.Long))
+	check.Must(t, n.apply("a", timeslice.Long))
 	n.is(`Long ["a"]`)
 	n.change(func(s *nvmlsim.State) { s.Cards[0].TimeSlice = 0 })
 	weak := timeslice.Tools(n.root)
 	weak.Keep = 0
 	p, err := weak.Find("usr/bin/nvidia-smi")
-	must(t, err)
+	check.Must(t, err)
 	_, err = p.Run(t.Context(), tool.Run{Args: []string{"compute-policy", "-i", uuid, "--set-timeslice", "3"}, Timeout: time.Minute})
 	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Exit != 4 {
 		t.Errorf("without the capability: %v", err)
@@ -283,7 +285,7 @@ func TestAdministrator(t *testing.T) {
 func TestOrphan(t *testing.T) {
 	n := start(t)
 	gate := filepath.Join(t.TempDir(), "gate")
-	must(t, n.Script(nvmlsim.Fault{Function: smi.SetTimeslice, Nth: 1, Do: nvmlsim.Wait, File: gate}))
+	check.Must(t, n.Script(nvmlsim.Fault{Function: smi.SetTimeslice, Nth: 1, Do: nvmlsim.Wait, File: gate}))
 	applied := make(chan error, 1)
 	go func() { applied <- n.apply("a", timeslice.Long) }()
 	check.Eventually(t, "the tool comes to the interval", func() bool {
@@ -293,8 +295,8 @@ func TestOrphan(t *testing.T) {
 	if err := n.process().Kinds().Undo(check.Passed(t), stepOf(t, "a", timeslice.Long)); !errors.Is(err, filelock.ErrHeld) {
 		t.Errorf("undone beside the tool: %v", err)
 	}
-	must(t, os.WriteFile(gate, nil, 0o600))
-	must(t, <-applied)
-	must(t, n.undo("a", timeslice.Long))
+	check.Must(t, os.WriteFile(gate, nil, 0o600))
+	check.Must(t, <-applied)
+	check.Must(t, n.undo("a", timeslice.Long))
 	n.is("Default []")
 }

@@ -18,15 +18,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
 	"github.com/fettle-dev/fettle/pkg/tool"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // copied copies a file of this machine, links followed, into a root under some name.
 func copied(t *testing.T, from, root, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, to)), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, to), data, 0o755))
+	check.Must(t, err)
+	check.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, to)), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(root, to), data, 0o755))
 }
 
 // driverRoot is a root with a program of this machine, which is linked dynamically, and all that it needs. It is found by an absolute link,
@@ -34,17 +35,17 @@ func copied(t *testing.T, from, root, to string) {
 func driverRoot(t *testing.T) (root, loader string) {
 	t.Helper()
 	cat, err := exec.LookPath("cat")
-	must(t, err)
+	check.Must(t, err)
 	file, err := elf.Open(cat)
-	must(t, err)
+	check.Must(t, err)
 	defer file.Close()
 	needed, err := file.ImportedLibraries()
-	must(t, err)
+	check.Must(t, err)
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
 			name := make([]byte, p.Filesz)
 			_, err := p.ReadAt(name, 0)
-			must(t, err)
+			check.Must(t, err)
 			loader = strings.TrimRight(string(name), "\x00")
 		}
 	}
@@ -52,18 +53,18 @@ func driverRoot(t *testing.T) (root, loader string) {
 		t.Skip("cat is linked statically here")
 	}
 	host, err := hostlib.Open("/", hostlib.Config{})
-	must(t, err)
+	check.Must(t, err)
 	defer host.Close()
 	libraries, err := host.Libraries(needed)
-	must(t, err)
+	check.Must(t, err)
 	root = t.TempDir()
 	copied(t, cat, root, "usr/lib/vendor/current/tool")
 	copied(t, loader, root, loader)
 	for _, one := range libraries.Found {
 		copied(t, one.HostPath, root, filepath.Join("usr/lib", one.Soname))
 	}
-	must(t, os.Mkdir(filepath.Join(root, "usr/bin"), 0o755))
-	must(t, os.Symlink("/usr/lib/vendor/current/tool", filepath.Join(root, "usr/bin/tool")))
+	check.Must(t, os.Mkdir(filepath.Join(root, "usr/bin"), 0o755))
+	check.Must(t, os.Symlink("/usr/lib/vendor/current/tool", filepath.Join(root, "usr/bin/tool")))
 	return root, loader
 }
 
@@ -72,12 +73,12 @@ func TestLoader(t *testing.T) {
 	root, loader := driverRoot(t)
 	r := tool.Root{Dir: root, Loader: true}
 	p, err := r.Find("usr/local/bin/tool", "usr/bin/tool")
-	must(t, err)
+	check.Must(t, err)
 	if want := filepath.Join(root, "usr/lib/vendor/current/tool"); p.Path() != want {
 		t.Errorf("found %s, want %s", p.Path(), want)
 	}
 	maps, err := p.Run(t.Context(), tool.Run{Args: []string{"/proc/self/maps"}, Timeout: time.Minute})
-	must(t, err)
+	check.Must(t, err)
 	for _, file := range regexp.MustCompile(`(?m)/\S*(\.so\S*|/tool)$`).FindAllString(maps, -1) {
 		if !strings.HasPrefix(file, root) {
 			t.Errorf("it has %s, want files below %s only", file, root)
@@ -92,9 +93,9 @@ func TestLoader(t *testing.T) {
 		t.Errorf("%v, %+v", err, failure)
 	}
 	// Without a loader below the root, this system's starts it, and finds libraries below the root first.
-	must(t, os.Remove(filepath.Join(root, loader)))
+	check.Must(t, os.Remove(filepath.Join(root, loader)))
 	p, err = r.Find("usr/bin/tool")
-	must(t, err)
+	check.Must(t, err)
 	maps, err = p.Run(t.Context(), tool.Run{Args: []string{"/proc/self/maps"}, Timeout: time.Minute})
 	if err != nil || !strings.Contains(maps, root+"/usr/lib/libc.so") {
 		t.Errorf("without a loader in the root: %v\n%s", err, maps)
@@ -127,8 +128,8 @@ func TestFindForLoader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			must(t, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
-			must(t, tc.make(root, filepath.Join(root, "usr/bin/x")))
+			check.Must(t, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
+			check.Must(t, tc.make(root, filepath.Join(root, "usr/bin/x")))
 			p, err := tool.Root{Dir: root, Loader: true}.Find("usr/bin/x")
 			if (err == nil) != (tc.want == "") || errors.Is(err, tool.ErrNotInstalled) != tc.none {
 				t.Fatalf("found %q, %v", p.Path(), err)
@@ -162,16 +163,16 @@ func foreign() []byte {
 func TestKeep(t *testing.T) {
 	p := install(t, false)
 	now, err := confine.ReadState()
-	must(t, err)
+	check.Must(t, err)
 	keep := confine.Setting()
 	if !now.Permitted.Has(keep) {
 		t.Skip("this process has no right to give")
 	}
 	r := tool.Root{Dir: filepath.Dir(p.Path()), Keep: keep}
 	p, err = r.Find(filepath.Base(p.Path()))
-	must(t, err)
+	check.Must(t, err)
 	got, err := p.Run(t.Context(), tool.Run{Args: []string{"rights"}, Timeout: time.Minute})
-	must(t, err)
+	check.Must(t, err)
 	for _, want := range []string{
 		"CapEff: SYS_ADMIN\n", "CapBnd: SYS_ADMIN\n", "CapInh: none\n", "Seccomp: 2\n", "socket: operation not permitted",
 	} {

@@ -111,43 +111,36 @@ func install(t *testing.T, chroot bool) tool.Program {
 	t.Helper()
 	root := tool.Root{Dir: t.TempDir(), Chroot: chroot}
 	to := filepath.Join(root.Dir, place)
-	must(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 	exe, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	from, err := os.Open(exe)
-	must(t, err)
+	check.Must(t, err)
 	defer from.Close()
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	must(t, err)
+	check.Must(t, err)
 	_, err = io.Copy(f, from)
-	must(t, errors.Join(err, f.Close()))
+	check.Must(t, errors.Join(err, f.Close()))
 	p, err := root.Find("nowhere/x", place)
-	must(t, err)
+	check.Must(t, err)
 	return p
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestRun(t *testing.T) {
 	p := install(t, false)
 	output, err := p.Run(t.Context(), tool.Run{Args: []string{"args", "--x=$(reboot)", ";", "*"}, Env: []string{"A=b"}, Timeout: time.Minute})
-	must(t, err)
+	check.Must(t, err)
 	want := "args|--x=$(reboot)|;|*\nPATH=/usr/sbin:/usr/bin:/sbin:/bin|LANG=C|A=b\ninput 0 EOF\nin / <nil>\n"
 	if diff := cmp.Diff(want, output); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	held, err := os.CreateTemp(t.TempDir(), "")
-	must(t, err)
+	check.Must(t, err)
 	defer held.Close()
 	_, err = held.WriteString("lock")
-	must(t, err)
+	check.Must(t, err)
 	_, err = held.Seek(0, io.SeekStart)
-	must(t, err)
+	check.Must(t, err)
 	output, err = p.Run(t.Context(), tool.Run{Args: []string{"held"}, Timeout: time.Minute, Hold: []*os.File{held}})
 	if output != "lock <nil>\n" {
 		t.Errorf("the program was not given the file: %q, %v", output, err)
@@ -204,7 +197,7 @@ func TestTimeout(t *testing.T) {
 func TestConfined(t *testing.T) {
 	p := install(t, false)
 	got, err := p.Run(t.Context(), tool.Run{Args: []string{"rights"}, Timeout: time.Minute})
-	must(t, err)
+	check.Must(t, err)
 	bounding := ""
 	for line := range strings.Lines(got) {
 		if strings.HasPrefix(line, "CapBnd: ") {
@@ -264,7 +257,7 @@ func await(t *testing.T, done func() (string, bool)) string {
 
 func TestFind(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "program")
-	must(t, os.WriteFile(outside, nil, 0o755))
+	check.Must(t, os.WriteFile(outside, nil, 0o755))
 	for _, tc := range []struct {
 		name string
 		make func(file string) error
@@ -281,8 +274,8 @@ func TestFind(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			root := tool.Root{Dir: t.TempDir()}
-			must(t, os.MkdirAll(filepath.Join(root.Dir, "usr/bin"), 0o755))
-			must(t, tc.make(filepath.Join(root.Dir, "usr/bin/x")))
+			check.Must(t, os.MkdirAll(filepath.Join(root.Dir, "usr/bin"), 0o755))
+			check.Must(t, tc.make(filepath.Join(root.Dir, "usr/bin/x")))
 			p, err := root.Find("usr/local/bin/x", "usr/bin/x")
 			if (err == nil) != tc.want || errors.Is(err, tool.ErrNotInstalled) != tc.none {
 				t.Errorf("found %q, %v", p.Path(), err)

@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -39,13 +40,6 @@ const (
 	issuer       = "https://issuer.example"
 	subject      = "builder@team.example"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantRefused fails unless the error is an answer that has all the words.
 func wantRefused(t testing.TB, err error, words ...string) {
@@ -111,7 +105,7 @@ func (h *hub) manifest(t testing.TB, tag, mediaType string, content map[string]a
 	t.Helper()
 	content["schemaVersion"], content["mediaType"] = 2, mediaType
 	data, err := json.Marshal(content)
-	must(t, err)
+	check.Must(t, err)
 	d := artifact.DigestOf(data)
 	if tag == "" {
 		tag = d.String()
@@ -169,9 +163,9 @@ func (h *hub) source(t testing.TB) *registry.Source {
 	t.Helper()
 	host := h.Listener.Addr().String()
 	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Backoff: time.Millisecond, Tries: 2})
-	must(t, err)
+	check.Must(t, err)
 	ref, err := artifact.ParseReference(host + "/" + repo + ":v1")
-	must(t, err)
+	check.Must(t, err)
 	return client.Source(ref, nil)
 }
 
@@ -181,14 +175,14 @@ type signer struct{ *sign.EphemeralKeypair }
 func newSigner(t testing.TB) signer {
 	t.Helper()
 	pair, err := sign.NewEphemeralKeypair(nil)
-	must(t, err)
+	check.Must(t, err)
 	return signer{pair}
 }
 
 func (s signer) authority(t testing.TB, name string) v1alpha1.TrustAuthority {
 	t.Helper()
 	text, err := s.GetPublicKeyPem()
-	must(t, err)
+	check.Must(t, err)
 	return v1alpha1.TrustAuthority{Name: name, Key: &v1alpha1.TrustKey{PEM: text}}
 }
 
@@ -201,14 +195,14 @@ func statement(d artifact.Digest, predicate string) []byte {
 func (s signer) bundle(t testing.TB, payload []byte) []byte {
 	t.Helper()
 	b, err := sign.Bundle(&sign.DSSEData{Data: payload, PayloadType: payloadType}, s, sign.BundleOptions{})
-	must(t, err)
+	check.Must(t, err)
 	return bundleJSON(t, b)
 }
 
 func bundleJSON(t testing.TB, b *bundlepb.Bundle) []byte {
 	t.Helper()
 	data, err := protojson.Marshal(b)
-	must(t, err)
+	check.Must(t, err)
 	return data
 }
 
@@ -221,7 +215,7 @@ func simplePayload(d artifact.Digest) []byte {
 func (s signer) simple(t testing.TB, payload []byte) layer {
 	t.Helper()
 	signature, _, err := s.SignData(context.Background(), payload)
-	must(t, err)
+	check.Must(t, err)
 	return layer{payload, map[string]string{annotationSignature: base64.StdEncoding.EncodeToString(signature)}}
 }
 
@@ -260,6 +254,6 @@ func compile(t testing.TB, change func(*v1alpha1.TrustPolicySpec), authorities .
 		change(&object.Spec)
 	}
 	p, err := Compile(object, nil)
-	must(t, err)
+	check.Must(t, err)
 	return p
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestJudge: the image is signed with the good key only.
@@ -57,7 +58,7 @@ func TestJudge(t *testing.T) {
 				wantRefused(t, err, c.refused, d.String())
 				return
 			}
-			must(t, err)
+			check.Must(t, err)
 			if len(got.Results) != c.results || len(got.Warnings) != c.warnings || len(got.Skipped) != c.skipped {
 				t.Errorf("got %+v", got)
 			}
@@ -92,7 +93,7 @@ func TestImages(t *testing.T) {
 		for list, want := range map[string]bool{c.yes: true, c.no: false} {
 			for image := range strings.FieldsSeq(list) {
 				ref, err := artifact.ParseReference(image)
-				must(t, err)
+				check.Must(t, err)
 				if got := p.Applies(ref, "any"); got != want {
 					t.Errorf("%s for %s: got %t", pattern, image, got)
 				}
@@ -189,7 +190,7 @@ func TestLoad(t *testing.T) {
 			}
 			_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{good, c.policy}, "")
 			if c.passes {
-				must(t, err)
+				check.Must(t, err)
 				return
 			}
 			wantRefused(t, err, "TrustPolicy broken (generation 3)")
@@ -204,12 +205,12 @@ func TestReadPublicRoot(t *testing.T) {
 	w, dir := newWorld(t), t.TempDir()
 	file := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, data, 0o600))
+		check.Must(t, os.WriteFile(path, data, 0o600))
 		return path
 	}
 	good := w.Root(t)
 	data, err := ReadPublicRoot(file("good", good))
-	must(t, err)
+	check.Must(t, err)
 	if string(data) != string(good) {
 		t.Error("it read something else")
 	}

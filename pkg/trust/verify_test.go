@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestVerify has each form of signature in registries with and without a list of referrers.
@@ -49,7 +50,7 @@ func TestVerify(t *testing.T) {
 				d := h.image(t, "kernels")
 				c.push(h, d)
 				got, err := Verify(t.Context(), h.source(t), d, compile(t, nil, c.by))
-				must(t, err)
+				check.Must(t, err)
 				if got.Policy != "kernels" || got.Generation != 7 || len(got.Signatures) != 1 {
 					t.Fatalf("got %+v", got)
 				}
@@ -126,12 +127,12 @@ func TestRefuses(t *testing.T) {
 		}, []string{"Statement/v0.1"}},
 		"another payload type": {byKey, func(h *hub, d artifact.Digest) {
 			b, err := sign.Bundle(&sign.DSSEData{Data: statement(d, signPredicate), PayloadType: "text/plain"}, key, sign.BundleOptions{})
-			must(t, err)
+			check.Must(t, err)
 			h.attach(t, d, bundleJSON(t, b))
 		}, []string{"text/plain"}},
 		"message signature": {byKey, func(h *hub, d artifact.Digest) {
 			b, err := sign.Bundle(&sign.PlainData{Data: []byte("x")}, key, sign.BundleOptions{})
-			must(t, err)
+			check.Must(t, err)
 			h.attach(t, d, bundleJSON(t, b))
 		}, []string{"no envelope"}},
 		"tampered payload": {byKey, func(h *hub, d artifact.Digest) {
@@ -239,7 +240,7 @@ func TestGoodAmongBad(t *testing.T) {
 	h.attach(t, d, key.bundle(t, statement(d, sbom)))
 	h.tag(t, d, other.simple(t, simplePayload(d)), layer{[]byte("?"), nil}, key.simple(t, simplePayload(d)))
 	got, err := Verify(t.Context(), h.source(t), d, compile(t, nil, key.authority(t, "release")))
-	must(t, err)
+	check.Must(t, err)
 	if len(got.Signatures) != 1 || got.Signatures[0].Format != v1alpha1.SignatureCosignV2 {
 		t.Errorf("got %+v", got)
 	}
@@ -259,7 +260,7 @@ func TestMinSignatures(t *testing.T) {
 	wantRefused(t, err, "1 of 2 signers", "found key sha256:")
 	h.tag(t, d, b.simple(t, simplePayload(d)))
 	got, err := Verify(t.Context(), h.source(t), d, p)
-	must(t, err)
+	check.Must(t, err)
 	if len(got.Signatures) != 2 || got.Signatures[0].Authority != "a" || got.Signatures[1].Authority != "b" {
 		t.Errorf("got %+v", got)
 	}

@@ -46,13 +46,6 @@ func address(text string) pci.Address {
 	return a
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func wants(t testing.TB, err error, want error, parts ...string) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -72,9 +65,9 @@ func wants(t testing.TB, err error, want error, parts ...string) {
 func machine(t testing.TB, name string) *sim.Machine {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../test/machines", name+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	m, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	return m
 }
 
@@ -101,12 +94,12 @@ func process(t testing.TB, s *pcisim.Sim, dir, boot string) *node {
 	t.Helper()
 	n := &node{Sim: s, t: t, dir: dir, clock: pcisim.NewClock()}
 	tree, err := sysfs.Open(s.Root)
-	must(t, err)
+	check.Must(t, err)
 	writer, err := sysfs.OpenWriter(s.Root)
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, errors.Join(tree.Close(), writer.Close())) })
 	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
-	must(t, n.points.Make())
+	check.Must(t, n.points.Make())
 	n.binder = vfio.New(vfio.Config{Tree: tree, Write: writer, Points: n.points, Clock: n.clock})
 	n.kinds = n.binder.Kinds()
 	return n
@@ -115,26 +108,26 @@ func process(t testing.TB, s *pcisim.Sim, dir, boot string) *node {
 func (n *node) plan(function pci.Address, claim string) step.Step {
 	n.t.Helper()
 	s, err := n.binder.Plan(n.t.Context(), function, claim, nil)
-	must(n.t, err)
+	check.Must(n.t, err)
 	return s
 }
 
-func (n *node) apply(s step.Step) { n.t.Helper(); must(n.t, n.kinds.Apply(n.t.Context(), s)) }
-func (n *node) undo(s step.Step)  { n.t.Helper(); must(n.t, n.kinds.Undo(n.t.Context(), s)) }
+func (n *node) apply(s step.Step) { n.t.Helper(); check.Must(n.t, n.kinds.Apply(n.t.Context(), s)) }
+func (n *node) undo(s step.Step)  { n.t.Helper(); check.Must(n.t, n.kinds.Undo(n.t.Context(), s)) }
 
 // state is driver and override of each function, as text.
 func state(t testing.TB, root string) string {
 	t.Helper()
 	tree, err := sysfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	names, err := tree.ReadDir(sysfs.PCIDevices)
-	must(t, err)
+	check.Must(t, err)
 	var lines []string
 	for _, name := range names {
 		driver, _ := tree.LinkBase(filepath.Join(sysfs.PCIDevice(name), "driver")) // Absent where there is none.
 		override, err := tree.ReadString(filepath.Join(sysfs.PCIDevice(name), "driver_override"))
-		must(t, err)
+		check.Must(t, err)
 		lines = append(lines, fmt.Sprintf("%s %s %s", name, driver, override))
 	}
 	return strings.Join(lines, "\n")
@@ -154,7 +147,7 @@ func (n *node) has(function pci.Address, driver, override string) {
 func (n *node) noPoints() {
 	n.t.Helper()
 	names, err := os.ReadDir(n.dir)
-	must(n.t, err)
+	check.Must(n.t, err)
 	if len(names) > 0 {
 		n.t.Errorf("left in the directory of restore points: %v", names)
 	}
@@ -191,7 +184,7 @@ func TestBind(t *testing.T) {
 	if diff := cmp.Diff(want, n.writes(0)); diff != "" {
 		t.Errorf("writes of Apply (-want +got):\n%s", diff)
 	}
-	must(t, n.kinds.Verify(t.Context(), s))
+	check.Must(t, n.kinds.Verify(t.Context(), s))
 	n.apply(s) // twice
 	if got := n.writes(len(want)); len(got) > 0 {
 		t.Errorf("the second Apply wrote %v", got)
@@ -223,7 +216,7 @@ func TestNodes(t *testing.T) {
 		vfio.InterfaceIOMMUFD: {"/dev/iommu 10:125", "/dev/vfio/devices/vfio0 511:1"},
 	} {
 		nodes, err := vfio.Nodes(n.tree, gpu(), by)
-		must(t, err)
+		check.Must(t, err)
 		var got []string
 		for _, node := range nodes {
 			got = append(got, fmt.Sprintf("%s %d:%d", node.Path, node.Major, node.Minor))
@@ -282,14 +275,14 @@ func TestCandidates(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		_, err := machine(t, name).Expand(dir, sim.Options{})
-		must(t, err)
+		check.Must(t, err)
 		tree, err := sysfs.Open(dir)
-		must(t, err)
+		check.Must(t, err)
 		functions, err := pci.List(tree)
-		must(t, err)
+		check.Must(t, err)
 		functions = slices.DeleteFunc(functions, func(f pci.Function) bool { return f.Class>>16 != 0x03 && f.Class>>16 != 0x12 })
 		found, err := vfio.Candidates(tree, functions)
-		must(t, errors.Join(err, tree.Close()))
+		check.Must(t, errors.Join(err, tree.Close()))
 		var got []string
 		for _, c := range found {
 			got = append(got, fmt.Sprintf("%s %d %s %s %s", c.Address, c.Group, c.Type, c.Functions, c.Obstacles))
@@ -304,10 +297,10 @@ func TestCandidates(t *testing.T) {
 func TestNotIsolated(t *testing.T) {
 	dir := t.TempDir()
 	_, err := machine(t, "2xrtx-vfio").Expand(dir, sim.Options{})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "sys/kernel/iommu_groups/20/name"), []byte("vfio-noiommu\n"), 0o644))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(dir, "sys/kernel/iommu_groups/20/name"), []byte("vfio-noiommu\n"), 0o644))
 	tree, err := sysfs.Open(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	if g, err := vfio.ReadGroup(tree, gpu()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%+v, %v", g, err)
@@ -320,17 +313,17 @@ func TestNotIsolated(t *testing.T) {
 func TestDriverFor(t *testing.T) {
 	dir := t.TempDir()
 	_, err := machine(t, "2xb60-sriov").Expand(dir, sim.Options{})
-	must(t, err)
+	check.Must(t, err)
 	tree, err := sysfs.Open(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	aliases, err := vfio.ReadAliases(tree)
-	must(t, err)
+	check.Must(t, err)
 	driver, err := aliases.DriverFor(tree, address("0000:4b:00.0"))
 	if driver != "xe-vfio-pci" || err != nil {
 		t.Errorf("driver %q, %v", driver, err)
 	}
-	must(t, os.RemoveAll(filepath.Join(dir, "sys/module/xe_vfio_pci")))
+	check.Must(t, os.RemoveAll(filepath.Join(dir, "sys/module/xe_vfio_pci")))
 	_, err = aliases.DriverFor(tree, address("0000:4b:00.0"))
 	wants(t, err, vfio.ErrNotLoaded, "modprobe xe_vfio_pci")
 	for modalias, want := range map[string]string{
@@ -354,17 +347,17 @@ func TestDriverFor(t *testing.T) {
 func (n *node) opens(pid, name string, major, minor uint32) {
 	n.t.Helper()
 	dir := filepath.Join(n.Root, "proc", pid)
-	must(n.t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
-	must(n.t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
-	must(n.t, os.WriteFile(filepath.Join(dir, "comm"), []byte(name+"\n"), 0o644))
+	check.Must(n.t, os.MkdirAll(filepath.Join(dir, "fd"), 0o755))
+	check.Must(n.t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
+	check.Must(n.t, os.WriteFile(filepath.Join(dir, "comm"), []byte(name+"\n"), 0o644))
 	at := filepath.Join(n.t.TempDir(), "node")
-	must(n.t, unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))))
-	must(n.t, os.Symlink(at, filepath.Join(dir, "fd", "7")))
+	check.Must(n.t, unix.Mknod(at, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))))
+	check.Must(n.t, os.Symlink(at, filepath.Join(dir, "fd", "7")))
 }
 
 func (n *node) closes(pid string) {
 	n.t.Helper()
-	must(n.t, os.RemoveAll(filepath.Join(n.Root, "proc", pid)))
+	check.Must(n.t, os.RemoveAll(filepath.Join(n.Root, "proc", pid)))
 }
 
 // TestInUse: a function that a process has open is not taken from its driver, and not given back while the pod has it. The step names the
@@ -373,7 +366,7 @@ func TestInUse(t *testing.T) {
 	n := start(t)
 	nodes := []sysfs.Number{{Major: 195, Minor: 0}}
 	s, err := n.binder.Plan(t.Context(), gpu(), ours, nodes)
-	must(t, err)
+	check.Must(t, err)
 	n.opens("4711", "nvidia-persiste", 195, 0)
 	wants(t, n.kinds.Apply(t.Context(), s), vfio.ErrInUse, "process 4711 (nvidia-persiste)", "c 195:0")
 	n.closes("4711")
@@ -424,7 +417,7 @@ func TestLeftover(t *testing.T) {
 	n.apply(n.plan(gpu(), ours))
 	again := process(t, n.Sim, n.dir, thisBoot)
 	points, err := again.points.List()
-	must(t, err)
+	check.Must(t, err)
 	if len(points) != 1 || points[0].Claim != ours {
 		t.Fatalf("restore points %+v", points)
 	}
@@ -508,7 +501,7 @@ func TestReboot(t *testing.T) {
 	before := n.state()
 	s := n.plan(gpu(), ours)
 	n.apply(s)
-	must(t, n.tree.Close())
+	check.Must(t, n.tree.Close())
 	after := process(t, sim.Reboot(m), n.dir, nextBoot)
 	if diff := cmp.Diff(before, after.state()); diff != "" {
 		t.Errorf("the machine begins anew (-before +after):\n%s", diff)

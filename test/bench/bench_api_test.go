@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestMain lets the test's binary be the child that a cache is pulled in, as the bench's is.
@@ -42,8 +44,8 @@ func TestAPI(t *testing.T) {
 	state := t.TempDir()
 	if err := checkDisk(state); err != nil { // the system's temporary files are in memory
 		state, err = os.MkdirTemp(filepath.Join(root, ".cache"), "bench-test") //nolint:usetesting // TempDir's is the one in memory
-		must(t, err)
-		t.Cleanup(func() { must(t, os.RemoveAll(state)) })
+		check.Must(t, err)
+		t.Cleanup(func() { check.Must(t, os.RemoveAll(state)) })
 	}
 	var out, progress bytes.Buffer
 	err := run(t.Context(), options{
@@ -64,7 +66,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	must(t, err)
+	check.Must(t, err)
 	if strings.Contains(string(mounts), filepath.Join(memoryDir(), "fb")) {
 		t.Errorf("mounts are left over:\n%s", mounts)
 	}

@@ -19,11 +19,12 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestParse(t *testing.T) {
 	o, err := parse([]string{"-short", "-check", "-plugin", "x"}, os.Stderr)
-	must(t, err)
+	check.Must(t, err)
 	if !o.check || o.plugin != "x" || o.form.top() != 1000 {
 		t.Errorf("options %+v", o)
 	}
@@ -68,9 +69,9 @@ func TestMachines(t *testing.T) {
 	f := form{levels: []int{0}, parallel: []int{1, 18}}
 	for _, m := range []machine{f.gpuMachine(), f.diskMachine(), {name: "nothing"}} {
 		dir := filepath.Join(t.TempDir(), m.name)
-		must(t, m.expand(dir))
+		check.Must(t, m.expand(dir))
 		tree, err := sysfs.Open(dir)
-		must(t, err)
+		check.Must(t, err)
 		defer tree.Close()
 		found := discover.Discover(t.Context(), tree, discover.Options{HostDevices: config})
 		if len(found.Devices) != m.devices() || len(found.Problems) > 0 {
@@ -99,7 +100,7 @@ func TestShapes(t *testing.T) {
 	ids := map[string]bool{}
 	for _, s := range shares("n", "n", devices, 7) {
 		status, err := s.status()
-		must(t, err)
+		check.Must(t, err)
 		id := status.Allocation.Devices.Results[0].ShareID
 		if id == nil || !shareID.MatchString(string(*id)) || ids[string(*id)] {
 			t.Fatalf("%s: share %v", s.name, id)
@@ -108,7 +109,7 @@ func TestShapes(t *testing.T) {
 	}
 	for what, configs := range map[string]int{casePlain: 0, caseEffect: 1, caseOwn: 3} {
 		status, err := shape{name: "c", node: "n", pool: "host", devices: devices[:2], what: what}.status()
-		must(t, err)
+		check.Must(t, err)
 		if got := len(status.Allocation.Devices.Config); got != configs {
 			t.Errorf("%s: %d configurations, want %d", what, got, configs)
 		}
@@ -157,7 +158,7 @@ func TestPools(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	got, err := parseMemory("Name:\tx\nVmHWM:\t  4096 kB\nVmRSS:\t    2048 kB\nRssAnon:\t  512 kB\nThreads:\t7\n")
-	must(t, err)
+	check.Must(t, err)
 	if want := (memory{resident: 2, anon: 0.5, peak: 4}); got != want {
 		t.Errorf("memory %+v, want %+v", got, want)
 	}
@@ -172,22 +173,22 @@ func TestMemory(t *testing.T) {
 func TestFloor(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "floor")
 	f, err := newFloor(dir)
-	must(t, err)
+	check.Must(t, err)
 	name, took, err := f.create()
-	must(t, err)
+	check.Must(t, err)
 	if info, err := os.Stat(name); err != nil || info.Size() != recordSize || took <= 0 {
 		t.Errorf("created %v, %v in %s", info, err, took)
 	}
 	for range 2 {
 		_, err = f.add()
-		must(t, err)
+		check.Must(t, err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "log")); err != nil || info.Size() != 2*lineSize {
 		t.Errorf("the log is %v, %v", info, err)
 	}
 	_, err = f.remove(name)
-	must(t, err)
-	must(t, f.close())
+	check.Must(t, err)
+	check.Must(t, f.close())
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
@@ -237,11 +238,11 @@ func TestTogether(t *testing.T) {
 
 func TestPasses(t *testing.T) {
 	node := node{fast: t.TempDir()}
-	must(t, os.Mkdir(node.cdi(), 0o700))
+	check.Must(t, os.Mkdir(node.cdi(), 0o700))
 	c := cell{point: point{Parallel: 1}, plugin: &plugin{node: node}, claims: make([]claim, 40)}
 	count := func(f form) (n int) {
 		b := &bench{options: options{form: f}}
-		must(t, b.passes(t.Context(), c, func(int, int) (int, error) { n++; return 1, nil }))
+		check.Must(t, b.passes(t.Context(), c, func(int, int) (int, error) { n++; return 1, nil }))
 		return n
 	}
 	if got := count(form{passes: 3, limit: time.Hour}); got != 120 {

@@ -18,14 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestQuantile(t *testing.T) {
 	hundred := make(series, 100)
@@ -100,7 +94,7 @@ func TestLines(t *testing.T) {
 		},
 	} {
 		var out bytes.Buffer
-		must(t, tt.write(newReport(&out)))
+		check.Must(t, tt.write(newReport(&out)))
 		if diff := cmp.Diff(tt.want+"\n", out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
@@ -121,7 +115,7 @@ func TestTargets(t *testing.T) {
 	}
 	at := point{Machine: gpuMachine, Held: 100, Devices: 1, Parallel: 1, Case: casePlain}
 	r := newReport(io.Discard)
-	must(t, r.single(at, s))
+	check.Must(t, r.single(at, s))
 	got := map[string]float64{}
 	for _, f := range r.targeted {
 		got[f.Name] = *f.Value
@@ -159,7 +153,7 @@ func TestBurstTarget(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		r := newReport(&out)
-		must(t, r.burst(tt.at, s))
+		check.Must(t, r.burst(tt.at, s))
 		for figure, value := range map[string]string{"floor.burst64": "2", "prepare.burst64": "3", "prepare.burst64_over_floor": "1.5"} {
 			line := regexp.MustCompile(`"name":"` + figure + `",.*"unit":"ratio","value":` + value + `[,}]`)
 			if has := line.MatchString(out.String()); has != tt.figure {
@@ -194,7 +188,7 @@ func TestMemoryTarget(t *testing.T) {
 		{"hundreds of GPUs", point{Machine: gpuMachine, Held: 1000}, nil},
 	} {
 		r := newReport(io.Discard)
-		must(t, r.memory(tt.at, used))
+		check.Must(t, r.memory(tt.at, used))
 		var got []string
 		for _, f := range r.targeted {
 			got = append(got, fmt.Sprint(f.Name, " ", f.Target, " ", *f.Met))
@@ -226,7 +220,7 @@ func TestColdTarget(t *testing.T) {
 // TestCheck: a missed target is an error where that was asked for, and names how many there are.
 func TestCheck(t *testing.T) {
 	r := newReport(io.Discard)
-	must(t, errors.Join(
+	check.Must(t, errors.Join(
 		r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2),
 		r.against(25, true, "rss.anon", nil, 1, 25.1),
 		r.nothing(cacheColdCTR, nil, errors.New("no containerd")),
@@ -249,7 +243,7 @@ func TestCheck(t *testing.T) {
 // TestDocumented wants every name in the README's table.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	must(t, err)
+	check.Must(t, err)
 	for name := range units() {
 		short := name
 		for _, suffix := range []string{".p50", ".p99", ".max"} {
@@ -272,7 +266,7 @@ func lines(t testing.TB, out []byte) []map[string]any {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		must(t, err)
+		check.Must(t, err)
 		all = append(all, line)
 	}
 }

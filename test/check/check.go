@@ -4,6 +4,7 @@
 package check
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -41,5 +42,13 @@ func Poll(t testing.TB, limit time.Duration, look func() string) {
 			t.Fatalf("not within %s: %s", limit, text)
 		}
 		<-time.After(pause)
+	}
+}
+
+// Must ends the test where there is an error.
+func Must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -23,7 +23,7 @@ type job struct{ Do, Dir string }
 func plan(t *testing.T, do, dir string, faults ...fault.Fault) fault.Plan {
 	t.Helper()
 	data, err := json.Marshal(job{do, dir})
-	must(t, err)
+	check.Must(t, err)
 	return fault.Plan{Faults: faults, Data: data}
 }
 
@@ -33,12 +33,12 @@ func TestChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var j job
-	must(t, json.Unmarshal(p.Data, &j))
+	check.Must(t, json.Unmarshal(p.Data, &j))
 	if j.Do == "no injector" {
 		return
 	}
 	in, err := p.Injector()
-	must(t, err)
+	check.Must(t, err)
 	switch j.Do {
 	case "everything":
 		err := everything(in.FS(disk.OS{}), j.Dir)
@@ -46,9 +46,9 @@ func TestChild(t *testing.T) {
 	case "fail":
 		t.Fatal("this child fails")
 	case "die":
-		must(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
+		check.Must(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
 	case "hang":
-		must(t, os.WriteFile(filepath.Join(j.Dir, "hangs"), nil, 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(j.Dir, "hangs"), nil, 0o600))
 		select {}
 	}
 }
@@ -58,9 +58,9 @@ func TestKillEach(t *testing.T) {
 	for n := 1; ; n++ {
 		dir := t.TempDir()
 		start, err := fault.Snapshot(dir)
-		must(t, err)
+		check.Must(t, err)
 		result, err := fault.Child{}.Run(t.Context(), plan(t, "everything", dir, fault.Kill(n)))
-		must(t, err)
+		check.Must(t, err)
 		if result.Killed == nil {
 			if n != 13 || result.Log.Changes() != 12 || !strings.Contains(result.Output, "PASS") {
 				t.Errorf("finished at %d with %d changes:\n%s", n, result.Log.Changes(), result.Output)
@@ -97,7 +97,7 @@ func diffLines(want, got []string) string {
 func TestTear(t *testing.T) {
 	dir := t.TempDir()
 	result, err := fault.Child{}.Run(t.Context(), plan(t, "everything", dir, fault.Tear(2)))
-	must(t, err)
+	check.Must(t, err)
 	if k := result.Killed; k == nil || k.N != 2 || !k.Done || string(k.Data) != "ab" {
 		t.Errorf("killed %+v, want the write, half done", result.Killed)
 	}
@@ -105,7 +105,7 @@ func TestTear(t *testing.T) {
 		t.Errorf("content %q (%v), want half", data, err)
 	}
 	result, err = fault.Child{}.Run(t.Context(), plan(t, "everything", t.TempDir(), fault.Tear(3)))
-	must(t, err)
+	check.Must(t, err)
 	if k := result.Killed; k == nil || k.N != 3 || k.Done {
 		t.Errorf("killed %+v, want before the truncation, which cannot be torn", result.Killed)
 	}
@@ -114,7 +114,7 @@ func TestTear(t *testing.T) {
 // TestChildGoesOn with an error that it was given.
 func TestChildGoesOn(t *testing.T) {
 	result, err := fault.Child{}.Run(t.Context(), plan(t, "everything", t.TempDir(), fault.Fail(5, syscall.EIO)))
-	must(t, err)
+	check.Must(t, err)
 	if result.Killed != nil || result.Log[4].Fault != "fail" || result.Log.Changes() != 12 {
 		t.Errorf("killed %+v, log:\n%s", result.Killed, result.Log)
 	}
@@ -124,11 +124,11 @@ func TestChildGoesOn(t *testing.T) {
 func TestOneLog(t *testing.T) {
 	dir := t.TempDir()
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	first := plan(t, "everything", dir, fault.Kill(6))
 	first.Log = filepath.Join(t.TempDir(), "log")
 	result, err := fault.Child{}.Run(t.Context(), first)
-	must(t, err)
+	check.Must(t, err)
 	if result.Killed == nil {
 		t.Fatal("the first was not killed")
 	}
@@ -140,7 +140,7 @@ func TestOneLog(t *testing.T) {
 	second := first
 	second.Faults = nil
 	result, err = fault.Child{}.Run(t.Context(), second)
-	must(t, err)
+	check.Must(t, err)
 	if result.Killed != nil || len(result.Log) != 6+17 {
 		t.Errorf("killed %+v after %d operations, want 6 of the first and all 17 of the second", result.Killed, len(result.Log))
 	}
@@ -183,18 +183,18 @@ func TestOtherEnds(t *testing.T) {
 func TestTornLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	in := fault.New()
-	must(t, in.LogTo(path))
-	must(t, everything(in.FS(disk.OS{}), t.TempDir()))
+	check.Must(t, in.LogTo(path))
+	check.Must(t, everything(in.FS(disk.OS{}), t.TempDir()))
 	whole, err := os.ReadFile(path)
-	must(t, err)
+	check.Must(t, err)
 	for cut := len(whole) - 500; cut < len(whole); cut++ {
-		must(t, os.WriteFile(path, whole[:cut], 0o600))
+		check.Must(t, os.WriteFile(path, whole[:cut], 0o600))
 		log, err := fault.ReadLog(path)
 		if err != nil || len(log) != strings.Count(string(whole[:cut]), "\n") {
 			t.Fatalf("cut at %d: %d operations, %v", cut, len(log), err)
 		}
 	}
-	must(t, os.WriteFile(path, append([]byte("nonsense\n"), whole...), 0o600))
+	check.Must(t, os.WriteFile(path, append([]byte("nonsense\n"), whole...), 0o600))
 	if _, err := fault.ReadLog(path); err == nil {
 		t.Error("nonsense was read")
 	}

@@ -17,15 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // everything does each operation once: those that are not reads have the numbers 1 to 12, the reads 1 to 5.
 func everything(fsys disk.FS, dir string) error {
@@ -55,11 +49,11 @@ func everything(fsys disk.FS, dir string) error {
 func TestNumbers(t *testing.T) {
 	dir := t.TempDir()
 	in := fault.New()
-	must(t, everything(in.FS(disk.OS{}), dir))
+	check.Must(t, everything(in.FS(disk.OS{}), dir))
 	var got []string
 	for _, op := range in.Log() {
 		path, err := filepath.Rel(dir, op.Path)
-		must(t, err)
+		check.Must(t, err)
 		got = append(got, fmt.Sprintf("%d/%d %s %s %q", op.N, op.Sync, op.Kind, path, op.Data))
 	}
 	want := []string{
@@ -81,9 +75,9 @@ func TestQuick(t *testing.T) {
 	dir := t.TempDir()
 	slow, quick := fault.New(), fault.New()
 	quick.Quick = true
-	must(t, everything(slow.FS(disk.OS{}), dir))
-	must(t, os.RemoveAll(filepath.Join(dir, "d")))
-	must(t, everything(quick.FS(disk.OS{}), dir))
+	check.Must(t, everything(slow.FS(disk.OS{}), dir))
+	check.Must(t, os.RemoveAll(filepath.Join(dir, "d")))
+	check.Must(t, everything(quick.FS(disk.OS{}), dir))
 	if diff := cmp.Diff(slow.Log().String(), quick.Log().String()); diff != "" {
 		t.Errorf("log (-slow +quick):\n%s", diff)
 	}
@@ -133,12 +127,12 @@ func TestShort(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	in := fault.New(fault.Short(2))
 	f, err := in.FS(disk.OS{}).OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	must(t, err)
+	check.Must(t, err)
 	n, err := f.Write([]byte("abcdef"))
 	if n != 3 || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("wrote %d (%v), want 3 and ENOSPC", n, err)
 	}
-	must(t, f.Close())
+	check.Must(t, f.Close())
 	if data, err := os.ReadFile(path); err != nil || string(data) != "abc" {
 		t.Errorf("content %q (%v)", data, err)
 	}
@@ -153,7 +147,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	in := fault.New()
 	fsys := in.FS(disk.OS{})
 	f, err := fsys.OpenFile(filepath.Join(dir, "old"), os.O_CREATE|os.O_WRONLY, 0o600)
-	must(t, err)
+	check.Must(t, err)
 	write := func() error { _, err := f.Write([]byte("ab")); return err }
 	mkdir := func() error { return fsys.Mkdir(filepath.Join(dir, "d"), 0o700) }
 	remove := func() error { return fsys.Remove(filepath.Join(dir, "d")) }
@@ -164,7 +158,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		}
 		return err
 	}
-	must(t, mkdir())
+	check.Must(t, mkdir())
 	in.Set(fault.Full(in.Log().Changes() + 1))
 	for i, want := range []error{syscall.ENOSPC, syscall.ENOSPC, nil, syscall.ENOSPC, nil} {
 		if got := []func() error{write, write, remove, mkdir, f.Sync}[i](); !errors.Is(got, want) {
@@ -172,7 +166,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		}
 	}
 	in.Set()
-	must(t, errors.Join(write(), mkdir(), open()))
+	check.Must(t, errors.Join(write(), mkdir(), open()))
 	in.Set(fault.ReadOnly(in.Log().Changes() + 1))
 	for i, got := range []error{open(), write(), remove(), f.Sync(), open()} {
 		if !errors.Is(got, syscall.EROFS) {
@@ -183,7 +177,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		t.Errorf("a device on a read-only disk: %v", err)
 	}
 	in.Set()
-	must(t, errors.Join(write(), remove(), f.Close()))
+	check.Must(t, errors.Join(write(), remove(), f.Close()))
 	if data, err := os.ReadFile(filepath.Join(dir, "old")); err != nil || string(data) != "aabab" {
 		t.Errorf("content %q (%v), want a short write and two whole ones", data, err)
 	}
@@ -240,9 +234,9 @@ func TestHooks(t *testing.T) {
 		}
 	}
 	close(release)
-	must(t, <-slow)
+	check.Must(t, <-slow)
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	check.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -269,7 +263,7 @@ func (s slow) Rename(from, to string) error {
 func TestConcurrent(t *testing.T) {
 	dir := t.TempDir()
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	under := slow{within: new(atomic.Int32), most: new(atomic.Int32)}
 	fsys := in.FS(under)
@@ -300,7 +294,7 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%d operations, want %d", len(seen), 8*20*4)
 	}
 	states, err := fault.Replay(start, log, fault.Options{Limit: 1})
-	must(t, err)
+	check.Must(t, err)
 	for s := range states {
 		if s.Lost == "" {
 			if diff := cmp.Diff(look(t, dir), materialised(t, s)); diff != "" {

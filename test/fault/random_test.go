@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -95,10 +96,10 @@ func TestRandom(t *testing.T) {
 func random(t *testing.T, seed uint64) {
 	const steps = 30
 	dir := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(dir, "d", "e"), 0o700))
-	must(t, os.WriteFile(filepath.Join(dir, "d", "a"), []byte("start"), 0o600))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, "d", "e"), 0o700))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "d", "a"), []byte("start"), 0o600))
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	in.Quick = true
 	p := &player{Rand: rand.New(rand.NewPCG(seed, 0)), fsys: in.FS(disk.OS{}), dir: dir}
@@ -141,7 +142,7 @@ func sums(states []fault.State) map[[32]byte]bool {
 func few(t *testing.T, start *fault.Tree, log fault.Log) (map[[32]byte]bool, bool) {
 	t.Helper()
 	states, err := fault.Replay(start, log, fault.Options{Limit: 100 * limit})
-	must(t, err)
+	check.Must(t, err)
 	set := map[[32]byte]bool{}
 	for s := range states {
 		set[s.Sum] = true
@@ -174,7 +175,7 @@ func wantEach(t *testing.T, since map[string]int, states []fault.State, log faul
 // syncAll syncs every file and directory that has a name.
 func syncAll(t *testing.T, p *player) {
 	t.Helper()
-	must(t, filepath.WalkDir(p.dir, func(path string, d os.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(p.dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -185,8 +186,8 @@ func syncAll(t *testing.T, p *player) {
 			return nil
 		}
 		f, err := p.fsys.OpenFile(path, os.O_WRONLY, 0)
-		must(t, err)
-		must(t, f.Sync())
+		check.Must(t, err)
+		check.Must(t, f.Sync())
 		return f.Close()
 	}))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -43,11 +44,11 @@ const (
 func run(t *testing.T, in *fault.Injector, w writer) (start *fault.Tree, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "rec"), []byte("old"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "rec"), []byte("old"), 0o600))
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	in.Quick = true
-	must(t, w(in.FS(disk.OS{}), dir))
+	check.Must(t, w(in.FS(disk.OS{}), dir))
 	return start, dir
 }
 
@@ -171,12 +172,12 @@ func TestAppend(t *testing.T) {
 func content(t *testing.T, s fault.State, name string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "s")
-	must(t, s.Materialise(dir))
+	check.Must(t, s.Materialise(dir))
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, os.ErrNotExist) {
 		return "none"
 	}
-	must(t, err)
+	check.Must(t, err)
 	return fmt.Sprintf("%q", data)
 }
 
@@ -281,7 +282,7 @@ func TestContents(t *testing.T) {
 	}
 	got = outcomes(t, func(f disk.FS, dir string) error {
 		file, err := f.OpenFile(filepath.Join(dir, "rec"), extend, 0)
-		must(t, err)
+		check.Must(t, err)
 		err = errors.Join(file.Truncate(1), file.Truncate(5))
 		_, writeErr := file.Write([]byte("+"))
 		return errors.Join(err, writeErr, file.Close())
@@ -298,7 +299,7 @@ func TestAttributes(t *testing.T) {
 		in := fault.New()
 		start, _ := run(t, in, func(f disk.FS, dir string) error {
 			file, err := f.OpenFile(filepath.Join(dir, "rec"), extend, 0)
-			must(t, err)
+			check.Must(t, err)
 			return errors.Join(file.Chmod(0o640), sync(file), file.Chmod(0o444), file.Close())
 		})
 		var got []string
@@ -361,10 +362,10 @@ func TestMany(t *testing.T) {
 	in := fault.New()
 	start, _ := run(t, in, func(f disk.FS, dir string) error {
 		for n := range files {
-			must(t, put(f, filepath.Join(dir, fmt.Sprint(n)), fresh, "data"))
+			check.Must(t, put(f, filepath.Join(dir, fmt.Sprint(n)), fresh, "data"))
 		}
-		must(t, put(f, filepath.Join(dir, "rec"), extend, "+1"))
-		must(t, put(f, filepath.Join(dir, "rec"), extend, "+2"))
+		check.Must(t, put(f, filepath.Join(dir, "rec"), extend, "+1"))
+		check.Must(t, put(f, filepath.Join(dir, "rec"), extend, "+2"))
 		return f.Remove(filepath.Join(dir, "rec"))
 	})
 	states := func(seed uint64) []fault.State { return all(t, start, in.Log(), fault.Options{Limit: 100, Seed: seed}) }
@@ -419,7 +420,7 @@ func TestBehindTheSeam(t *testing.T) {
 	} {
 		in := fault.New()
 		start, _ := run(t, in, func(f disk.FS, dir string) error {
-			must(t, os.WriteFile(filepath.Join(dir, "x"), nil, 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(dir, "x"), nil, 0o600))
 			return do(f, dir)
 		})
 		if _, err := fault.Replay(start, in.Log(), fault.Options{}); err == nil {

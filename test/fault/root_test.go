@@ -12,36 +12,37 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
 // TestRoot: operations of a host directory have absolute paths, also below a root that was opened from another.
 func TestRoot(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600))
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New()
 	root, err := in.Root(dir)
-	must(t, err)
-	must(t, errors.Join(root.Mkdir("d", 0o700), root.Rename("f", "d/f"), root.Chmod(".", 0o777|os.ModeSticky),
+	check.Must(t, err)
+	check.Must(t, errors.Join(root.Mkdir("d", 0o700), root.Rename("f", "d/f"), root.Chmod(".", 0o777|os.ModeSticky),
 		root.Chown(".", os.Geteuid(), os.Getegid())))
 	below, err := root.OpenRoot("d")
-	must(t, err)
+	check.Must(t, err)
 	_, err = below.Stat("f")
-	must(t, err)
-	must(t, errors.Join(below.Remove("f"), below.SyncDir("."), below.Close()))
+	check.Must(t, err)
+	check.Must(t, errors.Join(below.Remove("f"), below.SyncDir("."), below.Close()))
 	list, err := root.Open(".")
-	must(t, err)
+	check.Must(t, err)
 	names, err := list.Readdirnames(-1)
-	must(t, errors.Join(err, list.Close(), root.SyncDir("."), root.Close()))
+	check.Must(t, errors.Join(err, list.Close(), root.SyncDir("."), root.Close()))
 	if !slices.Equal(names, []string{"d"}) {
 		t.Errorf("names %v", names)
 	}
 	var got []string
 	for _, op := range in.Log() {
 		path, err := filepath.Rel(dir, op.Path)
-		must(t, err)
+		check.Must(t, err)
 		got = append(got, string(op.Kind)+" "+path)
 	}
 	want := []string{
@@ -62,18 +63,18 @@ func TestRoot(t *testing.T) {
 func TestRootFails(t *testing.T) {
 	dir := t.TempDir()
 	for n, want := range map[int]int{1: 0, 2: 1} { // the rename fails, then the chmod after it
-		must(t, os.RemoveAll(filepath.Join(dir, "g")))
-		must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
+		check.Must(t, os.RemoveAll(filepath.Join(dir, "g")))
+		check.Must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o600))
 		in := fault.New(fault.Fail(n, syscall.EIO))
 		root, err := in.Root(dir)
-		must(t, err)
+		check.Must(t, err)
 		failed := []error{root.Rename("f", "g"), root.Chmod(".", 0o700)}
 		for i, err := range failed {
 			if errors.Is(err, syscall.EIO) != (i == want) {
 				t.Errorf("fault at %d: operation %d: %v", n, i, err)
 			}
 		}
-		must(t, root.Close())
+		check.Must(t, root.Close())
 	}
 	in := fault.New(fault.FailRead(1, syscall.EMFILE))
 	if _, err := in.Root(dir); !errors.Is(err, syscall.EMFILE) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -17,10 +18,10 @@ func TestSites(t *testing.T) {
 	in := fault.New()
 	fsys := in.FS(disk.OS{})
 	for range 3 {
-		must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "a"), nil, 0o600))
+		check.Must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "a"), nil, 0o600))
 	}
-	must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "b"), nil, 0o600))
-	must(t, fsys.SyncDir(dir))
+	check.Must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "b"), nil, 0o600))
+	check.Must(t, fsys.SyncDir(dir))
 	here := ` < fault_test\.TestSites test/fault/site_test\.go:`
 	want := []struct {
 		name string

@@ -31,7 +31,7 @@ func TestTransport(t *testing.T) {
 	})}
 	patch := func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPatch, server.URL+"/apis/x?dryRun=All", strings.NewReader("body"))
-		must(t, err)
+		check.Must(t, err)
 		response, err := client.Do(request)
 		if err == nil {
 			err = response.Body.Close()
@@ -55,7 +55,7 @@ func TestTransport(t *testing.T) {
 	}
 	in.Set(fault.Lose(6, syscall.ECONNRESET))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-	must(t, err)
+	check.Must(t, err)
 	response, err := in.Transport(http.DefaultTransport).RoundTrip(request)
 	if response != nil || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a lost answer arrived: %v, %v", response, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -20,7 +21,7 @@ import (
 func look(t *testing.T, dir string) []string {
 	t.Helper()
 	tree, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	return lines(all(t, tree, nil, fault.Options{})[0])
 }
 
@@ -30,7 +31,7 @@ func lines(s fault.State) []string { return strings.Split(strings.TrimSpace(s.St
 func materialised(t *testing.T, s fault.State) []string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
-	must(t, s.Materialise(dir))
+	check.Must(t, s.Materialise(dir))
 	if got := look(t, dir); !cmp.Equal(lines(s), got) {
 		t.Errorf("materialised (-want +got):\n%s", cmp.Diff(lines(s), got))
 	}
@@ -40,7 +41,7 @@ func materialised(t *testing.T, s fault.State) []string {
 func all(t *testing.T, start *fault.Tree, log fault.Log, o fault.Options) []fault.State {
 	t.Helper()
 	states, err := fault.Replay(start, log, o)
-	must(t, err)
+	check.Must(t, err)
 	var list []fault.State
 	for s := range states {
 		list = append(list, s)
@@ -52,26 +53,26 @@ func all(t *testing.T, start *fault.Tree, log fault.Log, o fault.Options) []faul
 func TestSnapshotMaterialise(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	must(t, errors.Join(
+	check.Must(t, errors.Join(
 		os.MkdirAll(at("a/b/c"), 0o755), os.WriteFile(at("a/f"), []byte("content"), 0o640), os.WriteFile(at("a/b/empty"), nil, 0o400),
 		os.Symlink("f", at("a/link")), os.Symlink("/nowhere", at("a/dangling")), syscall.Mkfifo(at("a/fifo"), 0o600),
 		os.Chmod(at("a"), 0o777|os.ModeSticky|os.ModeSetgid), os.Chmod(at("a/b/c"), 0), os.Chmod(at("a/b"), 0o555), os.Chmod(dir, 0o711),
 	))
 	if os.Geteuid() == 0 {
-		must(t, errors.Join(os.Lchown(at("a/f"), 1000, 1001), os.Lchown(at("a/link"), 1000, 1001),
+		check.Must(t, errors.Join(os.Lchown(at("a/f"), 1000, 1001), os.Lchown(at("a/link"), 1000, 1001),
 			syscall.Mknod(at("a/null"), syscall.S_IFCHR|0o666, 1<<8|3)))
 	}
 	start, err := fault.Snapshot(dir)
-	must(t, err)
+	check.Must(t, err)
 	info, err := os.Lstat(at("a"))
-	must(t, err)
+	check.Must(t, err)
 	want := look(t, dir)
 	if a := "a " + info.Mode().String(); !strings.HasPrefix(want[1], a) || !slices.ContainsFunc(want, func(line string) bool {
 		return strings.HasPrefix(line, "a/f -rw-r----- ") && strings.HasSuffix(line, ` "content"`)
 	}) {
 		t.Errorf("snapshot %q, want one with %s", want, a)
 	}
-	must(t, os.Chmod(at("a/b"), 0o755)) // for who removes it; the snapshot is a value
+	check.Must(t, os.Chmod(at("a/b"), 0o755)) // for who removes it; the snapshot is a value
 	states := all(t, start, nil, fault.Options{})
 	if len(states) != 1 || states[0].Lost != "" {
 		t.Fatalf("%d states, want one that lost nothing", len(states))

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Interface and accelerator ids of the tests.
@@ -35,11 +37,11 @@ func TestExclusiveIsSeen(t *testing.T) {
 	name := filepath.Join(s.Root, s.Place(0, 0).Node)
 	for _, flag := range []int{0, unix.O_EXCL} {
 		f, err := os.OpenFile(name, os.O_RDWR|flag, 0)
-		must(t, err)
-		must(t, f.Close())
+		check.Must(t, err)
+		check.Must(t, f.Close())
 		fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{Flags: uint64(unix.O_RDWR | unix.O_CLOEXEC | flag)})
-		must(t, err)
-		must(t, unix.Close(fd))
+		check.Must(t, err)
+		check.Must(t, unix.Close(fd))
 	}
 	var got []bool
 	for _, e := range s.Trace() {
@@ -52,10 +54,10 @@ func TestExclusiveIsSeen(t *testing.T) {
 	}
 	// Two that are not exclusive are fine.
 	first, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	defer first.Close()
 	second, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	defer second.Close()
 	if third, err := os.OpenFile(name, os.O_RDWR|unix.O_EXCL, 0); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("an exclusive open beside others: %v, %v", third, err)
@@ -141,7 +143,7 @@ func TestParams(t *testing.T) {
 	}, Dev: "1:5"}}})
 	write := func(name, value string) error {
 		f, err := os.OpenFile(filepath.Join(s.Root, s.Place(0, 0).Attributes, name), os.O_WRONLY, 0)
-		must(t, err)
+		check.Must(t, err)
 		_, err = f.WriteString(value)
 		return errors.Join(err, f.Close())
 	}

@@ -68,7 +68,7 @@ func Start(t testing.TB, m Machine) *Sim {
 	t.Helper()
 	Need(t)
 	root := filepath.Join(t.TempDir(), "host")
-	must(t, os.Mkdir(root, 0o755))
+	check.Must(t, os.Mkdir(root, 0o755))
 	return StartAt(t, m, root)
 }
 
@@ -77,9 +77,9 @@ func StartAt(t testing.TB, m Machine, root string) *Sim {
 	t.Helper()
 	Need(t)
 	text, err := json.Marshal(order{root, m})
-	must(t, err)
+	check.Must(t, err)
 	exe, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	command := exec.Command(exe, "-test.run=^$")
 	// The race detector of a process that is about to end would wait a second for reports.
 	command.Env = append(os.Environ(), startVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")
@@ -92,10 +92,10 @@ func Attach(t testing.TB, command *exec.Cmd, m Machine, root string) *Sim {
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt ends the test, which then ends this in order.
 	in, err := command.StdinPipe()
-	must(t, err)
+	check.Must(t, err)
 	out, err := command.StdoutPipe()
-	must(t, err)
-	must(t, command.Start())
+	check.Must(t, err)
+	check.Must(t, command.Start())
 	t.Cleanup(func() { stop(t, command, in, root) })
 	s := &Sim{Machine: m, Root: root, t: t, commands: json.NewEncoder(in), answers: json.NewDecoder(out)}
 	var ready Answer
@@ -114,13 +114,6 @@ func stop(t testing.TB, command *exec.Cmd, in io.Closer, root string) {
 	if err := errors.Join(err, command.Wait()); err != nil {
 		t.Errorf("the simulated machine ended badly: %v", err)
 		_ = unix.Unmount(root, unix.MNT_DETACH)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

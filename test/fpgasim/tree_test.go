@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // four is test/machines/4xfpga with character devices that can be opened, expanded below a directory.
@@ -25,14 +26,14 @@ func four(t *testing.T) (*sim.Machine, string) {
 	t.Helper()
 	Need(t)
 	text, err := os.ReadFile("../machines/4xfpga.txtar")
-	must(t, err)
+	check.Must(t, err)
 	host, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	host, err = host.Openable()
-	must(t, err)
+	check.Must(t, err)
 	root := t.TempDir()
 	_, err = host.Expand(root, sim.Options{})
-	must(t, err)
+	check.Must(t, err)
 	return host, root
 }
 
@@ -41,7 +42,7 @@ func serveFour(t *testing.T) (s *Sim, root string) {
 	t.Helper()
 	host, root := four(t)
 	m, err := FromTree(host)
-	must(t, err)
+	check.Must(t, err)
 	m.Dev = filepath.Join(root, "dev")
 	return StartAt(t, m, filepath.Join(root, "sys")), root
 }
@@ -49,7 +50,7 @@ func serveFour(t *testing.T) (s *Sim, root string) {
 func inventory(t *testing.T, root string) discover.Inventory {
 	t.Helper()
 	tree, err := sysfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	return discover.Discover(t.Context(), tree, discover.Options{})
 }
@@ -78,8 +79,8 @@ func TestProgramDiscovered(t *testing.T) {
 	const nlb3 = "f7df405cbd7acf7222f144b0b93acd18"
 	s, root := serveFour(t)
 	host, err := dfl.Open(root, dfl.Options{PlainNodes: true, Nodes: SysNodes})
-	must(t, err)
-	defer func() { must(t, host.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, host.Close()) }()
 	for card, c := range s.Cards {
 		for number, p := range c.Ports {
 			at := s.Place(card, number)
@@ -88,19 +89,19 @@ func TestProgramDiscovered(t *testing.T) {
 				Region: at.Region, Manager: at.Manager, LockFile: filepath.Join(t.TempDir(), "lock"),
 			}
 			lease, err := host.Acquire(t.Context(), port, p.Interface)
-			must(t, err)
+			check.Must(t, err)
 			err = lease.SetParams(t.Context(), []dfl.Param{{Name: dfl.ParamClock, Value: 200_000}})
 			if arria := card == 1; arria != (err == nil) || !arria && !errors.Is(err, backend.ErrNoParam) {
 				t.Errorf("the clock of %s: %v", at.Name, err)
 			}
 			raw := Image(p.Interface, nlb3, 100)
 			image, err := backend.Seal(reader(raw), int64(len(raw)), digest(raw))
-			must(t, err)
+			check.Must(t, err)
 			_, err = lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3})
 			if p.Virtual != errors.Is(err, unix.ENODEV) || !p.Virtual && err != nil {
 				t.Errorf("%s, virtual %t: %v", at.Name, p.Virtual, err)
 			}
-			must(t, errors.Join(image.Close(), lease.Release()))
+			check.Must(t, errors.Join(image.Close(), lease.Release()))
 		}
 	}
 	for _, d := range inventory(t, root).Devices {
@@ -114,12 +115,12 @@ func TestProgramDiscovered(t *testing.T) {
 func characterDevice(t *testing.T, root string, at Place) string {
 	t.Helper()
 	tree, err := sysfs.Open(root)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	major, minor, err := tree.Rdev("dev/" + at.Name)
-	must(t, err)
+	check.Must(t, err)
 	text, err := tree.ReadString(at.Attributes + "/dev")
-	must(t, err)
+	check.Must(t, err)
 	if number := fmt.Sprintf("%d:%d", major, minor); number != text {
 		t.Errorf("%s has the number %s, its attribute says %s", at.Name, number, text)
 	}
@@ -130,18 +131,18 @@ func characterDevice(t *testing.T, root string, at Place) string {
 func TestVirtualFunctions(t *testing.T) {
 	s, root := serveFour(t)
 	host, err := dfl.Open(root, dfl.Options{PlainNodes: true, Nodes: SysNodes})
-	must(t, err)
-	defer func() { must(t, host.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, host.Close()) }()
 	const function = "sys/devices/pci0000:3a/0000:3a:02.0/0000:3d:00.0"
 	numVFs := func(value string, want error) {
 		t.Helper()
 		f, err := os.OpenFile(filepath.Join(root, function, "sriov_numvfs"), os.O_WRONLY, 0)
-		must(t, err)
+		check.Must(t, err)
 		_, err = f.WriteString(value)
 		if !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("sriov_numvfs %q: %v, want %v", value, err, want)
 		}
-		must(t, f.Close())
+		check.Must(t, f.Close())
 	}
 	found := func(want ...string) {
 		t.Helper()
@@ -161,9 +162,9 @@ func TestVirtualFunctions(t *testing.T) {
 	numVFs("2\n", unix.EINVAL)
 	numVFs("3", unix.ERANGE)
 	numVFs("two", unix.EINVAL)
-	must(t, host.ReleasePort(t.Context(), ports[0]))
+	check.Must(t, host.ReleasePort(t.Context(), ports[0]))
 	found(own[1])
-	must(t, host.ReleasePort(t.Context(), ports[1]))
+	check.Must(t, host.ReleasePort(t.Context(), ports[1]))
 	found()
 	numVFs("1", unix.EINVAL)
 	numVFs("2", nil)
@@ -173,8 +174,8 @@ func TestVirtualFunctions(t *testing.T) {
 		t.Errorf("assigned while virtual functions have it: %v", err)
 	}
 	f, err := os.OpenFile(filepath.Join(root, s.Virtual(1, 1).Node), os.O_RDWR|unix.O_EXCL, 0)
-	must(t, err)
-	must(t, f.Close())
+	check.Must(t, err)
+	check.Must(t, f.Close())
 	same := characterDevice(t, root, s.Virtual(1, 1))
 	if before := s.Cards[1].Ports[1].Dev; same != before {
 		t.Errorf("the virtual function's port has the number %s, want %s", same, before)
@@ -184,8 +185,8 @@ func TestVirtualFunctions(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(root, "dev", s.Virtual(1, 1).Name)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the node of a virtual function that is gone: %v", err)
 	}
-	must(t, host.AssignPort(t.Context(), ports[1]))
-	must(t, host.AssignPort(t.Context(), ports[0]))
+	check.Must(t, host.AssignPort(t.Context(), ports[1]))
+	check.Must(t, host.AssignPort(t.Context(), ports[0]))
 	found(own...)
 }
 
@@ -196,8 +197,8 @@ func TestVirtualFunctionAlone(t *testing.T) {
 	const alone = 2
 	s, root := serveFour(t)
 	host, err := dfl.Open(root, dfl.Options{PlainNodes: true, Nodes: SysNodes})
-	must(t, err)
-	defer func() { must(t, host.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, host.Close()) }()
 	before := names(inventory(t, root))
 	s.Set(Set{Card: alone, Detached: true})
 	inv := inventory(t, root)
@@ -230,7 +231,7 @@ func TestTreeRefused(t *testing.T) {
 		"unreadable sys/x\n",
 	} {
 		host, err := sim.Parse([]byte(text))
-		must(t, err)
+		check.Must(t, err)
 		if m, err := FromTree(host); err == nil {
 			t.Errorf("%q was accepted: %+v", text, m)
 		}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestDashboards: identifiers are unique, and every query is of the data source that the user chooses.
@@ -58,7 +60,7 @@ func TestExpressionsParse(t *testing.T) {
 		fmt.Fprintf(&file, "  # %s\n  - record: r%d\n    expr: %q\n", where, i, all[where])
 	}
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(file.String()), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(file.String()), 0o600))
 	promtool(t, dir, "check", "rules", "all.yaml")
 	if t.Failed() {
 		t.Log(file.String())

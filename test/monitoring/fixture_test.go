@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -20,17 +22,10 @@ const (
 	files      = repository + "/deployments/helm/fettle/files"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	check.Must(t, err)
 	return data
 }
 
@@ -69,7 +64,7 @@ type group struct {
 func groups(t *testing.T) []group {
 	t.Helper()
 	var file struct{ Groups []group }
-	must(t, sigsyaml.Unmarshal(read(t, files+"/rules.yaml"), &file))
+	check.Must(t, sigsyaml.Unmarshal(read(t, files+"/rules.yaml"), &file))
 	return file.Groups
 }
 
@@ -110,11 +105,11 @@ type panel struct {
 func dashboards(t *testing.T) map[string]dashboard {
 	t.Helper()
 	paths, err := filepath.Glob(files + "/dashboards/*.json")
-	must(t, err)
+	check.Must(t, err)
 	all := map[string]dashboard{}
 	for _, path := range paths {
 		var d dashboard
-		must(t, json.Unmarshal(read(t, path), &d))
+		check.Must(t, json.Unmarshal(read(t, path), &d))
 		all[filepath.Base(path)] = d
 	}
 	if len(all) == 0 {

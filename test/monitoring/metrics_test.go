@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -58,10 +59,10 @@ func registered(t *testing.T) map[string]bool {
 	}, kubeletplugin.Clients{
 		Kube: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Events: events.NewFakeRecorder(1),
 	}, "boot-1")
-	must(t, err)
+	check.Must(t, err)
 	names(t, all, plugin.Metrics())
 	scheme, err := reconciler.Scheme()
-	must(t, err)
+	check.Must(t, err)
 	client := crfake.NewClientBuilder().WithScheme(scheme).Build()
 	services := reconciler.Services{Client: client, Clock: clock.RealClock{}, Namespace: "fettle"}
 	for _, row := range controller.Table(controller.Parts{

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const cases = "testdata/rules_test.yaml"
@@ -17,8 +19,8 @@ const cases = "testdata/rules_test.yaml"
 // TestRules: the rules parse, and each alert fires and does not fire when it should.
 func TestRules(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), read(t, files+"/rules.yaml"), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "rules_test.yaml"), read(t, cases), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), read(t, files+"/rules.yaml"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "rules_test.yaml"), read(t, cases), 0o600))
 	promtool(t, dir, "check", "rules", "rules.yaml")
 	promtool(t, dir, "test", "rules", "rules_test.yaml")
 }
@@ -28,7 +30,7 @@ func TestOrder(t *testing.T) {
 	var file struct {
 		Order []string `json:"group_eval_order"`
 	}
-	must(t, sigsyaml.Unmarshal(read(t, cases), &file))
+	check.Must(t, sigsyaml.Unmarshal(read(t, cases), &file))
 	var want []string
 	for _, g := range groups(t) {
 		want = append(want, g.Name)
@@ -48,7 +50,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 			} `json:"alert_rule_test"`
 		}
 	}
-	must(t, sigsyaml.Unmarshal(read(t, cases), &file))
+	check.Must(t, sigsyaml.Unmarshal(read(t, cases), &file))
 	fires, silent := map[string]bool{}, map[string]bool{}
 	for _, one := range file.Tests {
 		for _, a := range one.Alerts {

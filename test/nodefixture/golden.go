@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -23,14 +24,14 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func Golden(t *testing.T, name string, value any) {
 	t.Helper()
 	got, err := json.MarshalIndent(value, "", "  ")
-	Must(t, err)
+	check.Must(t, err)
 	got = append(got, '\n')
 	path := filepath.Join("testdata", name+".golden.json")
 	if *update {
-		Must(t, os.WriteFile(path, got, 0o644))
+		check.Must(t, os.WriteFile(path, got, 0o644))
 	}
 	want, err := os.ReadFile(path)
-	Must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}

@@ -15,18 +15,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Node is the name of the Node object.
 const Node = "node-1"
-
-// Must ends the test with an error.
-func Must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // Expand writes a machine of test/machines into a directory of its own.
 func Expand(t testing.TB, machine string) string {
@@ -40,18 +33,18 @@ func Expand(t testing.TB, machine string) string {
 func ExpandInto(t testing.TB, machine, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(machines(t), machine+".txtar"))
-	Must(t, err)
+	check.Must(t, err)
 	parsed, err := sim.Parse(text)
-	Must(t, err)
+	check.Must(t, err)
 	_, err = parsed.Expand(dir, sim.Options{})
-	Must(t, err)
+	check.Must(t, err)
 }
 
 // machines finds test/machines above the directory of the package that is tested, also where files carry no paths (-trimpath).
 func machines(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
-	Must(t, err)
+	check.Must(t, err)
 	for {
 		found := filepath.Join(dir, "test", "machines")
 		if info, err := os.Stat(found); err == nil && info.IsDir() {
@@ -80,7 +73,7 @@ func Snapshot(t testing.TB, machine string) *inventory.Snapshot {
 func SnapshotOf(t testing.TB, root string) *inventory.Snapshot {
 	t.Helper()
 	tree, err := sysfs.Open(root)
-	Must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	found := discover.Discover(t.Context(), tree, discover.Options{
 		HostDevices: LocalSSD(), Capacity: func(string) (int64, error) { return 1 << 40, nil },

@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestMain(m *testing.M) { os.Exit(Run(m)) }
@@ -22,9 +23,9 @@ func TestMain(m *testing.M) { os.Exit(Run(m)) }
 func machine(t testing.TB, name string) *sim.Machine {
 	t.Helper()
 	text, err := os.ReadFile("../machines/" + name + ".txtar")
-	must(t, err)
+	check.Must(t, err)
 	m, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	return m
 }
 
@@ -41,10 +42,10 @@ func start(t testing.TB, name string) *host {
 	h := &host{Sim: Start(t, machine(t, name), nil), t: t}
 	var err error
 	h.tree, err = sysfs.Open(h.Root)
-	must(t, err)
+	check.Must(t, err)
 	h.w, err = sysfs.OpenWriter(h.Root)
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(h.tree.Close(), h.w.Close())) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, errors.Join(h.tree.Close(), h.w.Close())) })
 	return h
 }
 
@@ -78,11 +79,11 @@ func TestDiscovered(t *testing.T) {
 	for _, name := range []string{"2xrtx-vfio", "2xb60-sriov", "2xmi300x-divided", "8xmi300x"} {
 		plain := t.TempDir()
 		_, err := machine(t, name).Expand(plain, sim.Options{})
-		must(t, err)
+		check.Must(t, err)
 		tree, err := sysfs.Open(plain)
-		must(t, err)
+		check.Must(t, err)
 		want := discover.Discover(t.Context(), tree, discover.Options{})
-		must(t, tree.Close())
+		check.Must(t, tree.Close())
 		got := discover.Discover(t.Context(), start(t, name).tree, discover.Options{})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fusetree"
 )
 
@@ -85,10 +86,10 @@ func Start(t testing.TB, host *sim.Machine, change func(*Machine)) *Sim {
 	fusetree.Need(t)
 	root := filepath.Join(t.TempDir(), "host")
 	_, err := host.Expand(root, sim.Options{})
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Join(root, "proc"), 0o755))
+	check.Must(t, err)
+	check.Must(t, os.MkdirAll(filepath.Join(root, "proc"), 0o755))
 	m, err := FromTree(host)
-	must(t, err)
+	check.Must(t, err)
 	m.Dev = filepath.Join(root, "dev")
 	if change != nil {
 		change(&m)
@@ -100,9 +101,9 @@ func Start(t testing.TB, host *sim.Machine, change func(*Machine)) *Sim {
 func StartAt(t testing.TB, m Machine, root string) *Sim {
 	t.Helper()
 	text, err := json.Marshal(order{filepath.Join(root, "sys"), m})
-	must(t, err)
+	check.Must(t, err)
 	file := filepath.Join(t.TempDir(), "machine.json")
-	must(t, os.WriteFile(file, text, 0o600))
+	check.Must(t, os.WriteFile(file, text, 0o600))
 	program := os.Getenv(programVariable)
 	if program == "" {
 		t.Fatal("there is no program that serves machines: end TestMain with pcisim.Run")
@@ -111,10 +112,10 @@ func StartAt(t testing.TB, m Machine, root string) *Sim {
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt ends the test, which then ends this in order.
 	in, err := command.StdinPipe()
-	must(t, err)
+	check.Must(t, err)
 	out, err := command.StdoutPipe()
-	must(t, err)
-	must(t, command.Start())
+	check.Must(t, err)
+	check.Must(t, command.Start())
 	s := &Sim{Root: root, t: t, commands: json.NewEncoder(in), answers: json.NewDecoder(out)}
 	s.end = sync.OnceFunc(func() { stop(t, command, in, filepath.Join(root, "sys")) })
 	t.Cleanup(s.end)
@@ -129,7 +130,7 @@ func StartAt(t testing.TB, m Machine, root string) *Sim {
 func (s *Sim) Reboot(m Machine) *Sim {
 	s.t.Helper()
 	s.end()
-	must(s.t, os.RemoveAll(filepath.Join(m.Dev, "vfio")))
+	check.Must(s.t, os.RemoveAll(filepath.Join(m.Dev, "vfio")))
 	return StartAt(s.t, m, s.Root)
 }
 
@@ -143,13 +144,6 @@ func stop(t testing.TB, command *exec.Cmd, in io.Closer, root string) {
 	if err := errors.Join(err, command.Wait()); err != nil {
 		t.Errorf("the simulated machine ended badly: %v", err)
 		_ = unix.Unmount(root, unix.MNT_DETACH)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -35,12 +35,12 @@ func TestLabels(t *testing.T) {
 	}))
 	t.Cleanup(metrics.Close)
 	rules, err := filepath.Abs("../../deployments/helm/fettle/files/rules.yaml")
-	must(t, err)
+	check.Must(t, err)
 	s, err := Start(program, t.TempDir(), rules, []Target{{
 		Job: "fettle-system/fettle-kubeletplugin", URL: metrics.URL + "/metrics",
 		Labels: map[string]string{"node": "n1", "namespace": "fettle-system", "pod": "fettle-kubeletplugin-x", "container": "plugin"},
 	}})
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() {
 		if log := s.Stop(); t.Failed() {
 			t.Log(log)
@@ -69,11 +69,4 @@ func TestLabels(t *testing.T) {
 	}
 	wants("node:fettle_publish_age_seconds:max", "node", "n1")
 	wants(`up{job=~"(.+/)?fettle-kubeletplugin"}`, "pod", "fettle-kubeletplugin-x")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

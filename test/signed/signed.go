@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 	"github.com/fettle-dev/fettle/test/treesum"
@@ -100,7 +101,7 @@ func (r *Registry) Files(t testing.TB, repository, tag string, files, labels map
 	plain := Tar(t, files)
 	image := r.Layer(t, repository, tag, lazylayer.Layer{MediaType: layerType, Tar: plain, Data: zipped(t, plain)}, labels)
 	tree, err := treesum.OfTars(plain)
-	must(t, err)
+	check.Must(t, err)
 	r.trees[image] = tree
 	return image
 }
@@ -155,11 +156,11 @@ func Tar(t testing.TB, files map[string]string) []byte {
 	w := tar.NewWriter(&raw)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		header := &tar.Header{Name: "io.triton.cache/" + name, Mode: 0o644, Size: int64(len(files[name]))}
-		must(t, w.WriteHeader(header))
+		check.Must(t, w.WriteHeader(header))
 		_, err := w.Write([]byte(files[name]))
-		must(t, err)
+		check.Must(t, err)
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return raw.Bytes()
 }
 
@@ -168,15 +169,8 @@ func zipped(t testing.TB, plain []byte) []byte {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
 	_, err := z.Write(plain)
-	must(t, errors.Join(err, z.Close()))
+	check.Must(t, errors.Join(err, z.Close()))
 	return out.Bytes()
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Key signs.
@@ -223,7 +217,7 @@ func (r *Registry) SignV3(t testing.TB, repository string, d artifact.Digest, ke
 func (r *Registry) AttestV3(t testing.TB, repository string, d artifact.Digest, key Key, predicate string) {
 	t.Helper()
 	b, err := sign.Bundle(&sign.DSSEData{Data: statement(d, predicate), PayloadType: payloadType}, key.pair, sign.BundleOptions{})
-	must(t, err)
+	check.Must(t, err)
 	r.attach(t, repository, d, b)
 }
 
@@ -237,7 +231,7 @@ func (r *Registry) SignKeyless(t testing.TB, repository string, d artifact.Diges
 func (r *Registry) attach(t testing.TB, repository string, d artifact.Digest, b *bundlepb.Bundle) {
 	t.Helper()
 	data, err := protojson.Marshal(b)
-	must(t, err)
+	check.Must(t, err)
 	referrer := r.manifest(t, repository, "", fpgaregistry.ManifestType, map[string]any{
 		"artifactType": bundleType, "config": r.Blob(t, repository, fpgaregistry.EmptyType, []byte("{}")),
 		"layers":  []any{r.Blob(t, repository, bundleType, data)},

@@ -19,6 +19,7 @@ import (
 	"github.com/sigstore/sigstore-go/pkg/tlog"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // World is a certificate authority, a log and a timestamp authority, for signatures without keys.
@@ -28,7 +29,7 @@ type World struct{ *ca.VirtualSigstore }
 func NewWorld(t testing.TB) World {
 	t.Helper()
 	v, err := ca.NewVirtualSigstore()
-	must(t, err)
+	check.Must(t, err)
 	return World{v}
 }
 
@@ -39,15 +40,15 @@ func (w World) Root(t testing.TB) []byte {
 	for _, of := range []map[string]*root.TransparencyLog{logs, certificateLogs} {
 		for id, l := range of { // the library has the digits there, and writes them as if they were the bytes
 			raw, err := hex.DecodeString(id)
-			must(t, err)
+			check.Must(t, err)
 			l.ID = raw
 		}
 	}
 	r, err := root.NewTrustedRoot(root.TrustedRootMediaType01, w.FulcioCertificateAuthorities(), certificateLogs, w.TimestampingAuthorities(),
 		logs)
-	must(t, err)
+	check.Must(t, err)
 	data, err := r.MarshalJSON()
-	must(t, err)
+	check.Must(t, err)
 	return data
 }
 
@@ -76,17 +77,17 @@ func (w World) Attest(t testing.TB, payload []byte, by Attested) *bundlepb.Bundl
 	} else {
 		entity, err = w.AttestAtTime(by.Subject, by.Issuer, payload, at, true)
 	}
-	must(t, err)
+	check.Must(t, err)
 	content, err := entity.VerificationContent()
-	must(t, err)
+	check.Must(t, err)
 	signed, err := entity.SignatureContent()
-	must(t, err)
+	check.Must(t, err)
 	b := &bundlepb.Bundle{MediaType: bundleType, VerificationMaterial: &bundlepb.VerificationMaterial{
 		Content: &bundlepb.VerificationMaterial_Certificate{Certificate: &commonpb.X509Certificate{RawBytes: content.Certificate().Raw}},
 	}}
 	(&sign.DSSEData{Data: payload, PayloadType: payloadType}).Bundle(b, signed.Signature(), nil, commonpb.HashAlgorithm_SHA2_256)
 	entries, err := entity.TlogEntries()
-	must(t, err)
+	check.Must(t, err)
 	e := entries[0].TransparencyLogEntry()
 	if !by.NewLog {
 		e = w.promised(t, entries[0], "dsse")
@@ -113,14 +114,14 @@ func (w World) promise(t testing.TB, e *rekorpb.TransparencyLogEntry) []byte {
 		Body: base64.StdEncoding.EncodeToString(e.CanonicalizedBody), IntegratedTime: e.IntegratedTime, LogIndex: e.LogIndex,
 		LogID: hex.EncodeToString(e.LogId.KeyId),
 	})
-	must(t, err)
+	check.Must(t, err)
 	return set
 }
 
 func stamps(t testing.TB, entity *ca.TestEntity) *bundlepb.TimestampVerificationData {
 	t.Helper()
 	all, err := entity.Timestamps()
-	must(t, err)
+	check.Must(t, err)
 	data := &bundlepb.TimestampVerificationData{}
 	for _, s := range all {
 		data.Rfc3161Timestamps = append(data.Rfc3161Timestamps, &commonpb.RFC3161SignedTimestamp{SignedTimestamp: s})
@@ -132,18 +133,18 @@ func stamps(t testing.TB, entity *ca.TestEntity) *bundlepb.TimestampVerification
 func (w World) Simple(t testing.TB, payload []byte, issuer, subject string) map[string]string {
 	t.Helper()
 	entity, err := w.Sign(subject, issuer, payload)
-	must(t, err)
+	check.Must(t, err)
 	content, err := entity.VerificationContent()
-	must(t, err)
+	check.Must(t, err)
 	signed, err := entity.SignatureContent()
-	must(t, err)
+	check.Must(t, err)
 	entries, err := entity.TlogEntries()
-	must(t, err)
+	check.Must(t, err)
 	e := entries[0].TransparencyLogEntry()
 	entry, err := json.Marshal(map[string]any{"SignedEntryTimestamp": w.promise(t, e), "Payload": map[string]any{
 		"body": e.CanonicalizedBody, "integratedTime": e.IntegratedTime, "logIndex": e.LogIndex, "logID": hex.EncodeToString(e.LogId.KeyId),
 	}})
-	must(t, err)
+	check.Must(t, err)
 	return map[string]string{
 		"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(signed.Signature()),
 		"dev.sigstore.cosign/certificate":    string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: content.Certificate().Raw})),

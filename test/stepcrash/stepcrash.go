@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
 
@@ -56,20 +57,20 @@ func Child(t *testing.T, kinds Kinds) {
 		t.Skip("only as a child process")
 	}
 	var j job
-	must(t, json.Unmarshal(plan.Data, &j))
+	check.Must(t, json.Unmarshal(plan.Data, &j))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	tree, err := sysfs.Open(j.Root)
-	must(t, err)
+	check.Must(t, err)
 	under, err := sysfs.OpenWriter(j.Root)
-	must(t, err)
+	check.Must(t, err)
 	k := kinds(tree, Writer{in, under}, restorepoint.Open(in.FS(disk.OS{}), j.Dir, j.Boot))
 	for _, a := range j.Acts {
 		do := k.Apply
 		if a.Undo {
 			do = k.Undo
 		}
-		must(t, do(t.Context(), a.Step))
+		check.Must(t, do(t.Context(), a.Step))
 	}
 }
 
@@ -108,11 +109,11 @@ func recoveries() map[string]recovery {
 		"the record is lost": func(t *testing.T, k step.Kinds, points *restorepoint.Store, _ []step.Step) {
 			t.Helper()
 			left, err := points.List()
-			must(t, err)
+			check.Must(t, err)
 			for _, p := range left {
 				for _, claim := range p.Claims() {
 					s, _ := p.Of(claim)
-					must(t, k.Undo(t.Context(), s))
+					check.Must(t, k.Undo(t.Context(), s))
 				}
 			}
 		},
@@ -128,7 +129,7 @@ func recoveries() map[string]recovery {
 func each(t *testing.T, do func(context.Context, step.Step) error, steps []step.Step) {
 	t.Helper()
 	for _, s := range steps {
-		must(t, do(t.Context(), s))
+		check.Must(t, do(t.Context(), s))
 	}
 }
 
@@ -167,9 +168,9 @@ func (c Case) one(t *testing.T, f fault.Fault) *fault.Op {
 		}
 	}
 	data, err := json.Marshal(j)
-	must(t, err)
+	check.Must(t, err)
 	result, err := fault.Child{Test: c.Child}.Run(t.Context(), fault.Plan{Faults: []fault.Fault{f}, Quick: true, Data: data})
-	must(t, err)
+	check.Must(t, err)
 	return result.Killed
 }
 
@@ -177,10 +178,10 @@ func (c Case) one(t *testing.T, f fault.Fault) *fault.Op {
 func (c Case) recovered(t *testing.T, name, before string, recover recovery) {
 	t.Helper()
 	tree, err := sysfs.Open(c.Root)
-	must(t, err)
+	check.Must(t, err)
 	under, err := sysfs.OpenWriter(c.Root)
-	must(t, err)
-	defer func() { must(t, errors.Join(tree.Close(), under.Close())) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, errors.Join(tree.Close(), under.Close())) }()
 	points := restorepoint.Open(disk.OS{}, c.Dir, c.Boot)
 	k := c.Kinds(tree, under, points)
 	steps := c.steps()
@@ -190,20 +191,13 @@ func (c Case) recovered(t *testing.T, name, before string, recover recovery) {
 		t.Errorf("%s (-before +after):\n%s", name, diff)
 	}
 	left, err := points.List()
-	must(t, err)
+	check.Must(t, err)
 	if len(left) > 0 {
 		t.Errorf("%s: restore points %+v are left", name, left)
 	}
 	entries, err := os.ReadDir(c.Dir)
-	must(t, err)
+	check.Must(t, err)
 	for _, e := range entries { // What a write that was cut off leaves.
-		must(t, os.Remove(c.Dir+"/"+e.Name()))
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+		check.Must(t, os.Remove(c.Dir+"/"+e.Name()))
 	}
 }

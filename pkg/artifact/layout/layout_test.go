@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/trust"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Readers of images and signatures must be able to read them in a layout.
@@ -29,13 +30,6 @@ var (
 )
 
 const manifestType = "application/vnd.oci.image.manifest.v1+json"
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func wantErr(t testing.TB, err, kind error, words ...string) {
 	t.Helper()
@@ -52,14 +46,14 @@ func wantErr(t testing.TB, err, kind error, words ...string) {
 func newLayout(t testing.TB) *Layout {
 	t.Helper()
 	l := At(filepath.Join(t.TempDir(), "layout"))
-	must(t, l.Create())
+	check.Must(t, l.Create())
 	return l
 }
 
 func blob(t testing.TB, l *Layout, text string) artifact.Descriptor {
 	t.Helper()
 	d := artifact.Descriptor{MediaType: "a/b", Digest: artifact.DigestOf([]byte(text)), Size: int64(len(text))}
-	must(t, l.Blob(t.Context(), d, opens(text)))
+	check.Must(t, l.Blob(t.Context(), d, opens(text)))
 	return d
 }
 
@@ -81,7 +75,7 @@ func manifest(t testing.TB, l *Layout, text string, subject artifact.Digest) *ar
 	d := blob(t, l, text)
 	m, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]%s}`,
 		manifestType, wire(d), wire(d), about))
-	must(t, err)
+	check.Must(t, err)
 	return m
 }
 
@@ -95,17 +89,17 @@ func resolve(t testing.TB, l *Layout, tag string, d artifact.Digest) (artifact.D
 func TestRoundTrip(t *testing.T) {
 	l := newLayout(t)
 	one, two := manifest(t, l, "one", artifact.Digest{}), manifest(t, l, "two", artifact.Digest{})
-	must(t, l.Tag(t.Context(), one, ""))
-	must(t, l.Tag(t.Context(), two, ""))
-	must(t, l.Create()) // which changes nothing
+	check.Must(t, l.Tag(t.Context(), one, ""))
+	check.Must(t, l.Tag(t.Context(), two, ""))
+	check.Must(t, l.Create()) // which changes nothing
 	if got, err := resolve(t, l, "", artifact.Digest{}); err != nil || got != two.Digest {
 		t.Errorf("got %s (%v), want the second image, which took the place of the first", got, err)
 	}
-	must(t, l.Tag(t.Context(), one, "v1"))
+	check.Must(t, l.Tag(t.Context(), one, "v1"))
 	signature := manifest(t, l, "signature", two.Digest)
-	must(t, l.PutManifest(t.Context(), signature))
-	must(t, l.PutManifest(t.Context(), signature))
-	must(t, l.Tag(t.Context(), one, "sha256-"+two.Digest.Hex()+".sig"))
+	check.Must(t, l.PutManifest(t.Context(), signature))
+	check.Must(t, l.PutManifest(t.Context(), signature))
+	check.Must(t, l.Tag(t.Context(), one, "sha256-"+two.Digest.Hex()+".sig"))
 	for name, test := range map[string]struct {
 		tag          string
 		digest, want artifact.Digest
@@ -118,7 +112,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 	}
 	list, err := l.Referrers(t.Context(), two.Digest, "x/signature")
-	must(t, err)
+	check.Must(t, err)
 	if len(list) != 1 || list[0].Digest != signature.Digest {
 		t.Errorf("got referrers %v, want %s", list, signature.Digest)
 	}
@@ -146,12 +140,12 @@ func TestReferrersTag(t *testing.T) {
 	l := newLayout(t)
 	image := manifest(t, l, "one", artifact.Digest{})
 	signature := manifest(t, l, "signature", image.Digest)
-	must(t, l.Tag(t.Context(), image, "v1"))
+	check.Must(t, l.Tag(t.Context(), image, "v1"))
 	other := `{"mediaType":"x/y","artifactType":"x/other","digest":"` + image.Digest.String() + `","size":1}`
 	about, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s,%s]}`, indexType,
 		wire(artifact.Descriptor{MediaType: manifestType, Digest: signature.Digest, Size: int64(len(signature.Raw))}), other))
-	must(t, err)
-	must(t, l.Tag(t.Context(), about, "sha256-"+image.Digest.Hex()))
+	check.Must(t, err)
+	check.Must(t, l.Tag(t.Context(), about, "sha256-"+image.Digest.Hex()))
 	list, err := l.Referrers(t.Context(), image.Digest, "x/signature")
 	if err != nil || len(list) != 1 || list[0].Digest != signature.Digest {
 		t.Errorf("got %v (%v), want the signature", list, err)
@@ -165,15 +159,15 @@ func TestReferrersTag(t *testing.T) {
 func TestKeeps(t *testing.T) {
 	l := newLayout(t)
 	one := manifest(t, l, "one", artifact.Digest{})
-	must(t, l.Tag(t.Context(), one, ""))
+	check.Must(t, l.Tag(t.Context(), one, ""))
 	foreign := fmt.Sprintf(`{"schemaVersion":2,"annotations":{"a":"b"},"x":[1],"manifests":[{"mediaType":%q,"digest":%q,"size":%d,`+
 		`"annotations":{"%s":"old"},"y":{"z":1}}]}`, manifestType, one.Digest, len(one.Raw), refName)
-	must(t, os.WriteFile(filepath.Join(l.Dir(), indexFile), []byte(foreign), 0o600))
-	must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "new"))
+	check.Must(t, os.WriteFile(filepath.Join(l.Dir(), indexFile), []byte(foreign), 0o600))
+	check.Must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "new"))
 	var got map[string]any
 	data, err := os.ReadFile(filepath.Join(l.Dir(), indexFile))
-	must(t, err)
-	must(t, json.Unmarshal(data, &got))
+	check.Must(t, err)
+	check.Must(t, json.Unmarshal(data, &got))
 	first := got["manifests"].([]any)[0].(map[string]any) //nolint:forcetypeassert // a test
 	want := []any{map[string]any{"a": "b"}, []any{1.0}, map[string]any{"z": 1.0}}
 	if diff := cmp.Diff(want, []any{got["annotations"], got["x"], first["y"]}); diff != "" {
@@ -208,12 +202,12 @@ func TestConcurrent(t *testing.T) {
 // TestRefuses: broken layouts are refused with a reason, and nothing outside the directory is opened.
 func TestRefuses(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
-	must(t, os.WriteFile(outside, []byte("outside"), 0o600))
+	check.Must(t, os.WriteFile(outside, []byte("outside"), 0o600))
 	digest := artifact.DigestOf([]byte("outside"))
 	replace := func(name, text string) func(testing.TB, *Layout) {
 		return func(t testing.TB, l *Layout) {
 			t.Helper()
-			must(t, os.WriteFile(filepath.Join(l.Dir(), name), []byte(text), 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(l.Dir(), name), []byte(text), 0o600))
 		}
 	}
 	entry := `{"mediaType":"` + manifestType + `","digest":"` + digest.String() + `","size":7}`
@@ -226,7 +220,7 @@ func TestRefuses(t *testing.T) {
 		"twice":      {replace(versionFile, `{"imageLayoutVersion":"1.0.0","imageLayoutVersion":"1.0.0"}`), artifact.ErrInvalid, versionFile},
 		"no index": {func(t testing.TB, l *Layout) {
 			t.Helper()
-			must(t, os.Remove(filepath.Join(l.Dir(), indexFile)))
+			check.Must(t, os.Remove(filepath.Join(l.Dir(), indexFile)))
 		}, artifact.ErrNotFound, indexFile},
 		"too large":    {replace(indexFile, strings.Repeat(" ", artifact.MaxManifest+1)), artifact.ErrTooLarge, indexFile},
 		"an image":     {replace(indexFile, `{"schemaVersion":2,"config":`+entry+`,"layers":[]}`), artifact.ErrInvalid, "expected an index"},
@@ -239,7 +233,7 @@ func TestRefuses(t *testing.T) {
 		"a pipe": {func(t testing.TB, l *Layout) {
 			t.Helper()
 			replace(indexFile, `{"schemaVersion":2,"manifests":[`+entry+`]}`)(t, l)
-			must(t, unix.Mkfifo(filepath.Join(l.Dir(), blobPath(digest)), 0o600))
+			check.Must(t, unix.Mkfifo(filepath.Join(l.Dir(), blobPath(digest)), 0o600))
 		}, artifact.ErrInvalid, "expected a regular file"},
 		"other bytes": {func(t testing.TB, l *Layout) {
 			t.Helper()
@@ -248,16 +242,16 @@ func TestRefuses(t *testing.T) {
 		}, artifact.ErrMismatch, "7 bytes with digest"},
 		"two of a tag": {func(t testing.TB, l *Layout) {
 			t.Helper()
-			must(t, l.Tag(t.Context(), manifest(t, l, "one", artifact.Digest{}), "v2"))
-			must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "v3"))
+			check.Must(t, l.Tag(t.Context(), manifest(t, l, "one", artifact.Digest{}), "v2"))
+			check.Must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "v3"))
 			data, err := os.ReadFile(filepath.Join(l.Dir(), indexFile))
-			must(t, err)
+			check.Must(t, err)
 			replace(indexFile, strings.NewReplacer(`"v2"`, `"v1"`, `"v3"`, `"v1"`).Replace(string(data)))(t, l)
 		}, artifact.ErrInvalid, "2 manifests have the tag"},
 		"several": {func(t testing.TB, l *Layout) {
 			t.Helper()
-			must(t, l.Tag(t.Context(), manifest(t, l, "one", artifact.Digest{}), "v2"))
-			must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "v3"))
+			check.Must(t, l.Tag(t.Context(), manifest(t, l, "one", artifact.Digest{}), "v2"))
+			check.Must(t, l.Tag(t.Context(), manifest(t, l, "two", artifact.Digest{}), "v3"))
 		}, artifact.ErrNotFound, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,8 +275,8 @@ func TestRefuses(t *testing.T) {
 func linked(outside string, digest artifact.Digest, entry string) func(testing.TB, *Layout) {
 	return func(t testing.TB, l *Layout) {
 		t.Helper()
-		must(t, os.Symlink(outside, filepath.Join(l.Dir(), blobPath(digest))))
-		must(t, os.WriteFile(filepath.Join(l.Dir(), indexFile), []byte(`{"schemaVersion":2,"manifests":[`+entry+`]}`), 0o600))
+		check.Must(t, os.Symlink(outside, filepath.Join(l.Dir(), blobPath(digest))))
+		check.Must(t, os.WriteFile(filepath.Join(l.Dir(), indexFile), []byte(`{"schemaVersion":2,"manifests":[`+entry+`]}`), 0o600))
 	}
 }
 
@@ -296,14 +290,14 @@ func TestWritesWhatWasDeclared(t *testing.T) {
 	if names := leftovers(t, l.Dir()); len(names) > 0 {
 		t.Errorf("left behind: %q", names)
 	}
-	must(t, l.Blob(t.Context(), good, opens("good")))
-	must(t, os.WriteFile(filepath.Join(l.Dir(), blobPath(good.Digest)), []byte("goof"), 0o600))
-	must(t, l.Blob(t.Context(), good, opens("good")))
+	check.Must(t, l.Blob(t.Context(), good, opens("good")))
+	check.Must(t, os.WriteFile(filepath.Join(l.Dir(), blobPath(good.Digest)), []byte("goof"), 0o600))
+	check.Must(t, l.Blob(t.Context(), good, opens("good")))
 	if data, err := l.ReadBlob(t.Context(), good); err != nil || !bytes.Equal(data, []byte("good")) {
 		t.Errorf("got %q (%v)", data, err)
 	}
 	full := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
 	if err := At(full).Create(); err == nil || !strings.Contains(err.Error(), `it holds something else, "x"`) {
 		t.Errorf("got %v, want a refusal", err)
 	}
@@ -311,7 +305,7 @@ func TestWritesWhatWasDeclared(t *testing.T) {
 
 func leftovers(t testing.TB, dir string) (names []string) {
 	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if isTemporary(filepath.Base(path)) {
 			names = append(names, path)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
@@ -24,13 +25,6 @@ const (
 	nlb0  = "d8424dc4a4a3c413f89e433683f9040b"
 	nlb3  = "f7df405cbd7acf7222f144b0b93acd18"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // shelf is a node's store with room for one file, and the registry that it is filled from.
 type shelf struct {
@@ -46,10 +40,10 @@ func newShelf(t *testing.T) *shelf {
 	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{behind.Host}, Tries: 1, Backoff: time.Millisecond, MaxWait: time.Millisecond,
 	})
-	must(t, err)
+	check.Must(t, err)
 	store, err := artifact.OpenStore(t.TempDir(), artifact.StoreConfig{MaxBytes: int64(len(fpgaregistry.GBS(shell, nlb0)))})
-	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, store.Close()) })
 	return &shelf{Store: store, registry: behind, client: client, t: t}
 }
 
@@ -68,21 +62,21 @@ func (s *shelf) file(name, afu string) pin.Params {
 func (s *shelf) fetch(p pin.Params) error {
 	s.t.Helper()
 	ref, err := artifact.ParseReference(p.Reference)
-	must(s.t, err)
+	check.Must(s.t, err)
 	return s.Fetch(s.t.Context(), s.client.Source(ref, nil), artifact.Descriptor{Digest: digest(s.t, p.Digest), Size: p.Size})
 }
 
 func digest(t *testing.T, text string) artifact.Digest {
 	t.Helper()
 	d, err := artifact.ParseDigest(text)
-	must(t, err)
+	check.Must(t, err)
 	return d
 }
 
 func (s *shelf) wantPins(p pin.Params, want ...string) {
 	s.t.Helper()
 	got, err := s.Pins(digest(s.t, p.Digest))
-	must(s.t, err)
+	check.Must(s.t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.t.Errorf("pins (-want +got):\n%s", diff)
 	}
@@ -112,9 +106,9 @@ func TestStep(t *testing.T) {
 			s := newShelf(t)
 			p := s.file("nlb0", nlb0)
 			p.Optional = tc.optional
-			must(t, tc.before(s, p))
+			check.Must(t, tc.before(s, p))
 			made, err := p.Step("u1")
-			must(t, err)
+			check.Must(t, err)
 			if p.Owner != "" || made.Kind != pin.StepKind || made.Target != p.Digest {
 				t.Errorf("step %s for %q", made, p.Owner)
 			}
@@ -131,7 +125,7 @@ func TestStep(t *testing.T) {
 				t.Errorf("verified: %v, want %v", err, tc.want)
 			}
 			for range 2 { // undoing twice is undoing once
-				must(t, s.kinds().Undo(t.Context(), made))
+				check.Must(t, s.kinds().Undo(t.Context(), made))
 				s.wantPins(p)
 			}
 			if s.registry.Requests.Load() != requests {
@@ -145,23 +139,23 @@ func TestStep(t *testing.T) {
 func TestPinnedStays(t *testing.T) {
 	s := newShelf(t)
 	p, other := s.file("nlb0", nlb0), s.file("other", nlb3)
-	must(t, s.fetch(p))
+	check.Must(t, s.fetch(p))
 	first, err := p.Step("u1")
-	must(t, err)
+	check.Must(t, err)
 	second, err := p.Step("u2")
-	must(t, err)
-	must(t, s.kinds().Apply(t.Context(), first))
-	must(t, s.kinds().Apply(t.Context(), second))
+	check.Must(t, err)
+	check.Must(t, s.kinds().Apply(t.Context(), first))
+	check.Must(t, s.kinds().Apply(t.Context(), second))
 	s.wantPins(p, "u1", "u2")
-	must(t, s.kinds().Undo(t.Context(), first))
+	check.Must(t, s.kinds().Undo(t.Context(), first))
 	s.wantPins(p, "u2")
 	if s.fetch(other) == nil {
 		t.Error("there was room for another file")
 	}
-	must(t, s.kinds().Verify(t.Context(), second))
-	must(t, s.kinds().Undo(t.Context(), second))
-	must(t, s.kinds().Verify(t.Context(), second)) // the next claim finds it
-	must(t, s.fetch(other))
+	check.Must(t, s.kinds().Verify(t.Context(), second))
+	check.Must(t, s.kinds().Undo(t.Context(), second))
+	check.Must(t, s.kinds().Verify(t.Context(), second)) // the next claim finds it
+	check.Must(t, s.fetch(other))
 	if err := s.kinds().Verify(t.Context(), second); !errors.Is(err, pin.ErrEvicted) {
 		t.Errorf("verified: %v, want %v", err, pin.ErrEvicted)
 	}
@@ -194,11 +188,11 @@ func TestStepFormat(t *testing.T) {
 		Reference: "r.example/a@sha256:1", Digest: "sha256:2", Size: 3, Optional: true, SecretsIn: "team-a", Secrets: []string{"pull"},
 	}
 	made, err := p.Step("u1")
-	must(t, err)
+	check.Must(t, err)
 	const want = `{"kind":"artifact.fetch","target":"sha256:2","params":{"reference":"r.example/a@sha256:1","digest":"sha256:2","size":3,` +
 		`"optional":true,"owner":"u1","secretsIn":"team-a","secrets":["pull"]}}`
 	got, err := json.Marshal(made)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("step (-want +got):\n%s", diff)
 	}
@@ -211,7 +205,7 @@ func TestNoStore(t *testing.T) {
 	s := newShelf(t)
 	p := s.file("nlb0", nlb0)
 	made, err := p.Step("u1")
-	must(t, err)
+	check.Must(t, err)
 	for name, do := range map[string]func(context.Context, step.Step) error{"apply": kinds.Apply, "verify": kinds.Verify, "undo": kinds.Undo} {
 		if err := do(t.Context(), made); !errors.Is(err, broken) {
 			t.Errorf("%s: %v, want %v", name, err, broken)

@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var _ Target = (*layout.Layout)(nil)
@@ -28,17 +29,10 @@ const (
 	indexType    = "application/vnd.oci.image.index.v1+json"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func newLayout(t testing.TB) *layout.Layout {
 	t.Helper()
 	l := layout.At(filepath.Join(t.TempDir(), "layout"))
-	must(t, l.Create())
+	check.Must(t, l.Create())
 	return l
 }
 
@@ -50,7 +44,7 @@ func wire(mediaType string, raw []byte) string {
 func image(t testing.TB, l *layout.Layout, text string, subject artifact.Digest) *artifact.Manifest {
 	t.Helper()
 	data := []byte(text)
-	must(t, l.Blob(t.Context(), artifact.Descriptor{Digest: artifact.DigestOf(data), Size: int64(len(data))},
+	check.Must(t, l.Blob(t.Context(), artifact.Descriptor{Digest: artifact.DigestOf(data), Size: int64(len(data))},
 		func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }))
 	about := ""
 	if !subject.IsZero() {
@@ -58,8 +52,8 @@ func image(t testing.TB, l *layout.Layout, text string, subject artifact.Digest)
 	}
 	m, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]%s}`,
 		manifestType, wire("a/b", data), wire("a/b", data), about))
-	must(t, err)
-	must(t, l.PutManifest(t.Context(), m))
+	check.Must(t, err)
+	check.Must(t, l.PutManifest(t.Context(), m))
 	return m
 }
 
@@ -71,7 +65,7 @@ func index(t testing.TB, of ...*artifact.Manifest) *artifact.Manifest {
 	}
 	m, err := artifact.ParseManifest(fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`,
 		indexType, strings.Join(entries, ",")))
-	must(t, err)
+	check.Must(t, err)
 	return m
 }
 
@@ -80,27 +74,27 @@ func TestCopy(t *testing.T) {
 	from, back := newLayout(t), newLayout(t)
 	one, two := image(t, from, "one", artifact.Digest{}), image(t, from, "two", artifact.Digest{})
 	both := index(t, one, two)
-	must(t, from.Tag(t.Context(), both, "v1"))
+	check.Must(t, from.Tag(t.Context(), both, "v1"))
 	onOne, onBoth := image(t, from, "signature of one", one.Digest), image(t, from, "signature of both", both.Digest)
 	older := image(t, from, "older signature", artifact.Digest{})
-	must(t, from.Tag(t.Context(), older, "sha256-"+both.Digest.Hex()+".sig"))
+	check.Must(t, from.Tag(t.Context(), older, "sha256-"+both.Digest.Hex()+".sig"))
 
 	server := httptest.NewServer(inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	ref, err := artifact.ParseReference(host + "/team/both:v1")
-	must(t, err)
+	check.Must(t, err)
 	to, err := NewRepository(ref, registry.Config{PlainHTTP: []string{host}}, nil)
-	must(t, err)
+	check.Must(t, err)
 	copied, err := Copy(t.Context(), from.Source("v1", artifact.Digest{}, artifact.Reference{}), to, "v1")
-	must(t, err)
+	check.Must(t, err)
 	if copied.Digest != both.Digest || len(copied.Signatures) != 3 {
 		t.Errorf("got %+v, want %s with three signatures", copied, both.Digest)
 	}
 	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Tries: 1})
-	must(t, err)
+	check.Must(t, err)
 	_, err = Copy(t.Context(), opening{client.Source(ref, nil)}, back, "v2")
-	must(t, err)
+	check.Must(t, err)
 	for _, m := range []*artifact.Manifest{one, two, both, onOne, onBoth, older} {
 		if got, err := back.Manifest(t.Context(), artifact.Descriptor{Digest: m.Digest}); err != nil || !bytes.Equal(got.Raw, m.Raw) {
 			t.Errorf("%s did not come back: %v", m.Raw, err)
@@ -132,10 +126,10 @@ func (tampered) Open(context.Context, artifact.Descriptor) (io.ReadCloser, error
 func TestCopyRefuses(t *testing.T) {
 	from := newLayout(t)
 	one := image(t, from, "one", artifact.Digest{})
-	must(t, from.Tag(t.Context(), one, "v1"))
+	check.Must(t, from.Tag(t.Context(), one, "v1"))
 	inner := index(t, one)
-	must(t, from.PutManifest(t.Context(), inner))
-	must(t, from.Tag(t.Context(), index(t, inner), "nested"))
+	check.Must(t, from.PutManifest(t.Context(), inner))
+	check.Must(t, from.Tag(t.Context(), index(t, inner), "nested"))
 	for name, test := range map[string]struct {
 		source Source
 		kind   error

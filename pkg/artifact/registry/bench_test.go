@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // BenchmarkFetch compares a fetch into the store with its floor: the same bytes from the same server, hashed, written and synced by
@@ -33,9 +34,9 @@ func BenchmarkFetch(b *testing.B) {
 			for b.Loop() {
 				dir := filepath.Join(b.TempDir(), "s")
 				s, err := artifact.OpenStore(dir, artifact.StoreConfig{})
-				must(b, err)
-				must(b, s.Fetch(b.Context(), h.source(b), blob))
-				must(b, s.Close())
+				check.Must(b, err)
+				check.Must(b, s.Fetch(b.Context(), h.source(b), blob))
+				check.Must(b, s.Close())
 				remove(b, dir)
 			}
 		})
@@ -43,7 +44,7 @@ func BenchmarkFetch(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			for b.Loop() {
 				path := filepath.Join(b.TempDir(), "f")
-				must(b, floor(b.Context(), h.URL+"/v2/"+repo+"/blobs/"+blob.Digest.String(), path, blob.Digest))
+				check.Must(b, floor(b.Context(), h.URL+"/v2/"+repo+"/blobs/"+blob.Digest.String(), path, blob.Digest))
 				remove(b, path)
 			}
 		})
@@ -81,6 +82,6 @@ func floor(ctx context.Context, url, path string, want artifact.Digest) error {
 func remove(b *testing.B, path string) {
 	b.Helper()
 	b.StopTimer()
-	must(b, os.RemoveAll(path))
+	check.Must(b, os.RemoveAll(path))
 	b.StartTimer()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func secret(entries ...string) []byte {
@@ -39,7 +40,7 @@ func TestCredentials(t *testing.T) {
 			login("reg.example:5000", "port"), `"[2001:db8::1]:5000":{"username":"six","password":"p","email":"ignored"}`,
 			`"token.example":{"identitytoken":"refresh"}`, `"bearer.example":{"registrytoken":"tok"}`),
 	)
-	must(t, err)
+	check.Must(t, err)
 	for target, want := range map[string]string{
 		"quay.io/x/y": "host", "quay.io/org/x": "org", "quay.io/org": "org", "quay.io/organic/x": "host", "quay.io/org/cache": "cache",
 		"quay.io/org/cache/deep": "cache", "busybox": "hub", "docker.io/library/busybox": "hub", "a.corp.example/x": "exact",
@@ -47,11 +48,11 @@ func TestCredentials(t *testing.T) {
 		"evilquay.io/org/x": "", "quay.io.evil.example/org/x": "", "[2001:db8::1]:5000/x": "six",
 	} {
 		repository, err := name.NewRepository(target)
-		must(t, err)
+		check.Must(t, err)
 		auth, err := keys.Resolve(repository)
-		must(t, err)
+		check.Must(t, err)
 		config, err := auth.Authorization()
-		must(t, err)
+		check.Must(t, err)
 		if config.Username != want {
 			t.Errorf("%s: got user %q, want %q", target, config.Username, want)
 		}
@@ -63,11 +64,11 @@ func TestCredentials(t *testing.T) {
 		"token.example": {IdentityToken: "refresh"}, "bearer.example": {RegistryToken: "tok"},
 	} {
 		registry, err := name.NewRegistry(target)
-		must(t, err)
+		check.Must(t, err)
 		auth, err := keys.Resolve(registry)
-		must(t, err)
+		check.Must(t, err)
 		got, err := auth.Authorization()
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(want, *got); diff != "" {
 			t.Error(target, diff)
 		}
@@ -125,7 +126,7 @@ func FuzzCredentials(f *testing.F) {
 	f.Add(secret(login("quay.io/org", "u"), login("*.b.c:1", "v")))
 	f.Add([]byte(`{"auths":{"[::1]":{"identitytoken":"x"}}}`))
 	target, err := name.NewRepository("quay.io/org/x")
-	must(f, err)
+	check.Must(f, err)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if _, err := NewKeychain(DockerConfig{Data: data, Legacy: true}); err != nil && artifact.IsRetryable(err) {
 			t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // clusterRanges are those that the tests' API server tells.
@@ -29,7 +30,7 @@ func rules(t *testing.T, c Config) *destinations {
 		c.Ranges = clusterRanges
 	}
 	d, err := newDestinations(&c)
-	must(t, err)
+	check.Must(t, err)
 	d.own = func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.ParseIP("198.51.100.9"), Mask: net.CIDRMask(24, 32)}}, nil
 	}
@@ -87,7 +88,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	var anywhere *destinations
-	must(t, anywhere.checkName(t.Context(), "localhost"))
+	check.Must(t, anywhere.checkName(t.Context(), "localhost"))
 	for _, c := range []Config{
 		{AllowedDestinations: []string{"https://a"}}, {AllowedDestinations: []string{"a/b"}}, {ClusterCIDRs: []string{"a"}},
 	} {
@@ -101,7 +102,7 @@ func TestNames(t *testing.T) {
 func trap(t *testing.T) (port string, contacts *atomic.Int64) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	contacts = &atomic.Int64{}
 	go func() {
@@ -115,7 +116,7 @@ func trap(t *testing.T) (port string, contacts *atomic.Int64) {
 		}
 	}()
 	_, port, err = net.SplitHostPort(l.Addr().String())
-	must(t, err)
+	check.Must(t, err)
 	return port, contacts
 }
 
@@ -123,7 +124,7 @@ func trap(t *testing.T) (port string, contacts *atomic.Int64) {
 func nameServer(t *testing.T, answers ...[4]byte) *net.Resolver {
 	t.Helper()
 	c, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
 		buffer := make([]byte, 1500)
@@ -159,8 +160,8 @@ func TestRebinding(t *testing.T) {
 	d := rules(t, Config{})
 	d.resolver = nameServer(t, [4]byte{203, 0, 113, 5}, [4]byte{127, 0, 0, 1})
 	addresses, err := d.resolver.LookupNetIP(t.Context(), "ip4", "rebind.example")
-	must(t, err)
-	must(t, d.check(t.Context(), "rebind.example", addresses[0])) // who only looks first lets it pass
+	check.Must(t, err)
+	check.Must(t, d.check(t.Context(), "rebind.example", addresses[0])) // who only looks first lets it pass
 	_, err = d.dial(t.Context(), "tcp", "rebind.example:"+port)
 	if !errors.Is(err, artifact.ErrDestination) || contacts.Load() != 0 {
 		t.Errorf("%d contacts, %v", contacts.Load(), err)
@@ -168,8 +169,8 @@ func TestRebinding(t *testing.T) {
 	allowed := rules(t, Config{AllowedDestinations: []string{"127.0.0.0/8"}})
 	allowed.resolver = nameServer(t, [4]byte{127, 0, 0, 1})
 	c, err := allowed.dial(t.Context(), "tcp", "registry.example:"+port)
-	must(t, err)
-	must(t, c.Close())
+	check.Must(t, err)
+	check.Must(t, c.Close())
 }
 
 // TestGuardedClient: neither a reference nor a redirect nor a token server leads a client to the node itself.
@@ -185,7 +186,7 @@ func TestGuardedClient(t *testing.T) {
 			continue // a reference cannot spell it
 		}
 		c, err := NewClient(config)
-		must(t, err)
+		check.Must(t, err)
 		_, err = c.Source(ref, nil).Resolve(t.Context())
 		wantErr(t, err, artifact.ErrDestination, ref.Registry())
 		_, err = c.TenantSource(ref, nil).Resolve(t.Context())
@@ -193,7 +194,7 @@ func TestGuardedClient(t *testing.T) {
 	}
 	src := newSource(t, config, h.host()+"/"+repo+":v1")
 	_, err := src.Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	for name, before := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
 		"redirect": func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://127.0.0.1:"+port+"/", http.StatusTemporaryRedirect)

@@ -27,12 +27,12 @@ func TestFetch(t *testing.T) {
 	if _, err := s.Open(blob.Digest); err == nil || !errors.Is(err, os.ErrNotExist) || !artifact.IsRetryable(err) {
 		t.Errorf("opened before it was fetched: %v", err)
 	}
-	must(t, s.Fetch(t.Context(), src, blob))
+	check.Must(t, s.Fetch(t.Context(), src, blob))
 	if got := readBlob(t, s, blob.Digest); !bytes.Equal(got, layer) {
 		t.Error("other bytes")
 	}
-	must(t, s.Fetch(t.Context(), src, blob))
-	must(t, s.again(t).Fetch(t.Context(), src, blob))
+	check.Must(t, s.Fetch(t.Context(), src, blob))
+	check.Must(t, s.again(t).Fetch(t.Context(), src, blob))
 	if n := h.count("GET /v2/" + repo + "/blobs/"); n != 1 {
 		t.Errorf("%d requests for the blob", n)
 	}
@@ -40,17 +40,17 @@ func TestFetch(t *testing.T) {
 	lie.Size++
 	wantErr(t, s.Fetch(t.Context(), src, lie), artifact.ErrMismatch, "300001", "300000")
 	empty := h.pushBlob(t, nil)
-	must(t, s.Fetch(t.Context(), src, empty))
+	check.Must(t, s.Fetch(t.Context(), src, empty))
 	if got := readBlob(t, s, empty.Digest); len(got) != 0 {
 		t.Error("not empty")
 	}
 	var part [4]byte
 	b, err := s.Open(blob.Digest)
-	must(t, err)
+	check.Must(t, err)
 	if n, err := b.ReadAt(part[:], 1000); n != 4 || err != nil || !bytes.Equal(part[:], layer[1000:1004]) {
 		t.Errorf("got %d %v", n, err)
 	}
-	must(t, b.Close())
+	check.Must(t, b.Close())
 	checkStore(t, s, 2)
 	if p := partials(t, s); len(p) != 0 {
 		t.Errorf("left over: %v", p)
@@ -112,9 +112,9 @@ func TestCutAtEachByte(t *testing.T) {
 				_, _ = w.Write(body)
 			}))
 			s := newStore(t, artifact.StoreConfig{})
-			must(t, s.Fetch(t.Context(), h.source(t), blob))
+			check.Must(t, s.Fetch(t.Context(), h.source(t), blob))
 			checkStore(t, s, 1)
-			must(t, s.Close())
+			check.Must(t, s.Close())
 			if want := at; knows && resumed != want || !knows && resumed != 0 {
 				t.Errorf("cut at %d, ranges %v: went on at %d", at, knows, resumed)
 			}
@@ -218,7 +218,7 @@ func TestBadBlobs(t *testing.T) {
 			s := newStore(t, artifact.StoreConfig{})
 			err := s.Fetch(t.Context(), h.source(t), blob)
 			if c.kind == nil {
-				must(t, err)
+				check.Must(t, err)
 				checkStore(t, s, 1)
 				return
 			}
@@ -228,7 +228,7 @@ func TestBadBlobs(t *testing.T) {
 				t.Errorf("left over: %v", left)
 			}
 			h.set(nil)
-			must(t, s.Fetch(t.Context(), h.source(t), blob))
+			check.Must(t, s.Fetch(t.Context(), h.source(t), blob))
 			checkStore(t, s, 1)
 		})
 	}
@@ -272,11 +272,11 @@ func TestResumeAfterRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t, artifact.StoreConfig{})
-			must(t, os.WriteFile(s.path(partialName(blob.Digest, c.size)), c.left, 0o600))
+			check.Must(t, os.WriteFile(s.path(partialName(blob.Digest, c.size)), c.left, 0o600))
 			h.mu.Lock()
 			h.asked, h.seen = nil, nil
 			h.mu.Unlock()
-			must(t, s.again(t).Fetch(t.Context(), h.source(t), blob))
+			check.Must(t, s.again(t).Fetch(t.Context(), h.source(t), blob))
 			checkStore(t, s, 1)
 			if p := partials(t, s); len(p) != 0 {
 				t.Errorf("left over: %v", p)
@@ -360,7 +360,7 @@ func TestTakeOver(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) || !artifact.IsRetryable(err) {
 		t.Errorf("the first got %v", err)
 	}
-	must(t, <-second)
+	check.Must(t, <-second)
 	if got := rangeAsked.Load(); got != "bytes=30000-99999" {
 		t.Errorf("the second asked for %v", got)
 	}
@@ -373,17 +373,17 @@ func TestOwnCredentials(t *testing.T) {
 	_, blob := h.push(t, "v1", blobBytes(9, 1000))
 	tokens(h, "me", 1000)
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	s := newStore(t, artifact.StoreConfig{})
 	results := map[string]chan error{"me": make(chan error, 1), "you": make(chan error, 1)}
 	for user, result := range results {
 		keys, err := credentials(secret(login(h.host(), user)))
-		must(t, err)
+		check.Must(t, err)
 		go func() {
 			result <- s.Fetch(t.Context(), c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys), blob)
 		}()
 	}
-	must(t, <-results["me"])
+	check.Must(t, <-results["me"])
 	if err := <-results["you"]; err != nil {
 		wantErr(t, err, artifact.ErrUnauthorized)
 	}

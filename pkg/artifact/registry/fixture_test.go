@@ -20,14 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantErr fails unless err is of the kind, is retryable as that kind is, and its text has all the words.
 func wantErr(t testing.TB, err, kind error, words ...string) {
@@ -133,7 +127,7 @@ func (h *hub) push(t testing.TB, tag string, layer []byte) (manifest artifact.Di
 		"schemaVersion": 2, "mediaType": manifestType, "config": wire(config), "layers": []any{wire(blob)},
 		"annotations": map[string]string{"tag": tag},
 	})
-	must(t, err)
+	check.Must(t, err)
 	h.put(t, http.MethodPut, "/v2/"+repo+"/manifests/"+tag, manifestType, data)
 	return artifact.DigestOf(data), blob
 }
@@ -148,14 +142,14 @@ func (h *hub) source(t testing.TB) *Source { return newSource(t, h.quick(), h.ho
 func newSource(t testing.TB, config Config, ref string) *Source {
 	t.Helper()
 	c, err := NewClient(config)
-	must(t, err)
+	check.Must(t, err)
 	return c.Source(mustReference(t, ref), nil)
 }
 
 func mustReference(t testing.TB, s string) artifact.Reference {
 	t.Helper()
 	ref, err := artifact.ParseReference(s)
-	must(t, err)
+	check.Must(t, err)
 	return ref
 }
 

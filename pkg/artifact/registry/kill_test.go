@@ -45,11 +45,11 @@ func imageTar(t testing.TB, n int) []byte {
 	w := tar.NewWriter(&plain)
 	for i := range 24 {
 		name, content := fmt.Sprintf("cache/%d/%d/kernel", n, i), blobBytes(uint64(1000*n+i), (i*7919+n*104729)%20_000)
-		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
 		_, err := w.Write(content)
-		must(t, err)
+		check.Must(t, err)
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return plain.Bytes()
 }
 
@@ -60,12 +60,12 @@ type contents map[artifact.Digest]map[string]string
 func wrongTrees(t testing.TB, dir string, want contents) (bad []string, good int) {
 	t.Helper()
 	s := openStore(t, dir, artifact.StoreConfig{})
-	defer func() { must(t, s.Close()) }()
+	defer func() { check.Must(t, s.Close()) }()
 	entries, err := os.ReadDir(s.path("trees/sha256"))
-	must(t, err)
+	check.Must(t, err)
 	for _, e := range entries {
 		d, err := artifact.ParseDigest("sha256:" + e.Name())
-		must(t, err)
+		check.Must(t, err)
 		if _, err := s.PeekTree(d); err != nil {
 			bad = append(bad, err.Error())
 			continue
@@ -86,23 +86,23 @@ func (h *hub) pushImage(t testing.TB, n int, to contents) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	_, err := z.Write(plain)
-	must(t, errors.Join(err, z.Close()))
+	check.Must(t, errors.Join(err, z.Close()))
 	layer := h.pushBlob(t, packed.Bytes())
 	layer.MediaType = "application/vnd.oci.image.layer.v1.tar+gzip"
 	config, err := json.Marshal(map[string]any{
 		"rootfs": map[string]any{"diff_ids": []any{artifact.DigestOf(plain)}},
 		"config": map[string]any{"Labels": map[string]string{"n": fmt.Sprint(n)}},
 	})
-	must(t, err)
+	check.Must(t, err)
 	described := h.pushBlob(t, config)
 	described.MediaType = "application/vnd.oci.image.config.v1+json"
 	manifest, err := json.Marshal(map[string]any{
 		"schemaVersion": 2, "mediaType": manifestType, "config": wire(described), "layers": []any{wire(layer)},
 	})
-	must(t, err)
+	check.Must(t, err)
 	h.put(t, http.MethodPut, fmt.Sprintf("/v2/%s/manifests/image-%d", repo, n), manifestType, manifest)
 	to[artifact.DigestOf(manifest)], err = treesum.OfTars(plain)
-	must(t, err)
+	check.Must(t, err)
 }
 
 // pullImage unpacks the n-th image in one form or the other, and fetches the layer of some. What may pass is tried again.
@@ -201,15 +201,15 @@ func TestPullingChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var e pulling
-	must(t, json.Unmarshal(plan.Data, &e))
+	check.Must(t, json.Unmarshal(plan.Data, &e))
 	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
 	c, err := NewClient(Config{PlainHTTP: []string{e.Host}, Backoff: time.Millisecond, MaxWait: 5 * time.Millisecond})
-	must(t, err)
+	check.Must(t, err)
 	order := rand.New(rand.NewPCG(e.Seed, 1))
 	for _, n := range order.Perm(e.Images) {
-		must(t, pullImage(t.Context(), s, c, e.Host, n))
+		check.Must(t, pullImage(t.Context(), s, c, e.Host, n))
 	}
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	select {} // until it is killed
 }
 
@@ -236,7 +236,7 @@ func TestKilledWhilePulling(t *testing.T) {
 		for _, child := range children {
 			until := h.count("GET") + random.IntN(images/2)
 			waitFor(t, "a child that pulls still", func() bool { return h.count("GET") >= until })
-			must(t, child.Process.Kill())
+			check.Must(t, child.Process.Kill())
 			err := child.Wait()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -244,7 +244,7 @@ func TestKilledWhilePulling(t *testing.T) {
 			}
 		}
 		left, err := os.ReadDir(filepath.Join(e.Dir, "tmp"))
-		must(t, err)
+		check.Must(t, err)
 		partial += len(left)
 		bad, trees := wrongTrees(t, e.Dir, want)
 		badBlobs, _ := wrong(e.Dir)
@@ -254,11 +254,11 @@ func TestKilledWhilePulling(t *testing.T) {
 	}
 	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	for n := range images {
-		must(t, pullImage(t.Context(), s, c, h.host(), n))
+		check.Must(t, pullImage(t.Context(), s, c, h.host(), n))
 	}
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	if bad, trees := wrongTrees(t, e.Dir, want); len(bad) > 0 || trees != images {
 		t.Errorf("%d good trees, want %d; wrong: %v", trees, images, bad)
 	}
@@ -286,7 +286,7 @@ func TestFetchingChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var e fetching
-	must(t, json.Unmarshal(plan.Data, &e))
+	check.Must(t, json.Unmarshal(plan.Data, &e))
 	half := int64(0)
 	for _, d := range e.Blobs {
 		half += d.Size / 2
@@ -297,11 +297,11 @@ func TestFetchingChild(t *testing.T) {
 	for {
 		for _, i := range order.Perm(len(e.Blobs)) {
 			d := e.Blobs[i].Digest
-			must(t, s.Pin(t.Context(), d, "child"))
-			must(t, s.Fetch(t.Context(), src, e.Blobs[i]))
-			must(t, s.Unpin(t.Context(), d, "child"))
+			check.Must(t, s.Pin(t.Context(), d, "child"))
+			check.Must(t, s.Fetch(t.Context(), src, e.Blobs[i]))
+			check.Must(t, s.Unpin(t.Context(), d, "child"))
 			if i%5 == 0 {
-				must(t, s.Sweep(t.Context()))
+				check.Must(t, s.Sweep(t.Context()))
 			}
 		}
 	}
@@ -351,13 +351,13 @@ func TestKilledAtRandom(t *testing.T) {
 	s := openStore(t, e.Dir, artifact.StoreConfig{Pace: time.Microsecond})
 	src := h.source(t)
 	for _, d := range e.Blobs {
-		must(t, s.Pin(t.Context(), d.Digest, "child"))
-		must(t, s.Unpin(t.Context(), d.Digest, "child"))
-		must(t, s.Fetch(t.Context(), src, d))
+		check.Must(t, s.Pin(t.Context(), d.Digest, "child"))
+		check.Must(t, s.Unpin(t.Context(), d.Digest, "child"))
+		check.Must(t, s.Fetch(t.Context(), src, d))
 	}
-	must(t, s.Sweep(t.Context()))
+	check.Must(t, s.Sweep(t.Context()))
 	u, err := s.Usage()
-	must(t, err)
+	check.Must(t, err)
 	bad, good := wrong(e.Dir)
 	if len(bad) > 0 || good != len(u.Blobs) {
 		t.Errorf("%d blobs, %d good; wrong: %v", len(u.Blobs), good, bad)
@@ -388,11 +388,11 @@ func trickle(w http.ResponseWriter, body []byte, n int) {
 func startChild(t *testing.T, name string, e any) *exec.Cmd {
 	t.Helper()
 	data, err := json.Marshal(e)
-	must(t, err)
+	check.Must(t, err)
 	plan, err := json.Marshal(fault.Plan{Data: data})
-	must(t, err)
+	check.Must(t, err)
 	exe, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	child := exec.CommandContext(t.Context(), exe, "-test.run=^"+name+"$", "-test.count=1")
 	child.Env = append(os.Environ(), "FETTLE_FAULT_PLAN="+string(plan))
 	var output strings.Builder

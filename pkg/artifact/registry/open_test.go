@@ -31,10 +31,10 @@ func TestOpen(t *testing.T) {
 	layer := blobBytes(1, 10*bufferSize+17) // more than may be read ahead
 	blob := h.pushBlob(t, layer)
 	r, err := h.source(t).Open(t.Context(), blob)
-	must(t, err)
-	must(t, iotest.TestReader(r, layer))
-	must(t, r.Close())
-	must(t, r.Close())
+	check.Must(t, err)
+	check.Must(t, iotest.TestReader(r, layer))
+	check.Must(t, r.Close())
+	check.Must(t, r.Close())
 	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, errClosed) {
 		t.Errorf("after it was closed: %v", err)
 	}
@@ -156,7 +156,7 @@ func TestOpenBadBlobs(t *testing.T) {
 			h.set(blobsBy(c.answer))
 			got, err := readAll(t.Context(), h.source(t), blob)
 			if c.kind == nil {
-				must(t, err)
+				check.Must(t, err)
 				if !bytes.Equal(got, layer) {
 					t.Errorf("other bytes")
 				}
@@ -192,7 +192,7 @@ func TestOpenOfMirrors(t *testing.T) {
 		config.PlainHTTP = append(config.PlainHTTP, mirror.host())
 		config.Mirrors = map[string][]string{h.host(): {mirror.host()}}
 		got, err := readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
-		must(t, err)
+		check.Must(t, err)
 		if !bytes.Equal(got[150_000:], layer[150_000:]) || !bytes.Equal(got[:150_000], begins[:150_000]) {
 			t.Errorf("%s: other bytes", name)
 		}
@@ -215,18 +215,18 @@ func TestOpenEnds(t *testing.T) {
 	t.Cleanup(func() { close(silent) })
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r, err := h.source(t).Open(ctx, blob)
-	must(t, err)
+	check.Must(t, err)
 	_, err = io.ReadFull(r, make([]byte, bufferSize))
-	must(t, err)
+	check.Must(t, err)
 	gone := errors.New("nobody waits any more")
 	cancel(gone)
 	if _, err := io.ReadAll(r); !errors.Is(err, gone) || !artifact.IsRetryable(err) {
 		t.Errorf("its context ended: %v", err)
 	}
-	must(t, r.Close())
+	check.Must(t, r.Close())
 	r, err = h.source(t).Open(t.Context(), blob)
-	must(t, err)
-	must(t, r.Close()) // which hangs where it waits for the registry
+	check.Must(t, err)
+	check.Must(t, r.Close()) // which hangs where it waits for the registry
 
 	config := h.quick()
 	config.Tries = 2
@@ -236,7 +236,7 @@ func TestOpenEnds(t *testing.T) {
 		if errors.Is(err, artifact.ErrUnavailable) {
 			return false
 		}
-		must(t, err)
+		check.Must(t, err)
 		if !bytes.Equal(got, layer) {
 			t.Error("other bytes after each stall")
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -33,7 +34,7 @@ func (h *hub) refer(t testing.TB, subject artifact.Descriptor, artifactType stri
 		"schemaVersion": 2, "mediaType": manifestType, "artifactType": artifactType, "config": wire(config), "layers": []any{wire(layer)},
 		"subject": wire(subject),
 	})
-	must(t, err)
+	check.Must(t, err)
 	d := artifact.Descriptor{MediaType: manifestType, ArtifactType: artifactType, Digest: artifact.DigestOf(data), Size: int64(len(data))}
 	h.put(t, http.MethodPut, "/v2/"+repo+"/manifests/"+d.Digest.String(), manifestType, data)
 	return d
@@ -49,7 +50,7 @@ func index(t testing.TB, list ...artifact.Descriptor) []byte {
 		entries = append(entries, entry)
 	}
 	data, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": entries})
-	must(t, err)
+	check.Must(t, err)
 	return data
 }
 
@@ -59,12 +60,12 @@ func TestReferrers(t *testing.T) {
 	h := plainHub(t)
 	src, image, want := referred(t, h)
 	got, err := src.Referrers(t.Context(), image.Digest, signatureType)
-	must(t, err)
+	check.Must(t, err)
 	if len(got) != 1 || got[0].Digest != want.Digest {
 		t.Errorf("got %+v, want %s", got, want.Digest)
 	}
 	m, err := src.Manifest(t.Context(), got[0])
-	must(t, err)
+	check.Must(t, err)
 	if m.Subject.Digest != image.Digest || m.ArtifactType != signatureType {
 		t.Errorf("got %+v", m)
 	}
@@ -80,7 +81,7 @@ func referred(t testing.TB, h *hub) (src *Source, image, signature artifact.Desc
 	h.push(t, "v1", []byte("x"))
 	src = h.source(t)
 	image, err := src.Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	h.refer(t, image, sbomType)
 	return src, image, h.refer(t, image, signatureType)
 }
@@ -97,7 +98,7 @@ func TestReferrersByTag(t *testing.T) {
 	h.put(t, http.MethodPut, tag, indexType,
 		index(t, artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: want.Digest}, want))
 	got, err := src.Referrers(t.Context(), image.Digest, signatureType)
-	must(t, err)
+	check.Must(t, err)
 	if len(got) != 1 || got[0].Digest != want.Digest || got[0].Size != want.Size {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -129,7 +130,7 @@ func TestReferrersPages(t *testing.T) {
 		_, _ = w.Write(index(t, other))
 	})
 	got, err := src.Referrers(t.Context(), image.Digest, signatureType)
-	must(t, err)
+	check.Must(t, err)
 	if len(got) != 2 || got[1].Digest != want.Digest {
 		t.Errorf("got %+v", got)
 	}
@@ -143,7 +144,7 @@ func TestReferrersAnswers(t *testing.T) {
 		many[i] = artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: artifact.DigestOf(fmt.Append(nil, i)), Size: 1}
 	}
 	config, err := json.Marshal(wire(artifact.Descriptor{MediaType: "a/b", Digest: artifact.DigestOf(nil), Size: 7}))
-	must(t, err)
+	check.Must(t, err)
 	for name, c := range map[string]struct {
 		code              int
 		contentType, link string
@@ -194,7 +195,7 @@ func TestReferrersOfMirror(t *testing.T) {
 	config.PlainHTTP = append(config.PlainHTTP, mirror.host())
 	config.Mirrors = map[string][]string{h.host(): {mirror.host()}}
 	got, err := newSource(t, config, h.host()+"/"+repo+":v1").Referrers(t.Context(), image.Digest, signatureType)
-	must(t, err)
+	check.Must(t, err)
 	if len(got) != 1 || got[0].Digest != want.Digest || mirror.count("/referrers/") == 0 {
 		t.Errorf("got %+v", got)
 	}

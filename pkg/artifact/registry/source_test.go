@@ -23,6 +23,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestResolveAndRead(t *testing.T) {
@@ -31,19 +32,19 @@ func TestResolveAndRead(t *testing.T) {
 	digest, blob := h.push(t, "v1", layer)
 	src := h.source(t)
 	d, err := src.Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	if d.Digest != digest || d.MediaType != manifestType || d.Size == 0 || src.Reference().Tag() != "v1" {
 		t.Errorf("got %+v, want %s", d, digest)
 	}
 	m, err := src.Manifest(t.Context(), d)
-	must(t, err)
+	check.Must(t, err)
 	if m.Digest != digest || m.ArtifactType != "application/vnd.test.config.v1+json" || m.Layers[0].Digest != blob.Digest {
 		t.Errorf("got %+v", m)
 	}
 	config, err := src.ReadBlob(t.Context(), m.Config)
-	must(t, err)
+	check.Must(t, err)
 	data, err := src.ReadBlob(t.Context(), m.Layers[0])
-	must(t, err)
+	check.Must(t, err)
 	if string(config) != `{"platform":"test"}` || !bytes.Equal(data, layer) {
 		t.Errorf("got config %s and %d bytes", config, len(data))
 	}
@@ -228,12 +229,12 @@ func TestRedirects(t *testing.T) {
 	config := h.quick()
 	config.PlainHTTP, config.Transport = nil, transport
 	c, err := NewClient(config)
-	must(t, err)
+	check.Must(t, err)
 	keys, err := credentials(secret(login(h.host(), "me")))
-	must(t, err)
+	check.Must(t, err)
 	src := c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys)
 	got, err := src.ReadBlob(t.Context(), blob)
-	must(t, err)
+	check.Must(t, err)
 	if !bytes.Equal(got, layer) || len(elsewhere.seen) != 1 {
 		t.Errorf("got %d bytes with %d requests elsewhere", len(got), len(elsewhere.seen))
 	}
@@ -303,19 +304,19 @@ func TestTokens(t *testing.T) {
 	layer := blobBytes(3, 5000)
 	h.push(t, "v1", layer)
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	good, err := credentials(secret(login(h.host(), "me")))
-	must(t, err)
+	check.Must(t, err)
 	bad, err := credentials(secret(login(h.host(), "you")))
-	must(t, err)
+	check.Must(t, err)
 	ref := mustReference(t, h.host()+"/"+repo+":v1")
 	issued := tokens(h, "me", 2)
 	src := c.Source(ref, good)
 	d, err := src.Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	for range 4 { // tokens run out in between
 		_, err := src.Manifest(t.Context(), d)
-		must(t, err)
+		check.Must(t, err)
 	}
 	if n := issued.Load(); n < 2 || n > 4 {
 		t.Errorf("%d tokens", n)
@@ -329,7 +330,7 @@ func TestTokens(t *testing.T) {
 	}
 	tokens(h, "", 100)
 	_, err = c.Source(ref, nil).Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 }
 
 // TestTokensSideBySide: a token that is good for one request, renewed with a refresh token, while many read at once.
@@ -401,7 +402,7 @@ func (failingKeys) Resolve(authn.Resource) (authn.Authenticator, error) {
 func TestKeychainFails(t *testing.T) {
 	h := plainHub(t)
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	_, err = c.Source(mustReference(t, h.host()+"/"+repo+":v1"), failingKeys{}).Resolve(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "helper broke") || h.count("") != 0 {
 		t.Errorf("got %v after %d requests", err, h.count(""))
@@ -426,16 +427,16 @@ func TestMirrors(t *testing.T) {
 	config.PlainHTTP = append(config.PlainHTTP, mirror.host(), dead.host())
 	config.Mirrors = map[string][]string{origin.host(): {dead.host(), mirror.host() + "/cache/of"}}
 	c, err := NewClient(config)
-	must(t, err)
+	check.Must(t, err)
 	keys, err := credentials(secret(login(origin.host(), "me")))
-	must(t, err)
+	check.Must(t, err)
 	src := c.Source(mustReference(t, origin.host()+"/"+repo+":v1"), keys)
 	read := func() {
 		t.Helper()
 		d, err := src.Resolve(t.Context())
-		must(t, err)
+		check.Must(t, err)
 		got, err := src.ReadBlob(t.Context(), blob)
-		must(t, err)
+		check.Must(t, err)
 		if d.Digest != digest || !bytes.Equal(got, layer) {
 			t.Errorf("got %s and %d bytes", d.Digest, len(got))
 		}
@@ -518,13 +519,13 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	pauses := &pausing{}
 	config.Clock = pauses
 	_, err := newSource(t, config, h.host()+"/"+repo+":v1").Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	if len(pauses.waited) != 1 || pauses.waited[0] != 9*time.Second {
 		t.Errorf("waited %v", pauses.waited)
 	}
 	for round, most := range map[int]time.Duration{1: time.Millisecond, 3: 4 * time.Millisecond, 60: 10 * time.Second} {
 		src := newSource(t, config, h.host()+"/"+repo+":v1")
-		must(t, src.wait(t.Context(), round, nil))
+		check.Must(t, src.wait(t.Context(), round, nil))
 		if got := pauses.waited[len(pauses.waited)-1]; got > most || got < most*3/4-1 {
 			t.Errorf("round %d waits %v, want nearly %v", round, got, most)
 		}
@@ -717,7 +718,7 @@ func TestUserAgentAndEncoding(t *testing.T) {
 	config := h.quick()
 	config.UserAgent = "fettle/test"
 	_, err := newSource(t, config, h.host()+"/"+repo+":v1").Resolve(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	for _, r := range h.seen {
 		if !strings.HasPrefix(r.UserAgent(), "fettle/test ") || r.Header.Get("Accept-Encoding") != "identity" {
 			t.Errorf("%s %s: %v", r.Method, r.URL, r.Header)
@@ -738,11 +739,11 @@ func TestBasicIsForTheRegistryOnly(t *testing.T) {
 		return true
 	})
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	keys, err := credentials(secret(login(h.host()+"/team", "me")))
-	must(t, err)
+	check.Must(t, err)
 	_, err = c.Source(mustReference(t, h.host()+"/"+repo+":v1"), keys).ReadBlob(t.Context(), blob)
-	must(t, err)
+	check.Must(t, err)
 	_, err = c.Source(mustReference(t, h.host()+"/other/bits:v1"), keys).ReadBlob(t.Context(), blob)
 	wantErr(t, err, artifact.ErrUnauthorized, "other/bits")
 }

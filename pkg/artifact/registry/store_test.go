@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/treesum"
 )
 
@@ -31,7 +32,7 @@ func newStore(t testing.TB, config artifact.StoreConfig) *store {
 func openStore(t testing.TB, dir string, config artifact.StoreConfig) *store {
 	t.Helper()
 	s, err := artifact.OpenStore(dir, config)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return &store{Store: s, dir: dir}
 }
@@ -78,7 +79,7 @@ func checkStore(t testing.TB, s *store, blobs int) {
 func partials(t testing.TB, s *store) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(s.path("tmp"))
-	must(t, err)
+	check.Must(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -88,10 +89,10 @@ func partials(t testing.TB, s *store) (names []string) {
 func readBlob(t testing.TB, s *store, d artifact.Digest) []byte {
 	t.Helper()
 	b, err := s.Open(d)
-	must(t, err)
+	check.Must(t, err)
 	defer func() { _ = b.Close() }()
 	got, err := io.ReadAll(io.NewSectionReader(b, 0, b.Size()+1))
-	must(t, err)
+	check.Must(t, err)
 	if int64(len(got)) != b.Size() || artifact.DigestOf(got) != d {
 		t.Errorf("got %d bytes with digest %s, want %d with %s", len(got), artifact.DigestOf(got), b.Size(), d)
 	}
@@ -102,8 +103,8 @@ func readBlob(t testing.TB, s *store, d artifact.Digest) []byte {
 func treeOf(t testing.TB, s *store, d artifact.Digest) (is map[string]string) {
 	t.Helper()
 	tree, err := s.OpenTree(d)
-	must(t, err)
-	must(t, s.ReadTree(tree, func(fsys fs.FS) (err error) {
+	check.Must(t, err)
+	check.Must(t, s.ReadTree(tree, func(fsys fs.FS) (err error) {
 		is, err = treesum.Of(fsys)
 		return err
 	}))
@@ -114,7 +115,7 @@ func treeOf(t testing.TB, s *store, d artifact.Digest) (is map[string]string) {
 func checkTrees(t testing.TB, s *store, want map[artifact.Digest]map[string]string) {
 	t.Helper()
 	entries, err := os.ReadDir(s.path("trees/sha256"))
-	must(t, err)
+	check.Must(t, err)
 	if len(entries) != len(want) {
 		t.Errorf("%d trees, want %d", len(entries), len(want))
 	}

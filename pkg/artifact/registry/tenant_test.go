@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestTenantsReadOneReason: whatever keeps a client from a registry's answer, a tenant reads the same, and it takes as many tries.
@@ -66,7 +67,7 @@ func TestTenantsReadOneReason(t *testing.T) {
 		}
 		h.set(c.before)
 		cl, err := NewClient(config)
-		must(t, err)
+		check.Must(t, err)
 		reasons = nil
 		_, err = cl.TenantSource(mustReference(t, c.host+"/"+repo+":v1"), nil).Resolve(t.Context())
 		wantErr(t, err, artifact.ErrUnavailable, "fettle-test", c.host)
@@ -93,7 +94,7 @@ func TestTenantsReadAnswers(t *testing.T) {
 	h := plainHub(t)
 	h.push(t, "v1", []byte("x"))
 	c, err := NewClient(h.quick())
-	must(t, err)
+	check.Must(t, err)
 	denied := `{"errors":[{"code":"DENIED","message":"not yours"}]}`
 	atFirst := func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusForbidden)
@@ -139,7 +140,7 @@ func TestTenantsReadNothingOfElsewhere(t *testing.T) {
 	config := h.quick()
 	config.PlainHTTP = append(config.PlainHTTP, elsewhere.host())
 	c, err := NewClient(config)
-	must(t, err)
+	check.Must(t, err)
 	texts := map[string]bool{}
 	for _, answer := range []func(http.ResponseWriter, *http.Request) bool{
 		answering(404, nil, ""), answering(200, nil, "y"), answering(200, nil, "yy"), answering(403, nil, "s3cr3t"), answering(502, nil, ""),
@@ -147,7 +148,7 @@ func TestTenantsReadNothingOfElsewhere(t *testing.T) {
 		elsewhere.set(answer)
 		src := c.TenantSource(mustReference(t, h.host()+"/"+repo+":v1"), nil)
 		_, err := src.Resolve(t.Context())
-		must(t, err)
+		check.Must(t, err)
 		_, err = src.ReadBlob(t.Context(), blob)
 		wantErr(t, err, artifact.ErrUnavailable)
 		texts[err.Error()] = true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/treesum"
 )
 
@@ -24,11 +25,11 @@ func tarOf(t testing.TB, names ...string) []byte {
 	w := tar.NewWriter(&b)
 	for i, name := range names {
 		content := bytes.Repeat([]byte{byte(i + 1)}, 1000*i)
-		must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
 		_, err := w.Write(content)
-		must(t, err)
+		check.Must(t, err)
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -67,12 +68,12 @@ func TestUnpackFromRegistry(t *testing.T) {
 			}))
 			s := newStore(t, artifact.StoreConfig{})
 			tree, err := s.Unpack(t.Context(), spec, h.source(t).Layers(spec.Layers))
-			must(t, err)
+			check.Must(t, err)
 			if tree.Entries != 7 {
 				t.Errorf("%+v", tree.TreeMetadata)
 			}
 			holds, err := treesum.OfTars(tars...)
-			must(t, err)
+			check.Must(t, err)
 			want := map[artifact.Digest]map[string]string{spec.Digest: holds}
 			checkTrees(t, s, want)
 

@@ -22,15 +22,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/treesum"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 const (
 	ociTar    = "application/vnd.oci.image.layer.v1.tar"
@@ -71,7 +65,7 @@ func gzipOf(t testing.TB, plain []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, err := w.Write(plain)
-	must(t, errors.Join(err, w.Close()))
+	check.Must(t, errors.Join(err, w.Close()))
 	return b.Bytes()
 }
 
@@ -79,9 +73,9 @@ func zstdOf(t testing.TB, plain []byte, o ...zstd.EOption) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := zstd.NewWriter(&b, o...)
-	must(t, err)
+	check.Must(t, err)
 	_, err = w.Write(plain)
-	must(t, errors.Join(err, w.Close()))
+	check.Must(t, errors.Join(err, w.Close()))
 	return b.Bytes()
 }
 
@@ -109,13 +103,13 @@ func tarOf(t testing.TB, entries ...in) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, e := range entries {
-		must(t, w.WriteHeader(header(e)))
+		check.Must(t, w.WriteHeader(header(e)))
 		if e.content != "" {
 			_, err := io.WriteString(w, e.content)
-			must(t, err)
+			check.Must(t, err)
 		}
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -182,12 +176,12 @@ func sinks() map[string]func(t testing.TB, root *os.Root) (Sink, func() fs.FS) {
 			t.Cleanup(func() { _ = i.Close() })
 			return i, func() fs.FS {
 				index, err := root.Open(ImageIndex)
-				must(t, err)
+				check.Must(t, err)
 				data, err := root.Open(ImageData)
-				must(t, err)
+				check.Must(t, err)
 				t.Cleanup(func() { _, _ = index.Close(), data.Close() })
 				fsys, err := OpenImage(index, data)
-				must(t, err)
+				check.Must(t, err)
 				return fsys
 			}
 		},
@@ -245,14 +239,14 @@ func (s *summed) Close() (int64, error) {
 func checkTree(t testing.TB, tree *Tree, s *summing, fsys fs.FS) {
 	t.Helper()
 	is, err := treesum.Of(fsys)
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff(s.list(tree), is); diff != "" {
 		t.Errorf("read back (-written +read):\n%s", diff)
 	}
 	size := int64(0)
 	for i, e := range tree.Entries {
 		info, err := fs.Stat(fsys, e.Path)
-		must(t, err)
+		check.Must(t, err)
 		if !e.Mode.IsDir() && info.Size() != e.Size || i > 0 && tree.Entries[i-1].Path >= e.Path {
 			t.Errorf("entry %d is %+v after %+v, the file has %d bytes", i, e, tree.Entries[max(i-1, 0)], info.Size())
 		}
@@ -278,9 +272,9 @@ func layersOf(ps []packed) (ls []Layer) {
 
 func openRoot(t testing.TB, dir string) *os.Root {
 	t.Helper()
-	must(t, os.MkdirAll(dir, 0o700))
+	check.Must(t, os.MkdirAll(dir, 0o700))
 	root, err := os.OpenRoot(dir)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	return root
 }
@@ -289,7 +283,7 @@ func openRoot(t testing.TB, dir string) *os.Root {
 func surroundings(t testing.TB, dir, but string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // hostile is an image that must be refused, with the rule and the entry that the error names.
@@ -71,9 +73,10 @@ func crowd(t testing.TB, mediaType string, n int) packed {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i := range n {
-		must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("%sk%d/file-%07d.cubin", cacheDir, i%64, i), Typeflag: tar.TypeReg, Mode: 0o644}))
+		name := fmt.Sprintf("%sk%d/file-%07d.cubin", cacheDir, i%64, i)
+		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}))
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	return pack(t, mediaType, b.Bytes())
 }
 
@@ -349,7 +352,7 @@ func wantRefused(t *testing.T, all []hostile, images, rules int) {
 				continue
 			}
 			base := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(base, "escaped"), []byte("before"), 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(base, "escaped"), []byte("before"), 0o600))
 			dir := filepath.Join(base, "store", "tmp")
 			s, _ := build(t, openRoot(t, dir))
 			before := surroundings(t, base, dir)
@@ -433,15 +436,15 @@ func TestHugeTree(t *testing.T) {
 	for i := range n {
 		name := fmt.Sprintf("%sk%d/%d", cacheDir, i%64, i)
 		name += strings.Repeat("x", names/n-len(name))
-		must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}))
+		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}))
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	layer := pack(t, ociZstd, b.Bytes())
 	b.Reset()
 	sink, _ := sinks()["image"](t, openRoot(t, filepath.Join(t.TempDir(), "tmp")))
 	heap := watchHeap()
 	tree, err := Extract(t.Context(), layersOf([]packed{layer}), opener([]packed{layer}), sink, Options{Paths: cachePaths})
-	must(t, err)
+	check.Must(t, err)
 	if peak := heap(); peak > maxHeap || len(tree.Entries) < DefaultLimits().Entries {
 		t.Errorf("%d entries, %d MiB of memory", len(tree.Entries), peak>>20)
 	} else {

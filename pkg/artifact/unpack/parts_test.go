@@ -15,13 +15,14 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 )
 
 // lazy declares a layer of package lazylayer.
 func lazy(t testing.TB, l lazylayer.Layer, err error) packed {
 	t.Helper()
-	must(t, err)
+	check.Must(t, err)
 	return declare(l.MediaType, l.Data, l.Tar)
 }
 
@@ -40,14 +41,14 @@ func zstdChunked(t testing.TB, plain []byte, chunk int) packed {
 func gzipParts(t testing.TB, plain []byte, size int) []byte {
 	t.Helper()
 	l, err := lazylayer.GzipMembers(plain, size)
-	must(t, err)
+	check.Must(t, err)
 	return l.Data
 }
 
 func zstdParts(t testing.TB, plain []byte, size int, between ...byte) []byte {
 	t.Helper()
 	l, err := lazylayer.ZstdFrames(plain, size, between...)
-	must(t, err)
+	check.Must(t, err)
 	return l.Data
 }
 
@@ -58,8 +59,8 @@ func fullHeader(t testing.TB, plain []byte) []byte {
 	w := gzip.NewWriter(&b)
 	w.Name, w.Comment, w.Extra, w.ModTime = "layer.tar", "all fields", []byte("XX\x02\x00ab"), time.Unix(1e9, 0)
 	_, err := w.Write(plain)
-	must(t, err)
-	must(t, w.Close())
+	check.Must(t, err)
+	check.Must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -90,7 +91,7 @@ func TestParts(t *testing.T) {
 	delete(wantAbove, "io.triton.cache/large")
 	wantAbove["io.triton.cache/empty"] = fileText + "no more"
 	unpacked, err := lazylayer.EStargz(plain, 1<<22, 1)
-	must(t, err)
+	check.Must(t, err)
 	for name, layer := range map[string]packed{
 		"gzip members":                    declare(ociGzip, gzipParts(t, plain, 1_000), plain),
 		"gzip members, empty ones too":    declare(ociGzip, join(emptyGzip, gzipParts(t, plain, 70_000), emptyGzip, emptyGzip), plain),
@@ -320,7 +321,7 @@ func backReference(t testing.TB) []byte {
 	t.Helper()
 	var head bytes.Buffer
 	w := gzip.NewWriter(&head)
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	// A block with fixed codes: the length 3 at the distance 1, and the end of the block (RFC 1951, 3.2.6).
 	return append(head.Bytes()[:10], 0x03, 0x02, 0x00, 0, 0, 0, 0, 3, 0, 0, 0)
 }

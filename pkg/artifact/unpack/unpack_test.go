@@ -18,13 +18,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // look lists a tree as a person would.
 func look(t testing.TB, fsys fs.FS) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, fs.WalkDir(fsys, ".", func(path string, d fs.DirEntry, err error) error {
+	check.Must(t, fs.WalkDir(fsys, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == "." {
 			return err
 		}
@@ -57,7 +59,7 @@ func extractBoth(t *testing.T, layers []packed, want map[string]string) {
 		s, read := build(t, root)
 		summing := sum(s)
 		tree, err := Extract(t.Context(), layersOf(layers), opener(layers), summing, Options{Paths: cachePaths})
-		must(t, err)
+		check.Must(t, err)
 		fsys := read()
 		if diff := cmp.Diff(want, look(t, fsys)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
@@ -181,15 +183,15 @@ func TestMountImage(t *testing.T) {
 	s, read := build(t, root)
 	written := sum(s)
 	tree, err := Extract(t.Context(), layersOf(layers), opener(layers), written, Options{})
-	must(t, err)
+	check.Must(t, err)
 	at := t.TempDir()
 	err = unix.Mount(filepath.Join(root.Name(), ImageIndex), at, "erofs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV,
 		"device="+filepath.Join(root.Name(), ImageData))
 	if errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EPERM) {
 		t.Skipf("this kernel does not mount EROFS from a file, or not here: %v", err)
 	}
-	must(t, err)
-	defer func() { must(t, unix.Unmount(at, 0)) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, unix.Unmount(at, 0)) }()
 	checkTree(t, tree, written, os.DirFS(at))
 	if diff := cmp.Diff(look(t, read()), look(t, os.DirFS(at))); diff != "" {
 		t.Error(diff)
@@ -198,7 +200,7 @@ func TestMountImage(t *testing.T) {
 		t.Errorf("write: %v", err)
 	}
 	var st unix.Stat_t
-	must(t, unix.Stat(filepath.Join(at, cacheDir, "so"), &st))
+	check.Must(t, unix.Stat(filepath.Join(at, cacheDir, "so"), &st))
 	if st.Uid != 0 || st.Gid != 0 || st.Nlink != 1 {
 		t.Errorf("owner %d:%d, %d links", st.Uid, st.Gid, st.Nlink)
 	}
@@ -211,9 +213,9 @@ func TestHugeCache(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	add := func(name string, content []byte) {
-		must(t, w.WriteHeader(&tar.Header{Name: cacheDir + name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
+		check.Must(t, w.WriteHeader(&tar.Header{Name: cacheDir + name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg}))
 		_, err := w.Write(content)
-		must(t, err)
+		check.Must(t, err)
 	}
 	add("padded.cubin", make([]byte, 12<<20)) // the worst begin
 	source := bytes.Repeat([]byte("  %a = tt.load %p, %mask : tensor<128x64x!tt.ptr<f16>> loc(#loc17)\n"), 600)
@@ -236,12 +238,12 @@ func TestHugeCache(t *testing.T) {
 		add(dir+"kernel.cubin", code)
 		add(dir+"kernel.json", []byte(fmt.Sprintf(`{"hash":"%x","num_warps":%d,"shared":%d}`, sum, 1<<(i%4), i*1024)))
 	}
-	must(t, w.Close())
+	check.Must(t, w.Close())
 	for _, mediaType := range []string{ociGzip, ociZstd} {
 		layer := pack(t, mediaType, b.Bytes())
 		sink, _ := sinks()["image"](t, openRoot(t, filepath.Join(t.TempDir(), "tmp")))
 		_, err := Extract(t.Context(), layersOf([]packed{layer}), opener([]packed{layer}), sink, Options{Paths: cachePaths})
-		must(t, err)
+		check.Must(t, err)
 		t.Logf("%s: %d bytes of %d, %d times", mediaType, layer.Size, b.Len(), int64(b.Len())/layer.Size)
 	}
 }

@@ -32,13 +32,6 @@ func (i *image) ReadAt(p []byte, off int64) (int, error) {
 func (i *image) Size() int64    { return int64(len(i.data)) }
 func (i *image) Digest() string { return "sha256:" + strings.Repeat("a", 64) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestWriteCopy(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 40<<10) // More than is compared at a time.
 	for _, tc := range []struct {
@@ -61,11 +54,11 @@ func TestWriteCopy(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
 			root, err := os.OpenRoot(dir)
-			must(t, err)
+			check.Must(t, err)
 			defer root.Close()
 			name := filepath.Join(dir, "copy")
 			if tc.there != nil {
-				must(t, tc.there(name))
+				check.Must(t, tc.there(name))
 			}
 			if tc.image == nil {
 				tc.image = &image{data: bytes.Clone(data)}
@@ -81,9 +74,9 @@ func TestWriteCopy(t *testing.T) {
 				return
 			}
 			got, err := os.ReadFile(name)
-			must(t, err)
+			check.Must(t, err)
 			info, err := os.Stat(name)
-			must(t, err)
+			check.Must(t, err)
 			if !bytes.Equal(got, data[tc.offset:tc.offset+tc.size]) || info.Mode() != 0o400 {
 				t.Errorf("%d bytes, mode %s", len(got), info.Mode())
 			}
@@ -94,16 +87,16 @@ func TestWriteCopy(t *testing.T) {
 func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	held, err := backend.Lock(t.Context(), "x", name)
-	must(t, err)
+	check.Must(t, err)
 	if _, err := backend.Lock(check.Passed(t), "x", name); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("held: %v, want retryable", err)
 	}
-	must(t, os.Rename(name, name+".old")) // Who locked that keeps nobody out.
+	check.Must(t, os.Rename(name, name+".old")) // Who locked that keeps nobody out.
 	again, err := backend.Lock(t.Context(), "x", name)
-	must(t, err)
-	must(t, errors.Join(again.Close(), held.Close()))
-	must(t, os.Remove(name))
-	must(t, os.Symlink(name+".old", name))
+	check.Must(t, err)
+	check.Must(t, errors.Join(again.Close(), held.Close()))
+	check.Must(t, os.Remove(name))
+	check.Must(t, os.Symlink(name+".old", name))
 	if _, err := backend.Lock(t.Context(), "x", name); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("through a link: %v, want terminal", err)
 	}

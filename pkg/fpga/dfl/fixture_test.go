@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -93,7 +94,7 @@ func start(t *testing.T, m fpgasim.Machine, o dfl.Options) *site {
 	sim := fpgasim.Start(t, m)
 	o.PlainNodes = true
 	host, err := dfl.Open(sim.Root, o)
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = host.Close() })
 	return &site{sim, host, t.TempDir(), t}
 }
@@ -112,7 +113,7 @@ func (s *site) portOf(card, number int) dfl.Port {
 func (s *site) acquire(p dfl.Port) *dfl.Lease {
 	s.t.Helper()
 	lease, err := s.Acquire(s.t.Context(), p, shell)
-	must(s.t, err)
+	check.Must(s.t, err)
 	s.t.Cleanup(func() { _ = lease.Release() })
 	return lease
 }
@@ -126,7 +127,7 @@ func (s *site) image(interfaceID, afu string, size int) *backend.Sealed {
 func (s *site) seal(raw []byte) *backend.Sealed {
 	s.t.Helper()
 	image, err := backend.Seal(bytes.NewReader(raw), int64(len(raw)), digest(raw))
-	must(s.t, err)
+	check.Must(s.t, err)
 	s.t.Cleanup(func() { _ = image.Close() })
 	return image
 }
@@ -149,11 +150,4 @@ func (s *site) fault(f fpgasim.Fault) { s.t.Helper(); s.Fault(f) }
 func digest(raw []byte) string {
 	sum := sha256.Sum256(raw)
 	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -71,9 +72,9 @@ func TestParams(t *testing.T) {
 	}
 	lease := s.acquire(s.port(0))
 	ltr, debug := dfl.Param{Name: dfl.ParamLTR, Value: 1}, dfl.Param{Name: dfl.ParamDebug, Value: 3}
-	must(t, lease.SetParams(t.Context(), append(append([]dfl.Param{ltr}, clocks(400_000, 200_000)...), debug)))
+	check.Must(t, lease.SetParams(t.Context(), append(append([]dfl.Param{ltr}, clocks(400_000, 200_000)...), debug)))
 	_, err := lease.Program(t.Context(), dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3})
-	must(t, err)
+	check.Must(t, err)
 	want := []string{
 		"open dfl-port.0 exclusive",
 		`write ltr "1"`,
@@ -90,7 +91,7 @@ func TestParams(t *testing.T) {
 	for _, name := range allParams {
 		restore = append(restore, dfl.Param{Name: name, Value: before[name]})
 	}
-	must(t, lease.SetParams(t.Context(), restore))
+	check.Must(t, lease.SetParams(t.Context(), restore))
 	s.params(before)
 }
 
@@ -102,14 +103,14 @@ func TestParamsHold(t *testing.T) {
 		nil, clocks(312_500, 156_250), clocks(312_500, 156_250)[:1], clocks(312_500, 156_250)[1:],
 		{{Name: dfl.ParamLTR}, {Name: dfl.ParamDebug}},
 	} {
-		must(t, lease.SetParams(t.Context(), params))
+		check.Must(t, lease.SetParams(t.Context(), params))
 	}
 	if diff := cmp.Diff([]string{"open dfl-port.0 exclusive"}, s.steps()); diff != "" || s.commands() > 0 {
 		t.Errorf("%d commands, -want +got:\n%s", s.commands(), diff)
 	}
-	must(t, lease.SetParams(t.Context(), clocks(200_000, 0)[:1]))
+	check.Must(t, lease.SetParams(t.Context(), clocks(200_000, 0)[:1]))
 	commands := s.commands()
-	must(t, lease.SetParams(t.Context(), clocks(200_000, 100_000)))
+	check.Must(t, lease.SetParams(t.Context(), clocks(200_000, 100_000)))
 	if again := s.commands(); again != commands || commands == 0 {
 		t.Errorf("%d commands, and %d for the same again", commands, again-commands)
 	}
@@ -134,7 +135,7 @@ func TestClocks(t *testing.T) {
 		{clocks(0, 600_000), 0, 600_000},
 		{clocks(156_250, 78_120), 156_240, 78_110}, // No whole clock: what is counted.
 	} {
-		must(t, lease.SetParams(t.Context(), tc.params))
+		check.Must(t, lease.SetParams(t.Context(), tc.params))
 		got, err := s.ReadParams(s.t.Context(), s.port(0), allParams[:2])
 		want := map[string]int32{dfl.ParamClock: tc.high, dfl.ParamClockLow: tc.low}
 		if tc.high == 0 {
@@ -250,7 +251,7 @@ func TestParamsFail(t *testing.T) {
 	if err := lease.SetParams(ended, ltr); backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that is over: %v, want retryable", err)
 	}
-	must(t, lease.Release())
+	check.Must(t, lease.Release())
 	if err := lease.SetParams(t.Context(), nil); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("a lease that was released: %v, want terminal", err)
 	}
@@ -264,7 +265,7 @@ func TestParamsFail(t *testing.T) {
 func TestParamsElsewhere(t *testing.T) {
 	s := start(t, withParams(nil), dfl.Options{})
 	pod, err := os.OpenFile(filepath.Join(s.Root, s.port(0).Node), os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	defer pod.Close()
 	lease, err := s.Acquire(t.Context(), s.port(0), shell)
 	if err == nil {
@@ -327,7 +328,7 @@ func TestParamOf(t *testing.T) {
 // TestCommands: the commands of the PLL are those of its registers in 64 bits, and no two accesses after one another have one sequence.
 func TestCommands(t *testing.T) {
 	s := start(t, withParams(nil), dfl.Options{})
-	must(t, s.acquire(s.port(0)).SetParams(t.Context(), clocks(400_000, 200_000)))
+	check.Must(t, s.acquire(s.port(0)).SetParams(t.Context(), clocks(400_000, 200_000)))
 	form := regexp.MustCompile(`^write userclk_freqcmd "0x([0-9a-f]{16})"$`)
 	var commands []string
 	for _, line := range s.asked() {

@@ -30,7 +30,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("errors %#x, %v; want %#x", bits, err, left)
 	}
 	_, err := lease.Program(t.Context(), dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3})
-	must(t, err)
+	check.Must(t, err)
 	want := []string{
 		"open dfl-port.0 exclusive", `write errors "0x25" EINVAL`, `write errors "0x25"`,
 		"open dfl-fme.0", "ioctl dfl-fme.0 pr 0", "done dfl-fme.0 pr 0", `read afu_id "` + nlb3 + `"`,
@@ -53,7 +53,7 @@ func TestErrors(t *testing.T) {
 func TestResetAndInfo(t *testing.T) {
 	s := start(t, oneCard(1), dfl.Options{})
 	lease := s.acquire(s.port(0))
-	must(t, lease.Reset())
+	check.Must(t, lease.Reset())
 	if info, err := lease.Info(); err != nil || info != (dfl.Info{Regions: 1}) {
 		t.Errorf("got %+v, %v", info, err)
 	}
@@ -79,19 +79,19 @@ func TestReleaseAndAssign(t *testing.T) {
 	if err := s.ReleasePort(t.Context(), other); !errors.Is(err, unix.EBUSY) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("release of an open port: %v, want a retryable EBUSY", err)
 	}
-	must(t, lease.Release())
-	must(t, s.ReleasePort(t.Context(), p))
+	check.Must(t, lease.Release())
+	check.Must(t, s.ReleasePort(t.Context(), p))
 	if err := s.ReleasePort(t.Context(), p); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("release of a released port: %v, want EBUSY", err)
 	}
 	if _, err := s.Acquire(t.Context(), p, shell); !errors.Is(err, os.ErrNotExist) || backend.KindOf(err) != backend.Terminal {
 		t.Errorf("acquire of a released port: %v, want a terminal ENOENT", err)
 	}
-	must(t, s.AssignPort(t.Context(), p))
+	check.Must(t, s.AssignPort(t.Context(), p))
 	if err := s.AssignPort(t.Context(), p); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("assign of an assigned port: %v, want EBUSY", err)
 	}
-	must(t, s.acquire(p).Release())
+	check.Must(t, s.acquire(p).Release())
 	none := p
 	none.ID = 7
 	if err := s.ReleasePort(t.Context(), none); !errors.Is(err, unix.EINVAL) || backend.KindOf(err) != backend.Terminal {
@@ -105,15 +105,15 @@ func TestNodes(t *testing.T) {
 		t.Errorf("plain files were accepted as nodes of this host: %v", host)
 	}
 	link := filepath.Join(t.TempDir(), "root")
-	must(t, os.Symlink("/", link))
+	check.Must(t, os.Symlink("/", link))
 	if host, err := dfl.Open(link, dfl.Options{PlainNodes: true}); err == nil {
 		t.Errorf("plain files were accepted as nodes of this host by another name: %v", host)
 	}
 	root := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, "dev/plain"), nil, 0o600))
-	must(t, unix.Mkfifo(filepath.Join(root, "dev/pipe"), 0o600))
-	must(t, os.Symlink("/dev/null", filepath.Join(root, "dev/outside")))
+	check.Must(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(root, "dev/plain"), nil, 0o600))
+	check.Must(t, unix.Mkfifo(filepath.Join(root, "dev/pipe"), 0o600))
+	check.Must(t, os.Symlink("/dev/null", filepath.Join(root, "dev/outside")))
 	for _, tc := range []struct {
 		node  string
 		plain bool
@@ -128,37 +128,37 @@ func TestNodes(t *testing.T) {
 		{"dev/none", true, "no such file"},
 	} {
 		host, err := dfl.Open(root, dfl.Options{PlainNodes: tc.plain})
-		must(t, err)
+		check.Must(t, err)
 		lease, err := host.Acquire(t.Context(), dfl.Port{Node: tc.node, LockFile: filepath.Join(root, "lock")}, "")
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s with plain files %t: %v, want %q", tc.node, tc.plain, err, tc.want)
 		}
 		if err == nil {
-			must(t, lease.Release())
+			check.Must(t, lease.Release())
 		} else if backend.KindOf(err) != backend.Terminal {
 			t.Errorf("%s is %s, want terminal", tc.node, backend.KindOf(err))
 		}
-		must(t, host.Close())
+		check.Must(t, host.Close())
 	}
 }
 
 // TestLock: an FME has one user at a time, in one process as in two.
 func TestLock(t *testing.T) {
 	root := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(root, "node"), nil, 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(root, "node"), nil, 0o600))
 	host, err := dfl.Open(root, dfl.Options{PlainNodes: true})
-	must(t, err)
-	defer func() { must(t, host.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, host.Close()) }()
 	p := dfl.Port{Name: "dfl-port.0", Node: "node", LockFile: filepath.Join(root, "lock")}
 	lease, err := host.Acquire(t.Context(), p, "")
-	must(t, err)
+	check.Must(t, err)
 	if _, err := host.Acquire(check.Passed(t), p, ""); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("two leases at a time: %v", err)
 	}
-	must(t, lease.Release())
+	check.Must(t, lease.Release())
 	lease, err = host.Acquire(t.Context(), p, "")
-	must(t, err)
-	must(t, lease.Release())
+	check.Must(t, err)
+	check.Must(t, lease.Release())
 	p.LockFile = filepath.Join(root, "none/lock")
 	if _, err := host.Acquire(t.Context(), p, ""); backend.KindOf(err) != backend.Terminal || err == nil {
 		t.Errorf("no directory for the lock: %v, want terminal", err)

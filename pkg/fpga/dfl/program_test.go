@@ -33,7 +33,7 @@ func TestProgram(t *testing.T) {
 	raw := fpgasim.Image(shell, nlb3, 3<<20+1)
 	image := s.seal(append([]byte("a header"), raw...))
 	_, err := lease.Program(t.Context(), dfl.Load{Image: image, Offset: 8, AFU: nlb3})
-	must(t, err)
+	check.Must(t, err)
 	want := []string{
 		"open dfl-port.1 exclusive",
 		"open dfl-fme.0",
@@ -77,7 +77,7 @@ func TestRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			lease, err := s.Acquire(t.Context(), s.port(tc.port), tc.interfaceID)
 			if err == nil {
-				must(t, lease.Release())
+				check.Must(t, lease.Release())
 			}
 			if !errors.Is(err, backend.ErrInterface) || backend.KindOf(err) != backend.Terminal || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, %v; want a terminal error with %q", lease, err, tc.want)
@@ -114,8 +114,8 @@ func TestBefore(t *testing.T) {
 	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, backend.ErrInterface) {
 		t.Errorf("another interface id meanwhile: %v", err)
 	}
-	must(t, lease.Release())
-	must(t, lease.Release())
+	check.Must(t, lease.Release())
+	check.Must(t, lease.Release())
 	if _, err := lease.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); backend.KindOf(err) != backend.Terminal {
 		t.Errorf("a lease that was released: %v, want terminal", err)
 	}
@@ -123,8 +123,8 @@ func TestBefore(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	resetOnly, err := s.Acquire(t.Context(), s.port(0), "")
-	must(t, err)
-	defer func() { must(t, resetOnly.Release()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, resetOnly.Release()) }()
 	if _, err := resetOnly.Program(t.Context(), dfl.Load{Image: image, AFU: nlb3}); !errors.Is(err, backend.ErrInterface) {
 		t.Errorf("a lease without an interface id: %v", err)
 	}
@@ -183,7 +183,7 @@ func TestEnabledLate(t *testing.T) {
 	s := start(t, oneCard(1), dfl.Options{Clock: check.Hurried()})
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 5})
 	_, err := s.acquire(s.port(0)).Program(t.Context(), dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3})
-	must(t, err)
+	check.Must(t, err)
 	if got := strings.Count(strings.Join(s.asked(), "\n"), "read afu_id EBUSY"); got != 5 {
 		t.Errorf("afu_id was busy %d times, want 5:\n%s", got, strings.Join(s.asked(), "\n"))
 	}
@@ -204,7 +204,7 @@ func TestSleptThrough(t *testing.T) {
 	load := dfl.Load{Image: s.image(shell, nlb3, 100), AFU: nlb3}
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 1})
 	_, err := lease.Program(t.Context(), load)
-	must(t, err)
+	check.Must(t, err)
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 2})
 	_, err = lease.Program(t.Context(), load)
 	if !errors.Is(err, dfl.ErrNotEnabled) {
@@ -228,14 +228,14 @@ func TestDeadPort(t *testing.T) {
 	if last := s.Trace(); !hasEvent(last, func(e fpgasim.Event) bool { return e.Op == "done" && e.Errno == "" }) {
 		t.Errorf("the second ioctl did not succeed, so this test shows nothing: %v", last)
 	}
-	must(t, lease.Reset())
+	check.Must(t, lease.Reset())
 	if err := lease.Verify(t.Context(), nlb3); !errors.Is(err, dfl.ErrNotEnabled) {
 		t.Errorf("after a reset: %v", err)
 	}
-	must(t, lease.Release())
+	check.Must(t, lease.Release())
 	s.Set(fpgasim.Set{Rebind: true})
 	_, err = s.acquire(s.port(0)).Program(t.Context(), load)
-	must(t, err)
+	check.Must(t, err)
 }
 
 func hasEvent(trace []fpgasim.Event, match func(fpgasim.Event) bool) bool {
@@ -306,17 +306,17 @@ func TestExclusive(t *testing.T) {
 	busy("another user")
 	s.Set(fpgasim.Set{User: &no})
 	pod, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	busy("an open file")
-	must(t, pod.Close())
+	check.Must(t, pod.Close())
 	lease := s.acquire(s.port(0))
 	if _, err := os.OpenFile(name, os.O_RDWR, 0); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("opened during a lease: %v", err)
 	}
-	must(t, lease.Release())
+	check.Must(t, lease.Release())
 	again, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(t, err)
-	must(t, again.Close())
+	check.Must(t, err)
+	check.Must(t, again.Close())
 	if hasEvent(s.Trace(), programming) {
 		t.Error("something was programmed")
 	}
@@ -337,7 +337,7 @@ func TestContextEnds(t *testing.T) {
 	s.Await(1, programming)
 	cancel()
 	s.Go()
-	must(t, <-ended)
+	check.Must(t, <-ended)
 	if _, err := lease.Program(ctx, dfl.Load{Image: image, AFU: nlb3}); backend.KindOf(err) != backend.Retryable {
 		t.Errorf("a context that is over: %v, want retryable", err)
 	}
@@ -348,15 +348,15 @@ func TestKilled(t *testing.T) {
 	s := start(t, oneCard(2), dfl.Options{})
 	s.fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 	text, err := json.Marshal(job{s.Root, s.port(0)})
-	must(t, err)
+	check.Must(t, err)
 	exe, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	command := exec.CommandContext(t.Context(), exe)
 	command.Env = append(os.Environ(), clientVariable+"="+string(text))
 	command.Stderr = os.Stderr
-	must(t, command.Start())
+	check.Must(t, command.Start())
 	s.Await(1, programming)
-	must(t, command.Process.Kill())
+	check.Must(t, command.Process.Kill())
 
 	if _, err := s.Acquire(check.Passed(t), s.port(1), shell); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("the card works: %v, want retryable", err)
@@ -365,7 +365,7 @@ func TestKilled(t *testing.T) {
 	elsewhere.LockFile += ".other"
 	if held, err := s.Acquire(t.Context(), elsewhere, shell); err == nil {
 		t.Error("the port was open, and was acquired")
-		must(t, held.Release())
+		check.Must(t, held.Release())
 	} else if !errors.Is(err, unix.EBUSY) {
 		t.Errorf("the port is still open: %v, want EBUSY", err)
 	}
@@ -381,6 +381,6 @@ func TestKilled(t *testing.T) {
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("the client ended with %v, want killed", exit)
 	}
-	must(t, lease.Release())
-	must(t, s.acquire(s.port(0)).Verify(t.Context(), nlb3))
+	check.Must(t, lease.Release())
+	check.Must(t, s.acquire(s.port(0)).Verify(t.Context(), nlb3))
 }

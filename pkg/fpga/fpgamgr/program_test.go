@@ -70,12 +70,12 @@ func newChip(t *testing.T) *chip {
 		c.set(name, text)
 	}
 	for n, base := range map[string]string{"fpga0": platform, "fpga1": "f8007000.devcfg"} {
-		must(t, os.Symlink("../../../devices/platform/"+base, filepath.Join(c.root, "sys/class/fpga_manager", n, "device")))
+		check.Must(t, os.Symlink("../../../devices/platform/"+base, filepath.Join(c.root, "sys/class/fpga_manager", n, "device")))
 	}
 	var err error
 	c.host, err = Open(c.root, Options{})
-	must(t, err)
-	t.Cleanup(func() { must(t, c.host.Close()) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, c.host.Close()) })
 	c.host.write = c.write
 	return c
 }
@@ -83,8 +83,8 @@ func newChip(t *testing.T) *chip {
 func (c *chip) set(name, text string) {
 	c.t.Helper()
 	name = filepath.Join(c.root, name)
-	must(c.t, os.MkdirAll(filepath.Dir(name), 0o755))
-	must(c.t, os.WriteFile(name, []byte(text), 0o644))
+	check.Must(c.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	check.Must(c.t, os.WriteFile(name, []byte(text), 0o644))
 }
 
 func (c *chip) manager() Manager {
@@ -117,7 +117,7 @@ func (c *chip) write(name, value string) error {
 func (c *chip) acquire() *Lease {
 	c.t.Helper()
 	l, err := c.host.Acquire(c.t.Context(), c.manager(), fits)
-	must(c.t, err)
+	check.Must(c.t, err)
 	c.t.Cleanup(func() { _ = l.Release() })
 	return l
 }
@@ -126,7 +126,7 @@ func (c *chip) acquire() *Lease {
 func (c *chip) copies() []string {
 	c.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(c.root, "lib/firmware"))
-	must(c.t, err)
+	check.Must(c.t, err)
 	names := []string{}
 	for _, e := range entries {
 		if e.Name() != "other.bin" {
@@ -136,13 +136,6 @@ func (c *chip) copies() []string {
 	return names
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestProgram: order of the writes, the name, the bytes, and nothing left behind.
 func TestProgram(t *testing.T) {
 	c := newChip(t)
@@ -150,22 +143,22 @@ func TestProgram(t *testing.T) {
 	name := "fettle-fpga0-" + strings.TrimPrefix(img.digest, "sha256:") + ".bin"
 	l := c.acquire()
 	_, err := l.Program(t.Context(), Load{Image: img})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"flags 0", "firmware " + name}, c.trace); diff != "" || c.held != "header and logic" {
 		t.Errorf("held %q, -want +got:\n%s", c.held, diff)
 	}
 	c.trace = nil
 	_, err = l.Program(t.Context(), Load{Image: img, Offset: 11, Partial: true})
-	must(t, err)
+	check.Must(t, err)
 	if diff := cmp.Diff([]string{"flags 1", "firmware " + name}, c.trace); diff != "" || c.held != "logic" {
 		t.Errorf("held %q, -want +got:\n%s", c.held, diff)
 	}
-	must(t, l.Verify(t.Context()))
+	check.Must(t, l.Verify(t.Context()))
 	if err := l.Reset(t.Context()); !errors.Is(err, errors.ErrUnsupported) || backend.KindOf(err) != backend.Terminal {
 		t.Errorf("reset: %v", err)
 	}
-	must(t, l.Release())
-	must(t, l.Release())
+	check.Must(t, l.Release())
+	check.Must(t, l.Release())
 	if _, err := l.Program(t.Context(), Load{Image: img}); !errors.Is(err, backend.ErrReleased) {
 		t.Errorf("after the release: %v", err)
 	}
@@ -235,7 +228,7 @@ func TestAgain(t *testing.T) {
 	}
 	c.errno, c.state = nil, "operating"
 	_, err := l.Program(t.Context(), Load{Image: newImage("y")})
-	must(t, err)
+	check.Must(t, err)
 }
 
 // TestRefused: nothing is written before everything was checked.
@@ -260,18 +253,18 @@ func TestRefused(t *testing.T) {
 		{name: "a lease that programs nothing", wants: "none", kind: backend.Terminal},
 		{name: "another platform device", prepare: func(_ *chip, m *Manager) { m.Platform = "../../fpga1" }, kind: backend.Terminal},
 		{name: "upstream kernel", prepare: func(c *chip, _ *Manager) {
-			must(c.t, os.Remove(filepath.Join(c.root, class, "firmware")))
+			check.Must(c.t, os.Remove(filepath.Join(c.root, class, "firmware")))
 		}, kind: backend.Terminal},
 		{name: "somebody programs it", prepare: func(c *chip, _ *Manager) { c.set(class+"/state", "write\n") }, kind: backend.Retryable},
 		{name: "bridge is closed", prepare: func(c *chip, _ *Manager) {
 			c.set("sys/class/fpga_bridge/br0/state", "disabled\n")
 		}, kind: backend.Terminal},
 		{name: "no firmware directory", prepare: func(c *chip, _ *Manager) {
-			must(c.t, os.RemoveAll(filepath.Join(c.root, "lib")))
+			check.Must(c.t, os.RemoveAll(filepath.Join(c.root, "lib")))
 		}, kind: backend.Terminal},
 		{name: "firmware directory leads out", prepare: func(c *chip, _ *Manager) {
-			must(c.t, os.RemoveAll(filepath.Join(c.root, "lib")))
-			must(c.t, os.Symlink(c.t.TempDir(), filepath.Join(c.root, "lib")))
+			check.Must(c.t, os.RemoveAll(filepath.Join(c.root, "lib")))
+			check.Must(c.t, os.Symlink(c.t.TempDir(), filepath.Join(c.root, "lib")))
 		}, kind: backend.Terminal},
 		{name: "no directory for the lock", prepare: func(_ *chip, m *Manager) { m.LockFile = "/nowhere/lock" }, kind: backend.Terminal},
 		{name: "digest is a path", load: Load{Image: image{bytes.NewReader([]byte("x")), "sha256:../../../etc/passwd"}}, kind: backend.Terminal},
@@ -307,7 +300,7 @@ func TestRefused(t *testing.T) {
 			l, err := c.host.Acquire(t.Context(), m, strings.TrimPrefix(tc.wants, "none"))
 			if err == nil {
 				_, err = l.Program(tc.ctx, tc.load)
-				must(t, l.Release())
+				check.Must(t, l.Release())
 			}
 			failure, ok := errors.AsType[*backend.Error](err)
 			if !ok || failure.Kind != tc.kind || failure.Next == "" {
@@ -357,7 +350,7 @@ func TestSweep(t *testing.T) {
 	for _, name := range append([]string{"fettle-fpga0-" + digits + ".bin"}, keep...) {
 		c.set("lib/firmware/"+name, "")
 	}
-	must(t, c.acquire().Release())
+	check.Must(t, c.acquire().Release())
 	if diff := cmp.Diff(keep, c.copies()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -368,16 +361,16 @@ func TestLock(t *testing.T) {
 	c := newChip(t)
 	l := c.acquire()
 	other, err := Open(c.root, Options{})
-	must(t, err)
-	defer func() { must(t, other.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, other.Close()) }()
 	_, err = other.Acquire(check.Passed(t), c.manager(), fits)
 	if backend.KindOf(err) != backend.Retryable || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want retryable", err)
 	}
-	must(t, l.Release())
+	check.Must(t, l.Release())
 	again, err := other.Acquire(t.Context(), c.manager(), fits)
-	must(t, err)
-	must(t, again.Release())
+	check.Must(t, err)
+	check.Must(t, again.Release())
 }
 
 // TestRealWrites goes through the attributes as files.
@@ -386,19 +379,19 @@ func TestRealWrites(t *testing.T) {
 	c.host.write = c.host.writer.WriteAttr
 	img := newImage("logic")
 	_, err := c.acquire().Program(t.Context(), Load{Image: img, Partial: true})
-	must(t, err)
+	check.Must(t, err)
 	firmware, err := os.ReadFile(filepath.Join(c.root, class, "firmware"))
-	must(t, err)
+	check.Must(t, err)
 	flags, err := os.ReadFile(filepath.Join(c.root, class, "flags"))
-	must(t, err)
+	check.Must(t, err)
 	if want := "fettle-fpga0-" + img.digest[7:] + ".bin"; string(firmware) != want || strings.TrimSpace(string(flags)) != "1" {
 		t.Errorf("firmware %q, flags %q", firmware, flags)
 	}
-	must(t, os.Remove(filepath.Join(c.root, class, "status"))) // A driver without error bits.
+	check.Must(t, os.Remove(filepath.Join(c.root, class, "status"))) // A driver without error bits.
 	if s, err := c.host.State(c.manager()); !s.Operating() || err != nil {
 		t.Errorf("state %+v, %v", s, err)
 	}
-	must(t, os.Remove(filepath.Join(c.root, class, "state")))
+	check.Must(t, os.Remove(filepath.Join(c.root, class, "state")))
 	if _, err := c.host.State(c.manager()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a state: %v", err)
 	}

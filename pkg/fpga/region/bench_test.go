@@ -11,6 +11,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // other is the id of a second image.
@@ -37,8 +38,8 @@ func newBench(t *testing.T, r *fpga.Region, reach func(tree, locks string) regio
 func (b *bench) set(name, text string) {
 	b.t.Helper()
 	name = filepath.Join(b.tree, name)
-	must(b.t, os.MkdirAll(filepath.Dir(name), 0o755))
-	must(b.t, os.WriteFile(name, []byte(text), 0o644))
+	check.Must(b.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	check.Must(b.t, os.WriteFile(name, []byte(text), 0o644))
 }
 
 // reboot is a later process, after a boot.
@@ -52,7 +53,7 @@ func (b *bench) raw(id, content string) *region.Image {
 	b.t.Helper()
 	config := fpga.Config{Format: fpga.BIN, ID: id, InterfaceID: shell}
 	_, err := config.Inspect(bytes.NewReader([]byte(content)), int64(len(content)))
-	must(b.t, err)
+	check.Must(b.t, err)
 	image := &region.Image{
 		Digest: digest([]byte(content)), Size: int64(len(content)), InterfaceID: shell, AFUID: id, Config: config,
 		Origin: "FPGABitstream team-a/raw",
@@ -65,10 +66,10 @@ func (b *bench) raw(id, content string) *region.Image {
 func (b *bench) xclbin(uuid string) *region.Image {
 	b.t.Helper()
 	file, err := os.ReadFile("../testdata/hello.xclbin")
-	must(b.t, err)
+	check.Must(b.t, err)
 	for at, id := range map[int]string{336: shell, 416: uuid} {
 		raw, err := hex.DecodeString(id)
-		must(b.t, err)
+		check.Must(b.t, err)
 		copy(file[at:], raw)
 	}
 	return b.keep(file)

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -26,7 +27,7 @@ func (n *node) contentFile() string { return filepath.Join(n.state(), first+".js
 // damage spoils the first region's file.
 func (n *node) damage() {
 	n.t.Helper()
-	must(n.t, os.WriteFile(n.contentFile(), []byte("00000000 {}\n"), 0o600))
+	check.Must(n.t, os.WriteFile(n.contentFile(), []byte("00000000 {}\n"), 0o600))
 }
 
 // childJob is what a child process does: program nlb3 for our claim.
@@ -38,7 +39,7 @@ type childJob struct {
 func (n *node) job(t *testing.T, faults ...fault.Fault) fault.Plan {
 	t.Helper()
 	data, err := json.Marshal(childJob{Root: n.Root, Dir: n.dir, Region: n.regions[first]})
-	must(t, err)
+	check.Must(t, err)
 	return fault.Plan{Faults: faults, Data: data}
 }
 
@@ -48,27 +49,27 @@ func TestChild(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var j childJob
-	must(t, json.Unmarshal(plan.Data, &j))
+	check.Must(t, json.Unmarshal(plan.Data, &j))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	n := &node{
 		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*fpga.Region{first: j.Region}, files: map[string][]byte{},
 		fs: in.FS(disk.OS{}), boot: boot,
 	}
 	p := n.process()
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 }
 
 // TestDamaged: a file that is not exactly what was written says nothing but that the region may hold anything.
 func TestDamaged(t *testing.T) {
 	p := start(t, machine(card(1)))
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	whole, err := os.ReadFile(p.contentFile())
-	must(t, err)
+	check.Must(t, err)
 	unknown := region.Content{Version: 1, Unknown: true, Memory: "*"}
 	damaged := func(what string, at int, data []byte) {
 		t.Helper()
-		must(t, os.WriteFile(p.contentFile(), data, 0o600))
+		check.Must(t, os.WriteFile(p.contentFile(), data, 0o600))
 		if got, err := p.contents.Read(first); err != nil || got != unknown {
 			t.Fatalf("%s at %d of %d: %+v, %v; want unknown", what, at, len(whole), got, err)
 		}
@@ -85,7 +86,7 @@ func TestDamaged(t *testing.T) {
 		damaged("one byte more", i, append(append(append([]byte{}, whole[:i]...), 'x'), whole[i:]...))
 	}
 	damaged("twice", 0, append(append([]byte{}, whole...), whole...))
-	must(t, os.WriteFile(p.contentFile(), whole, 0o600))
+	check.Must(t, os.WriteFile(p.contentFile(), whole, 0o600))
 	p.holds(held(p.image(nlb3), ours()))
 }
 
@@ -115,16 +116,16 @@ func TestNoFile(t *testing.T) {
 // TestDestroy leaves nothing, twice, and what comes after is as new.
 func TestDestroy(t *testing.T) {
 	p := start(t, machine(card(1)))
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	for range 2 {
-		must(t, p.contents.Destroy())
+		check.Must(t, p.contents.Destroy())
 	}
 	if _, err := os.Lstat(p.state()); !os.IsNotExist(err) {
 		t.Errorf("the directory is still there: %v", err)
 	}
 	p.holds(region.Content{})
-	must(t, p.contents.Make())
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.contents.Make())
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 }
 
 // breakages are what a disk may do from its nth operation on.
@@ -163,10 +164,10 @@ func TestDiskFails(t *testing.T) {
 			}
 			p.neverGood(len(p.programmings()) > before)
 			if n%2 == 0 {
-				must(t, p.apply(program))
+				check.Must(t, p.apply(program))
 				p.holds(held(image, ours()))
 			}
-			must(t, p.undo(program))
+			check.Must(t, p.undo(program))
 			if c := p.content(); c.Unknown || c.Claim != "" {
 				t.Fatalf("the disk %s at %d, and after the release it is %+v", what, n, c)
 			}
@@ -198,7 +199,7 @@ func harmed(log fault.Log, f fault.Fault) bool {
 func (n *node) emptyBut(name string) {
 	n.t.Helper()
 	entries, err := os.ReadDir(n.state())
-	must(n.t, err)
+	check.Must(n.t, err)
 	for _, e := range entries {
 		if e.Name() != name && !strings.HasSuffix(e.Name(), ".lock") {
 			n.t.Errorf("%s was left behind", e.Name())
@@ -216,7 +217,7 @@ func TestDiskFailsOnRelease(t *testing.T) {
 		for what, f := range map[string]fault.Fault{"fails": fault.Fail(n, syscall.EIO), "is full": fault.Full(n)} {
 			p.dir, p.fs = t.TempDir(), quick()
 			p = p.process()
-			must(t, p.apply(program))
+			check.Must(t, p.apply(program))
 			in := fault.New(f)
 			in.Quick = true
 			p.fs = in.FS(disk.OS{})
@@ -231,7 +232,7 @@ func TestDiskFailsOnRelease(t *testing.T) {
 			if c := p.content(); err != nil && c.Claim != ours().UID && c != afterWipe(blank) {
 				t.Errorf("the disk %s at %d: %+v", what, n, c)
 			}
-			must(t, p.undo(program))
+			check.Must(t, p.undo(program))
 			p.holds(wiped(blank))
 			p.shows(0, 0, nothing)
 		}
@@ -299,18 +300,18 @@ func (p *programmer) powerLoss(t *testing.T, faults ...fault.Fault) string {
 	t.Helper()
 	p.dir = t.TempDir()
 	begin, err := fault.Snapshot(p.dir)
-	must(t, err)
+	check.Must(t, err)
 	in := fault.New(faults...)
 	in.Quick = true
 	fsys := in.FS(disk.OS{})
 	contents := region.OpenContents(fsys, p.state())
-	must(t, contents.Make())
+	check.Must(t, contents.Make())
 	kinds := region.New(region.Config{
 		Find: p.find, Backends: map[string]region.Backend{"dfl": logged{dflAt(p.Root, p.state()), in}}, Contents: contents, Open: p.open,
 		BootID: boot,
 	}).Kinds()
 	image := p.image(nlb3)
-	must(t, kinds.Apply(t.Context(), p.step(p.program(ours(), image, mode(region.ModeAlways)))))
+	check.Must(t, kinds.Apply(t.Context(), p.step(p.program(ours(), image, mode(region.ModeAlways)))))
 	p.lastLog = in.Log()
 	whole := held(image, ours())
 	whole.Version = 1
@@ -322,12 +323,12 @@ func (p *programmer) powerLoss(t *testing.T, faults ...fault.Fault) string {
 		}
 		done := n > p.lastLog.Changes()
 		states, err := fault.Replay(begin, cut, fault.Options{})
-		must(t, err)
+		check.Must(t, err)
 		for s := range states {
 			dir := filepath.Join(t.TempDir(), "after")
-			must(t, s.Materialise(dir))
+			check.Must(t, s.Materialise(dir))
 			got, err := region.OpenContents(disk.OS{}, filepath.Join(dir, "regions")).Read(first)
-			must(t, err)
+			check.Must(t, err)
 			switch unknown := got.Unknown && got.Claim == ours().UID; {
 			case done && got != whole, begun && !unknown && got != whole, !begun && !unknown && got != (region.Content{Version: 1}):
 				return cmp.Diff(whole, got) + "after a power loss after\n" + cut.String() + s.Lost

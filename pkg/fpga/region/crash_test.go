@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -57,9 +58,9 @@ func TestChildLife(t *testing.T) {
 		t.Skip("only as a child process")
 	}
 	var j lifeJob
-	must(t, json.Unmarshal(plan.Data, &j))
+	check.Must(t, json.Unmarshal(plan.Data, &j))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	n := &node{
 		Sim: &fpgasim.Sim{Root: j.Root}, t: t, dir: j.Dir, regions: map[string]*fpga.Region{first: j.Region}, files: map[string][]byte{},
 		fs: in.FS(disk.OS{}), boot: boot,
@@ -76,7 +77,7 @@ func TestChildLife(t *testing.T) {
 		Open: n.open, BootID: boot,
 	}).Kinds()
 	for _, a := range j.Acts {
-		must(t, a.do(t.Context(), kinds))
+		check.Must(t, a.do(t.Context(), kinds))
 	}
 }
 
@@ -107,7 +108,7 @@ func (d deadly) NewTimer(after time.Duration) clock.Timer {
 func (n *node) child(ctx context.Context, acts []act, ticks int64, faults ...fault.Fault) (result fault.Result, killed bool) {
 	n.t.Helper()
 	data, err := json.Marshal(lifeJob{Root: n.Root, Dir: n.dir, Region: n.regions[first], Acts: acts, Ticks: ticks})
-	must(n.t, err)
+	check.Must(n.t, err)
 	result, err = fault.Child{Test: "TestChildLife"}.Run(ctx, fault.Plan{Faults: faults, Quick: true, Data: data})
 	if err == nil {
 		return result, result.Killed != nil
@@ -193,7 +194,7 @@ func (p *programmer) recovers(l life, params map[string]int32) {
 	p.t.Helper()
 	for range 2 {
 		for _, a := range l.back(p) {
-			must(p.t, a.do(p.t.Context(), p.kinds))
+			check.Must(p.t, a.do(p.t.Context(), p.kinds))
 		}
 	}
 	p.honest()
@@ -203,7 +204,7 @@ func (p *programmer) recovers(l life, params map[string]int32) {
 	p.params(params)
 	next := p.scrub(p.blank())
 	next.Claim = claimOf("team-c", "c1")
-	must(p.t, p.apply(next))
+	check.Must(p.t, p.apply(next))
 	p.holds(wiped(p.blank()))
 	p.shows(0, 0, nothing)
 	p.forgets(0)
@@ -226,7 +227,7 @@ func TestKilledInEachStep(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p, l := secondLife(start(t, withParams()), clocks(400_000, 200_000), tc.release)
 			for _, a := range l.all(p)[:tc.before] {
-				must(t, a.do(t.Context(), p.kinds))
+				check.Must(t, a.do(t.Context(), p.kinds))
 			}
 			p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 			ctx, kill := context.WithCancel(t.Context())
@@ -309,7 +310,7 @@ func TestKilledInParams(t *testing.T) {
 			off, known := 0, p.content()
 			for n := int64(1); ; n += stride {
 				for _, a := range acts.before {
-					must(t, a.do(t.Context(), p.kinds))
+					check.Must(t, a.do(t.Context(), p.kinds))
 				}
 				begun := len(p.programmings())
 				_, killed := p.child(t.Context(), acts.dies, n)
@@ -319,10 +320,10 @@ func TestKilledInParams(t *testing.T) {
 				p = p.process()
 				p.honest()
 				if n%2 == 0 { // the record is still there
-					must(t, p.apply(l.params))
+					check.Must(t, p.apply(l.params))
 					p.params(map[string]int32{dfl.ParamClock: 400_000, dfl.ParamClockLow: 200_000})
 				}
-				must(t, errors.Join(p.undo(l.params), p.undo(l.params)))
+				check.Must(t, errors.Join(p.undo(l.params), p.undo(l.params)))
 				p.params(atStart)
 				if diff := cmp.Diff(known, p.content()); diff != "" || len(p.programmings()) != begun {
 					t.Errorf("%d programmings, what is known (-want +got):\n%s", len(p.programmings())-begun, diff)

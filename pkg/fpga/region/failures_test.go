@@ -21,14 +21,14 @@ func TestFailures(t *testing.T) {
 	const limit = 2
 	dir := filepath.Join(t.TempDir(), "regions")
 	contents := region.OpenContents(quick(), dir)
-	must(t, contents.Make())
+	check.Must(t, contents.Make())
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	now := clocktesting.NewFakePassiveClock(start)
 	failures := region.OpenFailures(contents, limit, now)
 	begin := func(namespace string) func(bool) error {
 		t.Helper()
 		end, err := failures.Begin(t.Context(), namespace)
-		must(t, err)
+		check.Must(t, err)
 		return end
 	}
 	full := func(namespace string) {
@@ -46,12 +46,12 @@ func TestFailures(t *testing.T) {
 				t.Errorf("got %v, want a refusal until %s", err, until)
 			}
 		}
-		must(t, failures.Check("team-a"))
+		check.Must(t, failures.Check("team-a"))
 	}
 
 	first, second := begin("team-b"), begin("team-b")
 	full("team-b")
-	must(t, begin("team-a")(false))
+	check.Must(t, begin("team-a")(false))
 	waits := make(chan error, 1)
 	go func() {
 		end, err := failures.Begin(t.Context(), "team-b")
@@ -60,45 +60,45 @@ func TestFailures(t *testing.T) {
 		}
 		waits <- err
 	}()
-	must(t, first(false)) // has a place for the one that waits
-	must(t, <-waits)
-	must(t, second(true))
+	check.Must(t, first(false)) // has a place for the one that waits
+	check.Must(t, <-waits)
+	check.Must(t, second(true))
 	third := begin("team-b")
 	full("team-b") // one may fail still
 	now.SetTime(start.Add(10 * time.Minute))
-	must(t, third(true))
+	check.Must(t, third(true))
 	refused(start.Add(time.Hour))
 	failures = region.OpenFailures(contents, limit, now)
 	refused(start.Add(time.Hour))
 	now.SetTime(start.Add(time.Hour))
-	must(t, begin("team-b")(true))
+	check.Must(t, begin("team-b")(true))
 	refused(start.Add(70 * time.Minute))
 
 	t.Run("no file is a device's", func(t *testing.T) {
 		names, err := os.ReadDir(dir)
-		must(t, err)
+		check.Must(t, err)
 		if len(names) != 1 {
 			t.Fatalf("files %v, want one", names)
 		}
 		if _, err := contents.Read(names[0].Name()[:len(names[0].Name())-len(".json")]); err == nil {
 			t.Error("a device could have the name of the file")
 		}
-		must(t, os.WriteFile(filepath.Join(dir, names[0].Name()), []byte("{"), 0o600))
-		must(t, failures.Check("team-b"))
-		must(t, begin("team-b")(true))
-		must(t, begin("team-b")(true))
+		check.Must(t, os.WriteFile(filepath.Join(dir, names[0].Name()), []byte("{"), 0o600))
+		check.Must(t, failures.Check("team-b"))
+		check.Must(t, begin("team-b")(true))
+		check.Must(t, begin("team-b")(true))
 		if err := failures.Check("team-b"); err == nil {
 			t.Error("a damaged file is not replaced")
 		}
-		must(t, contents.Destroy())
-		must(t, failures.Check("team-b"))
+		check.Must(t, contents.Destroy())
+		check.Must(t, failures.Check("team-b"))
 	})
 	t.Run("no limit", func(t *testing.T) {
 		for _, f := range []*region.Failures{nil, region.OpenFailures(contents, 0, now)} {
-			must(t, f.Check("team-b"))
+			check.Must(t, f.Check("team-b"))
 			end, err := f.Begin(t.Context(), "team-b")
-			must(t, err)
-			must(t, end(true))
+			check.Must(t, err)
+			check.Must(t, end(true))
 		}
 	})
 }
@@ -107,8 +107,8 @@ func TestFailures(t *testing.T) {
 func TestClearingFails(t *testing.T) {
 	p := start(t, machine(card(1)))
 	before := p.program(theirs(), p.image(nlb3))
-	must(t, p.apply(before))
-	must(t, p.undo(before))
+	check.Must(t, p.apply(before))
+	check.Must(t, p.undo(before))
 	scrub := &region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}
 	scrub.Blank.ClearTime = time.Hour
 	still := clocktesting.NewFakeClock(time.Unix(0, 0))
@@ -127,6 +127,6 @@ func TestClearingFails(t *testing.T) {
 	p.shows(0, 0, nothing)
 	p = p.process() // which finds it halfway
 	scrub.Blank.ClearTime = time.Millisecond
-	must(t, p.apply(scrub))
+	check.Must(t, p.apply(scrub))
 	p.holds(wiped(scrub.Blank))
 }

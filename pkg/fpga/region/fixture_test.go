@@ -143,7 +143,7 @@ const first = "card-0-port-0"
 func (n *node) process() *programmer {
 	n.t.Helper()
 	p := n.later()
-	must(n.t, p.contents.Make())
+	check.Must(n.t, p.contents.Make())
 	return p
 }
 
@@ -216,7 +216,7 @@ func (n *node) open(digest string) (region.Blob, error) {
 func (n *node) keep(file []byte) *region.Image {
 	n.t.Helper()
 	about, err := fpga.Inspect(bytes.NewReader(file), int64(len(file)))
-	must(n.t, err)
+	check.Must(n.t, err)
 	image := &region.Image{
 		Digest: digest(file), Size: int64(len(file)), InterfaceID: about.InterfaceID, AFUID: about.AFUID,
 		Origin: "FPGABitstream team-a/" + about.ID,
@@ -281,7 +281,7 @@ type stepper interface{ Step() (step.Step, error) }
 func (p *programmer) step(s stepper) step.Step {
 	p.t.Helper()
 	made, err := s.Step()
-	must(p.t, err)
+	check.Must(p.t, err)
 	return made
 }
 
@@ -306,7 +306,7 @@ func (p *programmer) verify(s stepper) error {
 func (p *programmer) content() region.Content {
 	p.t.Helper()
 	c, err := p.contents.Read(first)
-	must(p.t, err)
+	check.Must(p.t, err)
 	return c
 }
 
@@ -447,8 +447,8 @@ func aocx(t testing.TB, inside []byte) []byte {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	_, err := w.Write(inside)
-	must(t, err)
-	must(t, w.Close())
+	check.Must(t, err)
+	check.Must(t, w.Close())
 	return sections(t, []section{
 		{".acl.rand_hash", []byte("00112233445566778899aabbccddeeff01234567")},
 		{".acl.fpga.bin", sections(t, []section{{".acl.gbs.gz", packed.Bytes()}})},
@@ -481,9 +481,9 @@ func sections(t testing.TB, list []section) []byte {
 		Shentsize: uint16(binary.Size(elf.Section64{})), Shnum: uint16(len(table)), Shstrndx: uint16(len(table) - 1),
 	}
 	var out bytes.Buffer
-	must(t, binary.Write(&out, binary.LittleEndian, header))
+	check.Must(t, binary.Write(&out, binary.LittleEndian, header))
 	out.Write(data.Bytes())
-	must(t, binary.Write(&out, binary.LittleEndian, table))
+	check.Must(t, binary.Write(&out, binary.LittleEndian, table))
 	return out.Bytes()
 }
 
@@ -493,13 +493,6 @@ func hexDigest(data []byte) string {
 }
 
 func digest(data []byte) string { return "sha256:" + hexDigest(data) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wants an error, of a cause unless that is nil, which says some words.
 func wants(t testing.TB, err, cause error, words ...string) {

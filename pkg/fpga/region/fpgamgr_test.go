@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -50,7 +51,7 @@ func newChip(t *testing.T, partial bool) *chip {
 	} {
 		c.set(name, text)
 	}
-	must(t, os.Symlink("../../../devices/platform/"+zynq, filepath.Join(c.tree, manager, "device")))
+	check.Must(t, os.Symlink("../../../devices/platform/"+zynq, filepath.Join(c.tree, manager, "device")))
 	return c
 }
 
@@ -101,20 +102,20 @@ func TestManagerPrograms(t *testing.T) {
 		c := newChip(t, partial)
 		image, second := c.raw(nlb0, "logic"), c.raw(other, "other logic")
 		program := c.program(ours(), image)
-		c.loads([]string{"logic"}, func() { must(t, c.apply(program)) })
+		c.loads([]string{"logic"}, func() { check.Must(t, c.apply(program)) })
 		if want := map[bool]string{false: "0", true: "1"}[partial]; c.flags != want {
 			t.Errorf("flags %s, want %s", c.flags, want)
 		}
 		c.holds(held(image, ours()))
-		must(t, c.verify(program))
-		c.loads(nil, func() { must(t, c.apply(program)) })
-		c.loads([]string{"logic"}, func() { must(t, c.apply(c.program(ours(), image, withReset))) })
-		c.loads([]string{"other logic"}, func() { must(t, c.apply(c.program(ours(), second))) })
+		check.Must(t, c.verify(program))
+		c.loads(nil, func() { check.Must(t, c.apply(program)) })
+		c.loads([]string{"logic"}, func() { check.Must(t, c.apply(c.program(ours(), image, withReset))) })
+		c.loads([]string{"other logic"}, func() { check.Must(t, c.apply(c.program(ours(), second))) })
 		c.reboot()
-		c.loads([]string{"other logic"}, func() { must(t, c.apply(c.program(ours(), second))) })
+		c.loads([]string{"other logic"}, func() { check.Must(t, c.apply(c.program(ours(), second))) })
 		c.set(manager+"state", "write error\n")
 		wants(t, c.verify(c.program(ours(), second)), nil, "write error", "delete the pod")
-		c.loads([]string{"other logic"}, func() { must(t, c.apply(c.program(ours(), second))) })
+		c.loads([]string{"other logic"}, func() { check.Must(t, c.apply(c.program(ours(), second))) })
 		if a := c.attempts[0]; a.Err != nil || a.Image.Digest != image.Digest || a.Why != "program" {
 			t.Errorf("attempt %+v", a)
 		}
@@ -129,7 +130,7 @@ func TestManagerNever(t *testing.T) {
 	asIs := c.program(ours(), nil, withReset)
 	c.loads(nil, func() {
 		wants(t, c.apply(never), region.ErrOther, "bitstreamDigest")
-		must(t, c.apply(asIs))
+		check.Must(t, c.apply(asIs))
 		for _, state := range []string{"unknown", "power off", "write error", "write"} {
 			c.set(manager+"state", state+"\n")
 			if state == "write" {
@@ -146,9 +147,9 @@ func TestManagerNever(t *testing.T) {
 		wants(t, c.apply(asIs), nil, "br0")
 		c.set("sys/class/fpga_bridge/br0/state", "enabled\n")
 	})
-	must(t, c.apply(c.program(ours(), image)))
+	check.Must(t, c.apply(c.program(ours(), image)))
 	c.loads(nil, func() {
-		must(t, c.apply(never))
+		check.Must(t, c.apply(never))
 		wants(t, c.apply(c.program(ours(), c.raw(nlb0, "logic of the same id"), mode(region.ModeNever))), region.ErrOther)
 	})
 }
@@ -159,16 +160,16 @@ func TestManagerGivesBack(t *testing.T) {
 	image, blank := c.raw(nlb0, "logic"), clearing(c.raw(nothing, "blank"))
 	for _, release := range []region.Release{region.ReleaseReset, region.ReleaseKeep} {
 		program := c.program(ours(), image, released(release, blank))
-		must(t, c.apply(program))
-		c.loads(nil, func() { must(t, c.undo(program)) })
+		check.Must(t, c.apply(program))
+		c.loads(nil, func() { check.Must(t, c.undo(program)) })
 		left := held(image, ours())
 		left.Claim = ""
 		c.holds(left)
 		wants(t, c.apply(&region.Scrub{Device: first, Claim: theirs(), Required: true, KeepMemory: true}), region.ErrTraces)
 	}
 	program := c.program(ours(), image, released(region.ReleaseBlank, blank))
-	must(t, c.apply(program))
-	c.loads([]string{"blank"}, func() { must(t, c.undo(program)) })
+	check.Must(t, c.apply(program))
+	c.loads([]string{"blank"}, func() { check.Must(t, c.undo(program)) })
 	c.holds(wiped(blank))
 }
 
@@ -193,11 +194,11 @@ func TestManagerFaults(t *testing.T) {
 		},
 		{
 			name: "no firmware directory", kind: backend.Terminal,
-			before: func(c *chip) { must(c.t, os.RemoveAll(filepath.Join(c.tree, "lib"))) },
+			before: func(c *chip) { check.Must(c.t, os.RemoveAll(filepath.Join(c.tree, "lib"))) },
 		},
 		{
 			name: "upstream kernel", kind: backend.Terminal, err: fpgamgr.ErrNoManager,
-			before: func(c *chip) { must(c.t, os.Remove(filepath.Join(c.tree, manager, "firmware"))) },
+			before: func(c *chip) { check.Must(c.t, os.Remove(filepath.Join(c.tree, manager, "firmware"))) },
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -219,7 +220,7 @@ func TestManagerFaults(t *testing.T) {
 			wants(t, c.verify(program), region.ErrUnknownState)
 			wants(t, c.undo(program), region.ErrUnknownState, "ClusterFPGABitstream")
 			blank := clearing(c.raw(nothing, "blank"))
-			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
+			check.Must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})
 	}
@@ -227,7 +228,7 @@ func TestManagerFaults(t *testing.T) {
 		c := newChip(t, false)
 		c.ends = []any{"write error"}
 		image := c.raw(nlb0, "logic")
-		c.loads([]string{"logic", "logic"}, func() { must(t, c.apply(c.program(ours(), image))) })
+		c.loads([]string{"logic", "logic"}, func() { check.Must(t, c.apply(c.program(ours(), image))) })
 		c.holds(held(image, ours()))
 	})
 	t.Run("another shell's", func(t *testing.T) {

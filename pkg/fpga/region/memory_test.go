@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -26,21 +27,21 @@ func (n *node) fills(port int, text string) {
 	n.t.Helper()
 	all := strings.Repeat(text, fpgasim.MemorySize/len(text)+1)[:fpgasim.MemorySize]
 	f, err := os.OpenFile(filepath.Join(n.Root, n.Place(0, port).Node), os.O_RDWR, 0)
-	must(n.t, err)
+	check.Must(n.t, err)
 	_, err = f.WriteAt([]byte(all), 0)
-	must(n.t, err)
-	must(n.t, f.Close())
+	check.Must(n.t, err)
+	check.Must(n.t, f.Close())
 }
 
 // memory is all memory of the first card, as a claim's program reads it through its port.
 func (n *node) memory(port int) []byte {
 	n.t.Helper()
 	f, err := os.Open(filepath.Join(n.Root, n.Place(0, port).Node))
-	must(n.t, err)
+	check.Must(n.t, err)
 	defer f.Close()
 	content := make([]byte, fpgasim.MemorySize)
 	_, err = f.ReadAt(content, 0)
-	must(n.t, err)
+	check.Must(n.t, err)
 	return content
 }
 
@@ -81,18 +82,18 @@ func TestMemoryOfTheNext(t *testing.T) {
 			t.Parallel()
 			p := start(t, machine(card(2)))
 			before := p.program(theirs(), p.image(nlb0), func(program *region.Program) { program.MarkCard = true })
-			must(t, p.apply(before))
+			check.Must(t, p.apply(before))
 			p.fills(0, secret)
-			must(t, p.undo(before))
+			check.Must(t, p.undo(before))
 			if !bytes.Contains(p.memory(0), []byte(secret)) {
 				t.Fatal("a release clears the memory of the simulated card, so that nothing is left to be cleared")
 			}
 
 			device := name(0, tc.port)
-			must(t, p.apply(&region.Scrub{
+			check.Must(t, p.apply(&region.Scrub{
 				Device: device, Claim: tc.claim, Blank: p.slowBlank(), KeepMemory: tc.keepMemory, Required: true, Timeout: time.Minute,
 			}))
-			must(t, p.apply(p.program(tc.claim, p.image(nlb3), at(device))))
+			check.Must(t, p.apply(p.program(tc.claim, p.image(nlb3), at(device))))
 			if !tc.finds {
 				p.forgets(tc.port)
 			} else if !bytes.Contains(p.memory(tc.port), []byte(secret)) {
@@ -122,7 +123,7 @@ func TestMemoryOfTheStopped(t *testing.T) {
 	p = p.process()
 	program := p.program(ours(), p.image(nlb3), mode(region.ModeNever))
 	wants(t, p.apply(program), region.ErrUnknownState)
-	must(t, p.apply(scrub))
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.apply(scrub))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	p.forgets(0)
 }

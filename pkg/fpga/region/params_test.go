@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -37,7 +38,7 @@ func withParams() fpgasim.Machine {
 func (p *programmer) plan(set []region.Param, image *region.Image) *region.Params {
 	p.t.Helper()
 	params, err := p.own.PlanParams(p.t.Context(), p.regions[first], first, ours(), set, image)
-	must(p.t, err)
+	check.Must(p.t, err)
 	return params
 }
 
@@ -84,22 +85,22 @@ func TestParams(t *testing.T) {
 	p.asks(lines(
 		opened(0), `clock dfl-port.0 "0 0"`, `clock dfl-port.0 "400000 200000"`, `write ltr "1"`, `write debug "3"`, opened(0), pr(0),
 	), func() {
-		must(t, p.apply(params))
-		must(t, p.apply(program))
+		check.Must(t, p.apply(params))
+		check.Must(t, p.apply(program))
 	})
 	if trace := p.traced(); trace[len(trace)-1] != `read afu_id "`+nlb3+`"` {
 		t.Errorf("the last is %s, want that the accelerator's id is read back", trace[len(trace)-1])
 	}
 	p.params(map[string]int32{dfl.ParamClock: 400_000, dfl.ParamClockLow: 200_000, dfl.ParamLTR: 1, dfl.ParamDebug: 3})
-	p.asks(lines(opened(0)), func() { must(t, p.apply(params)) })
+	p.asks(lines(opened(0)), func() { check.Must(t, p.apply(params)) })
 	p.asks(lines(
 		opened(0), reset(0), opened(0), `clock dfl-port.0 "0 0"`, `clock dfl-port.0 "312500 156250"`, `write ltr "0"`, `write debug "0"`,
 	), func() {
-		must(t, p.undo(program))
-		must(t, p.undo(params))
+		check.Must(t, p.undo(program))
+		check.Must(t, p.undo(params))
 	})
 	p.params(atStart)
-	p.asks(nil, func() { must(t, p.undo(params)) })
+	p.asks(nil, func() { check.Must(t, p.undo(params)) })
 	p.params(atStart)
 }
 
@@ -141,7 +142,7 @@ func TestMetadataClocks(t *testing.T) {
 			t.Parallel() // each has a machine of its own, and waits for it
 			p := start(t, withParams())
 			params := p.plan(tc.set, p.keep(gbs(shell, nlb3, tc.clocks, 1000)))
-			must(t, p.apply(params))
+			check.Must(t, p.apply(params))
 			if tc.want == nil {
 				tc.want = map[string]int32{dfl.ParamClock: highBefore}
 				if n := p.written(); n > 0 {
@@ -149,7 +150,7 @@ func TestMetadataClocks(t *testing.T) {
 				}
 			}
 			p.params(tc.want)
-			must(t, p.undo(params))
+			check.Must(t, p.undo(params))
 			p.params(map[string]int32{dfl.ParamClock: highBefore, dfl.ParamClockLow: lowBefore, dfl.ParamLTR: 0})
 		})
 	}
@@ -175,7 +176,7 @@ func TestNoClocks(t *testing.T) {
 			}
 		}
 	})
-	must(t, p.apply(p.plan([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, image)))
+	check.Must(t, p.apply(p.plan([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, image)))
 	p.params(map[string]int32{dfl.ParamLTR: 1})
 }
 
@@ -183,21 +184,21 @@ func TestNoClocks(t *testing.T) {
 // are no reason to keep a region for ever.
 func TestClocksThatWere(t *testing.T) {
 	p := start(t, withParams())
-	must(t, p.apply(p.plan(clocks(0, 400_000)[1:], nil)))
+	check.Must(t, p.apply(p.plan(clocks(0, 400_000)[1:], nil)))
 	p.params(map[string]int32{dfl.ParamClock: 0, dfl.ParamClockLow: 400_000})
 	params := p.plan(clocks(200_000, 0)[:1], nil)
-	must(t, p.apply(params))
+	check.Must(t, p.apply(params))
 	p.params(map[string]int32{dfl.ParamClock: 200_000, dfl.ParamClockLow: 100_000})
-	must(t, p.undo(params))
+	check.Must(t, p.undo(params))
 	p.params(map[string]int32{dfl.ParamClock: 0, dfl.ParamClockLow: 400_000})
 
 	stuck, free := fpgasim.StuckLock, ""
 	p.Set(fpgasim.Set{Stuck: &stuck})
 	params = p.plan(nil, p.keep(gbs(shell, nlb3, `"clock-frequency-high":300,`, 1000)))
 	p.Set(fpgasim.Set{Stuck: &free})
-	must(t, p.apply(params))
+	check.Must(t, p.apply(params))
 	p.params(map[string]int32{dfl.ParamClock: 300_000})
-	p.asks(nil, func() { must(t, p.undo(params)) })
+	p.asks(nil, func() { check.Must(t, p.undo(params)) })
 }
 
 // TestParamsRefused: what is known to be impossible, or not the claim's to change now, writes nothing.
@@ -250,7 +251,7 @@ func TestParamsRefused(t *testing.T) {
 			if n := p.written(); n > 0 {
 				t.Errorf("%d writes, want none", n)
 			}
-			p.asks(nil, func() { must(t, p.undo(params)) })
+			p.asks(nil, func() { check.Must(t, p.undo(params)) })
 		})
 	}
 }
@@ -259,7 +260,7 @@ func TestParamsRefused(t *testing.T) {
 func TestParamsRestoredLater(t *testing.T) {
 	p := start(t, withParams())
 	params := p.plan([]region.Param{{Name: dfl.ParamDebug, Value: 2}}, nil)
-	must(t, p.apply(params))
+	check.Must(t, p.apply(params))
 	yes, no := true, false
 	p.Set(fpgasim.Set{User: &yes})
 	wants(t, p.undo(params), unix.EBUSY)
@@ -267,7 +268,7 @@ func TestParamsRestoredLater(t *testing.T) {
 	p.Set(fpgasim.Set{User: &no})
 	p.Fault(fpgasim.Fault{On: fpgasim.OnDebug, Errno: "EIO"})
 	wants(t, p.undo(params), unix.EIO)
-	must(t, p.undo(params))
+	check.Must(t, p.undo(params))
 	p.params(map[string]int32{dfl.ParamDebug: 0})
 	if trace := p.traced(); !slices.Contains(trace, `write debug "0" EIO`) {
 		t.Errorf("the fault did not happen:\n%s", strings.Join(trace, "\n"))

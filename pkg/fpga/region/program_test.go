@@ -29,23 +29,23 @@ func TestProgram(t *testing.T) {
 	p := start(t, machine(card(2)))
 	image := p.image(nlb3)
 	program := p.program(ours(), image, withReset)
-	p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(program)) })
+	p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(program)) })
 	if got, want := p.programmings(), []string{hexDigest(fpgasim.Image(shell, nlb3, 1000))}; !cmp.Equal(got, want) {
 		t.Errorf("to the card went %v, want the raw image alone, %v", got, want)
 	}
 	p.holds(held(image, ours()))
 	p.shows(0, 0, nlb3)
 	p.shows(0, 1, nlb0)
-	p.asks(nil, func() { must(t, p.verify(program)) })
+	p.asks(nil, func() { check.Must(t, p.verify(program)) })
 
-	p.asks(lines(opened(0), reset(0)), func() { must(t, p.apply(program)) })
+	p.asks(lines(opened(0), reset(0)), func() { check.Must(t, p.apply(program)) })
 	p.holds(held(image, ours()))
 
 	back := held(image, ours())
 	back.Claim = ""
-	p.asks(lines(opened(0), reset(0)), func() { must(t, p.undo(program)) })
+	p.asks(lines(opened(0), reset(0)), func() { check.Must(t, p.undo(program)) })
 	p.holds(back)
-	p.asks(nil, func() { must(t, p.undo(program)) })
+	p.asks(nil, func() { check.Must(t, p.undo(program)) })
 	p.holds(back)
 	p.shows(0, 0, nlb3)
 
@@ -62,7 +62,7 @@ func TestNeverApplied(t *testing.T) {
 		before func(p *programmer)
 	}{
 		{"untouched", func(*programmer) {}},
-		{"another claim's", func(p *programmer) { must(t, p.apply(p.program(next(), p.image(nlb3)))) }},
+		{"another claim's", func(p *programmer) { check.Must(t, p.apply(p.program(next(), p.image(nlb3)))) }},
 		{"another claim's, unknown", func(p *programmer) {
 			p.Fault(fpgasim.Fault{On: fpgasim.OnPR, AFU: nlb0, Times: 2})
 			wants(t, p.apply(p.program(next(), p.image(nlb3))), dfl.ErrWrongAFU)
@@ -74,9 +74,9 @@ func TestNeverApplied(t *testing.T) {
 			known := p.content()
 			p.asks(nil, func() {
 				for range 2 {
-					must(t, p.undo(p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))))
-					must(t, p.undo(&region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}))
-					must(t, p.undo(&region.Params{Device: first, Claim: ours(), Set: clocks(400_000, 200_000)}))
+					check.Must(t, p.undo(p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))))
+					check.Must(t, p.undo(&region.Scrub{Device: first, Claim: ours(), Blank: p.blank(), Timeout: time.Minute}))
+					check.Must(t, p.undo(&region.Params{Device: first, Claim: ours(), Set: clocks(400_000, 200_000)}))
 				}
 			})
 			known.Version = 0
@@ -141,7 +141,7 @@ func TestAgain(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, machine(card(1)))
 			before := p.program(next(), p.image(nlb3))
-			must(t, errors.Join(p.apply(before), p.undo(before)))
+			check.Must(t, errors.Join(p.apply(before), p.undo(before)))
 			image, c := p.image(nlb3), ours()
 			if tc.change != nil {
 				p = tc.change(p)
@@ -162,14 +162,14 @@ func TestAgain(t *testing.T) {
 				if diff := cmp.Diff(known, p.content()); diff != "" {
 					t.Errorf("a refusal changed what is known (-want +got):\n%s", diff)
 				}
-				p.asks(nil, func() { must(t, p.undo(program)) })
+				p.asks(nil, func() { check.Must(t, p.undo(program)) })
 				return
 			}
-			must(t, err)
+			check.Must(t, err)
 			if got := p.content(); got.Claim != c.UID || got.Namespace != c.Namespace || got.Unknown {
 				t.Errorf("it is not the claim's: %+v", got)
 			}
-			must(t, p.verify(program))
+			check.Must(t, p.verify(program))
 		})
 	}
 }
@@ -292,9 +292,9 @@ func TestAOCX(t *testing.T) {
 	if one.AFUID != other.AFUID || one.Digest == other.Digest {
 		t.Fatalf("%+v and %+v do not show what this is about", one, other)
 	}
-	must(t, p.apply(p.program(ours(), one)))
-	p.asks(lines(opened(0), reset(0)), func() { must(t, p.apply(p.program(ours(), one, withReset))) })
-	must(t, p.apply(p.program(ours(), other)))
+	check.Must(t, p.apply(p.program(ours(), one)))
+	p.asks(lines(opened(0), reset(0)), func() { check.Must(t, p.apply(p.program(ours(), one, withReset))) })
+	check.Must(t, p.apply(p.program(ours(), other)))
 	want := []string{hexDigest(fpgasim.Image(shell, nlb3, 5000)), hexDigest(fpgasim.Image(shell, nlb3, 6000))}
 	if diff := cmp.Diff(want, p.programmings()); diff != "" {
 		t.Errorf("programmed (-want +got):\n%s", diff)
@@ -309,13 +309,13 @@ func TestHostFile(t *testing.T) {
 	image := p.keep(file)
 	delete(p.files, image.Digest)
 	root := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(root, "srv", "fpga"), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, "srv", "fpga", "a.gbs"), file, 0o644))
-	must(t, os.Symlink("a.gbs", filepath.Join(root, "srv", "fpga", "link.gbs")))
-	must(t, os.Symlink("/srv/fpga", filepath.Join(root, "absolute")))
-	must(t, os.Symlink("srv/fpga", filepath.Join(root, "relative")))
-	must(t, unix.Mkfifo(filepath.Join(root, "srv", "fpga", "fifo"), 0o644))
-	must(t, os.WriteFile(filepath.Join(filepath.Dir(root), "outside.gbs"), file, 0o644))
+	check.Must(t, os.MkdirAll(filepath.Join(root, "srv", "fpga"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(root, "srv", "fpga", "a.gbs"), file, 0o644))
+	check.Must(t, os.Symlink("a.gbs", filepath.Join(root, "srv", "fpga", "link.gbs")))
+	check.Must(t, os.Symlink("/srv/fpga", filepath.Join(root, "absolute")))
+	check.Must(t, os.Symlink("srv/fpga", filepath.Join(root, "relative")))
+	check.Must(t, unix.Mkfifo(filepath.Join(root, "srv", "fpga", "fifo"), 0o644))
+	check.Must(t, os.WriteFile(filepath.Join(filepath.Dir(root), "outside.gbs"), file, 0o644))
 	for _, bad := range []string{
 		"/srv/fpga/link.gbs", "/absolute/a.gbs", "/relative/a.gbs", "/../outside.gbs",
 		"/srv/fpga/../../../outside.gbs", "/srv/fpga/../fpga/a.gbs",
@@ -323,26 +323,26 @@ func TestHostFile(t *testing.T) {
 	} {
 		if f, err := region.OpenHostFile(root, bad); err == nil {
 			t.Errorf("%q was opened", bad)
-			must(t, f.Close())
+			check.Must(t, f.Close())
 		}
 	}
 	staged, err := region.OpenHostFile(root, "/srv/fpga/a.gbs")
-	must(t, err)
+	check.Must(t, err)
 	if staged.Size() != int64(len(file)) {
 		t.Errorf("%d bytes, want %d", staged.Size(), len(file))
 	}
-	must(t, staged.Close())
-	must(t, os.MkdirAll(filepath.Join(p.dir, "root", "srv"), 0o755))
-	must(t, os.WriteFile(filepath.Join(p.dir, "root", "srv", "a.gbs"), file, 0o644))
+	check.Must(t, staged.Close())
+	check.Must(t, os.MkdirAll(filepath.Join(p.dir, "root", "srv"), 0o755))
+	check.Must(t, os.WriteFile(filepath.Join(p.dir, "root", "srv", "a.gbs"), file, 0o644))
 	image.HostFile = "/srv/a.gbs"
 	own := region.New(region.Config{
 		Find: p.find, Backends: map[string]region.Backend{"dfl": dflAt(p.Root, p.state())}, Contents: p.contents,
 		HostRoot: filepath.Join(p.dir, "root"), BootID: boot,
 	})
 	p.kinds = own.Kinds()
-	must(t, p.apply(p.program(ours(), image)))
+	check.Must(t, p.apply(p.program(ours(), image)))
 	p.holds(held(image, ours()))
-	must(t, os.WriteFile(filepath.Join(p.dir, "root", "srv", "a.gbs"), file[1:], 0o644))
+	check.Must(t, os.WriteFile(filepath.Join(p.dir, "root", "srv", "a.gbs"), file[1:], 0o644))
 	p.asks(nil, func() { wants(t, p.apply(p.program(ours(), image)), backend.ErrDigest) })
 }
 
@@ -389,7 +389,7 @@ func TestUntouched(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, machine(card(1)))
 			before := p.program(next(), p.image(nlb0))
-			must(t, errors.Join(p.apply(before), p.undo(before)))
+			check.Must(t, errors.Join(p.apply(before), p.undo(before)))
 			known := p.content()
 			p.Set(tc.set)
 			if tc.fault.On != "" {
@@ -406,10 +406,10 @@ func TestUntouched(t *testing.T) {
 				t.Errorf("what is known changed (-want +got):\n%s", diff)
 			}
 			p.shows(0, 0, nlb0)
-			p.asks(nil, func() { must(t, p.undo(program)) })
+			p.asks(nil, func() { check.Must(t, p.undo(program)) })
 			no, zero, cleared := false, 0, uint64(0)
 			p.Set(fpgasim.Set{User: &no, Power: &zero, Errors: &cleared})
-			must(t, p.apply(program))
+			check.Must(t, p.apply(program))
 			p.shows(0, 0, nlb3)
 		})
 	}
@@ -419,11 +419,11 @@ func TestUntouched(t *testing.T) {
 func TestPortReleased(t *testing.T) {
 	p := start(t, machine(card(2)))
 	host, err := dfl.Open(p.Root, dfl.Options{PlainNodes: true})
-	must(t, err)
-	defer func() { must(t, host.Close()) }()
+	check.Must(t, err)
+	defer func() { check.Must(t, host.Close()) }()
 	r := p.regions[first].DFL
 	port := dfl.Port{Name: r.Port, FMENode: r.EngineNode, ID: r.PortID, LockFile: filepath.Join(p.dir, "lock")}
-	must(t, host.ReleasePort(t.Context(), port))
+	check.Must(t, host.ReleasePort(t.Context(), port))
 	p.asks(nil, func() {
 		err := p.apply(p.program(ours(), p.image(nlb3)))
 		if wants(t, err, os.ErrNotExist); backend.KindOf(err) != backend.Terminal {
@@ -431,7 +431,7 @@ func TestPortReleased(t *testing.T) {
 		}
 	})
 	p.holds(region.Content{})
-	must(t, p.apply(p.program(ours(), p.image(nlb3), at(name(0, 1)))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3), at(name(0, 1)))))
 	p.shows(0, 1, nlb3)
 }
 
@@ -442,7 +442,7 @@ func TestEnabledLate(t *testing.T) {
 	p = p.process()
 	p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Busy: 4})
 	image := p.image(nlb3)
-	p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(p.program(ours(), image))) })
+	p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(p.program(ours(), image))) })
 	p.holds(held(image, ours()))
 }
 
@@ -461,9 +461,9 @@ func TestHangs(t *testing.T) {
 	}
 	cancel()
 	p.Go()
-	must(t, <-ended)
+	check.Must(t, <-ended)
 	p.holds(held(image, ours()))
-	p.asks(lines(opened(0)), func() { must(t, p.apply(program)) })
+	p.asks(lines(opened(0)), func() { check.Must(t, p.apply(program)) })
 }
 
 // TestHangsTooLong: the driver waits for the hardware longer than the call, and then gives up. The call is over, so there is no second
@@ -502,7 +502,7 @@ func TestEndsWhileCopied(t *testing.T) {
 			t.Errorf("%v is %s, want retryable, and not the image's fault", err, backend.KindOf(err))
 		}
 	})
-	must(t, p.apply(program))
+	check.Must(t, p.apply(program))
 }
 
 // TestTimeout: a claim's own limit ends the waiting for a card that others program, and nothing is opened.
@@ -526,17 +526,17 @@ func TestTimeout(t *testing.T) {
 		})
 	})
 	p.Go()
-	must(t, <-ended)
+	check.Must(t, <-ended)
 }
 
 // TestTwoPorts of one engine get what each was asked for, one after the other, though the first of them needs nothing.
 func TestTwoPorts(t *testing.T) {
 	p := start(t, machine(card(2)))
 	one, two := p.image(nlb3), p.image(nothing)
-	must(t, p.apply(p.program(ours(), one)))
+	check.Must(t, p.apply(p.program(ours(), one)))
 	p.asks(lines(opened(0), opened(1), pr(1)), func() {
-		must(t, p.apply(p.program(ours(), one)))
-		must(t, p.apply(p.program(ours(), two, at(name(0, 1)))))
+		check.Must(t, p.apply(p.program(ours(), one)))
+		check.Must(t, p.apply(p.program(ours(), two, at(name(0, 1)))))
 	})
 	p.shows(0, 0, nlb3)
 	p.shows(0, 1, nothing)
@@ -545,7 +545,7 @@ func TestTwoPorts(t *testing.T) {
 	for i, image := range []*region.Image{two, one} {
 		go func() { errs <- p.kinds.Apply(t.Context(), p.step(p.program(ours(), image, at(name(0, i))))) }()
 	}
-	must(t, errors.Join(<-errs, <-errs))
+	check.Must(t, errors.Join(<-errs, <-errs))
 	p.shows(0, 0, nothing)
 	p.shows(0, 1, nlb3)
 	inside := false
@@ -564,10 +564,10 @@ func TestTwoPorts(t *testing.T) {
 // TestTwoCards with one interface id: each gets its own image.
 func TestTwoCards(t *testing.T) {
 	p := start(t, machine(card(1), card(1)))
-	must(t, p.apply(p.program(ours(), p.image(nlb3), at(name(1, 0)))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3), at(name(1, 0)))))
 	p.shows(0, 0, nlb0)
 	p.shows(1, 0, nlb3)
-	must(t, p.apply(p.program(ours(), p.image(nothing))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nothing))))
 	p.shows(0, 0, nothing)
 	p.shows(1, 0, nlb3)
 	want := []string{"dev/dfl-fme.1", "dev/dfl-fme.0"}
@@ -587,11 +587,11 @@ func TestVerify(t *testing.T) {
 	p := start(t, machine(card(1)))
 	program := p.program(ours(), p.image(nlb3))
 	wants(t, p.verify(program), region.ErrUnknownState)
-	must(t, p.apply(program))
+	check.Must(t, p.apply(program))
 	p.asks(nil, func() {
-		must(t, p.verify(program))
+		check.Must(t, p.verify(program))
 		p.Set(fpgasim.Set{User: new(true)})
-		must(t, p.verify(program))
+		check.Must(t, p.verify(program))
 		p.Set(fpgasim.Set{AFU: new(nlb0)})
 		wants(t, p.verify(program), nil, nlb0, nlb3, "delete the pod")
 		p.Set(fpgasim.Set{AFU: new(nlb3)})

@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
@@ -22,7 +23,7 @@ func TestOnceMore(t *testing.T) {
 	p := start(t, machine(card(1)))
 	p.Fault(fpgasim.Fault{On: fpgasim.OnPR, AFU: nlb0})
 	image := p.image(nlb3)
-	p.asks(lines(opened(0), pr(0), pr(0)), func() { must(t, p.apply(p.program(ours(), image))) })
+	p.asks(lines(opened(0), pr(0), pr(0)), func() { check.Must(t, p.apply(p.program(ours(), image))) })
 	p.holds(held(image, ours()))
 	if len(p.attempts) != 1 || p.attempts[0].Err != nil {
 		t.Errorf("reported %+v, want one that went well", p.attempts)
@@ -100,7 +101,7 @@ func TestUnknown(t *testing.T) {
 				wants(t, p.apply(&region.Scrub{Device: first, Claim: next(), Required: true, Timeout: time.Minute}), region.ErrTraces)
 			})
 			p.holds(unknownBy(ours()))
-			must(t, p.apply(p.program(next(), p.image(nlb3), at(name(0, 1)))))
+			check.Must(t, p.apply(p.program(next(), p.image(nlb3), at(name(0, 1)))))
 			p.shows(0, 1, nlb3)
 		})
 	}
@@ -119,14 +120,14 @@ func TestWiped(t *testing.T) {
 				p.holds(unknownBy(ours()))
 				p.Set(fpgasim.Set{Rebind: true})
 			}
-			p.asks(lines(opened(0), pr(0)), func() { must(t, p.undo(program)) })
+			p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.undo(program)) })
 			p.holds(wiped(blank))
 			p.shows(0, 0, nothing)
-			p.asks(nil, func() { must(t, p.undo(program)) })
+			p.asks(nil, func() { check.Must(t, p.undo(program)) })
 			if last := p.attempts[len(p.attempts)-1]; last.Why != "release" || last.Image.Digest != blank.Digest || last.Err != nil {
 				t.Errorf("reported %+v, want the blank image for the release", last)
 			}
-			p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(p.program(next(), p.image(nlb3)))) })
+			p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(p.program(next(), p.image(nlb3)))) })
 		})
 	}
 }
@@ -155,10 +156,10 @@ func TestSettled(t *testing.T) {
 			if f.crashed {
 				p.Set(fpgasim.Set{AFU: new(nlb0)})
 			}
-			p.asks(lines(opened(0), reset(0)), func() { must(t, p.undo(program)) })
+			p.asks(lines(opened(0), reset(0)), func() { check.Must(t, p.undo(program)) })
 			p.holds(region.Content{AFU: shown, BootID: boot, Namespace: "team-a"})
-			p.asks(nil, func() { must(t, p.undo(program)) })
-			p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(p.program(next(), p.image(shown)))) })
+			p.asks(nil, func() { check.Must(t, p.undo(program)) })
+			p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(p.program(next(), p.image(shown)))) })
 		})
 	}
 }
@@ -169,19 +170,19 @@ func TestErrorsAreNoProof(t *testing.T) {
 	p.Set(fpgasim.Set{Errors: new(uint64(0x10))})
 	p.asks(lines(opened(0)), func() { wants(t, p.undo(p.program(ours(), p.image(nlb3))), region.ErrUnknownState, "0x10") })
 	p.Set(fpgasim.Set{Errors: new(uint64(0))})
-	must(t, p.undo(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.undo(p.program(ours(), p.image(nlb3))))
 }
 
 // TestWhoseTraces: what a programming was cut off before it began may still be the tenant's before, so that it is nobody's.
 func TestWhoseTraces(t *testing.T) {
 	p := start(t, machine(card(1)))
 	before := p.program(theirs(), p.image(nlb0))
-	must(t, p.apply(before))
-	must(t, p.undo(before))
+	check.Must(t, p.apply(before))
+	check.Must(t, p.undo(before))
 	p.Fault(fpgasim.Fault{On: fpgasim.OnPR, AFU: nlb0, Times: 2})
 	program := p.program(ours(), p.image(nlb3))
 	wants(t, p.apply(program), dfl.ErrWrongAFU)
-	must(t, p.undo(program))
+	check.Must(t, p.undo(program))
 	p.shows(0, 0, nlb0)
 	for _, c := range []region.Claim{ours(), theirs()} {
 		scrub := &region.Scrub{Device: first, Claim: c, Required: true, Timeout: time.Minute}
@@ -189,11 +190,11 @@ func TestWhoseTraces(t *testing.T) {
 		scrub.KeepMemory = true
 		wants(t, p.apply(scrub), region.ErrTraces)
 	}
-	must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	scrub := &region.Scrub{Device: first, Claim: ours(), Required: true, Timeout: time.Minute}
 	wants(t, p.apply(scrub), region.ErrMemory) // which no image cleared
 	scrub.KeepMemory = true
-	must(t, p.apply(scrub))
+	check.Must(t, p.apply(scrub))
 }
 
 // TestGiveBack is what a claim asks for on release, of a region that is as it should be.
@@ -224,7 +225,7 @@ func TestGiveBack(t *testing.T) {
 				want = wiped(blank)
 			}
 			program := p.program(ours(), image, released(tc.release, blank))
-			must(t, p.apply(program))
+			check.Must(t, p.apply(program))
 			yes, no := true, false
 			p.Set(fpgasim.Set{User: &yes})
 			p.asks(lines(opened(0)+" EBUSY"), func() {
@@ -235,10 +236,10 @@ func TestGiveBack(t *testing.T) {
 			})
 			p.holds(held(image, ours()))
 			p.Set(fpgasim.Set{User: &no})
-			p.asks(tc.want, func() { must(t, p.undo(program)) })
+			p.asks(tc.want, func() { check.Must(t, p.undo(program)) })
 			p.holds(want)
 			p.shows(0, 0, tc.shows)
-			p.asks(nil, func() { must(t, p.undo(program)) })
+			p.asks(nil, func() { check.Must(t, p.undo(program)) })
 		})
 	}
 }
@@ -248,14 +249,14 @@ func TestUnplugged(t *testing.T) {
 	p := start(t, machine(card(1)))
 	image := p.image(nlb3)
 	program := p.program(ours(), image, released(region.ReleaseBlank, p.blank()))
-	must(t, p.apply(program))
+	check.Must(t, p.apply(program))
 	r := p.regions[first]
 	delete(p.regions, first)
-	p.asks(nil, func() { must(t, p.undo(program)) })
+	p.asks(nil, func() { check.Must(t, p.undo(program)) })
 	p.holds(held(image, ours()))
 	p.regions[first] = r
 	p.asks(lines(opened(0), pr(0)), func() {
-		must(t, p.apply(&region.Scrub{Device: first, Claim: theirs(), Blank: p.blank(), Required: true, Timeout: time.Minute}))
+		check.Must(t, p.apply(&region.Scrub{Device: first, Claim: theirs(), Blank: p.blank(), Required: true, Timeout: time.Minute}))
 	})
 	p.holds(wiped(p.blank()))
 }
@@ -268,10 +269,10 @@ func TestDamagedWhileUsed(t *testing.T) {
 		if blank {
 			program.Blank = p.blank()
 		}
-		must(t, p.apply(program))
+		check.Must(t, p.apply(program))
 		p.damage()
 		p.holds(region.Content{Unknown: true, Memory: "*"})
-		must(t, p.undo(program))
+		check.Must(t, p.undo(program))
 		want := region.Content{AFU: nlb3, BootID: boot, Namespace: "team-a", Memory: "*"}
 		if blank {
 			want = wiped(program.Blank)
@@ -316,14 +317,14 @@ func TestKilled(t *testing.T) {
 				t.Error("the child was not killed")
 			}
 			p.holds(unknownBy(ours()))
-			must(t, p.undo(program))
+			check.Must(t, p.undo(program))
 			want := region.Content{AFU: nlb3, BootID: boot, Namespace: "team-a"}
 			if blank {
 				want = wiped(program.Blank)
 			}
 			p.holds(want)
 			p.shows(0, 0, want.AFU)
-			must(t, p.apply(p.program(next(), p.image(nlb3))))
+			check.Must(t, p.apply(p.program(next(), p.image(nlb3))))
 		})
 	}
 }
@@ -339,13 +340,13 @@ func TestKilledAnywhere(t *testing.T) {
 			p.Set(fpgasim.Set{AFU: new(nlb0)})
 			before := len(p.programmings())
 			result, err := fault.Child{}.Run(t.Context(), p.job(t, kill))
-			must(t, err)
+			check.Must(t, err)
 			p = p.process()
 			p.neverGood(len(p.programmings()) > before)
 			last = result.Killed
 			program := p.program(ours(), p.image(nlb3), released(region.ReleaseBlank, p.blank()))
 			for range 2 {
-				must(t, p.undo(program))
+				check.Must(t, p.undo(program))
 			}
 			if c := p.content(); c.Unknown || c.Claim != "" {
 				t.Errorf("killed at %v: given back, and it is %+v", result.Killed, c)

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -54,7 +55,7 @@ func (p *programmer) usedBy(c region.Claim, afu string) *region.Image {
 	p.t.Helper()
 	image := p.image(afu)
 	program := p.program(c, image)
-	must(p.t, errors.Join(p.apply(program), p.undo(program)))
+	check.Must(p.t, errors.Join(p.apply(program), p.undo(program)))
 	return image
 }
 
@@ -79,7 +80,7 @@ func showBetweenTenants(t *testing.T) {
 		opened(0), pr(0), read(nothing), read(nothing), // again once the memory is cleared
 		opened(0), `clock dfl-port.0 "0 0"`, `clock dfl-port.0 "400000 200000"`,
 		opened(0), read(nothing), pr(0), read(nlb3),
-	), func() { must(t, errors.Join(p.apply(p.scrub(p.blank())), p.apply(params), p.apply(program))) })
+	), func() { check.Must(t, errors.Join(p.apply(p.scrub(p.blank())), p.apply(params), p.apply(program))) })
 	p.holds(held(program.Image, ours()))
 }
 
@@ -94,7 +95,7 @@ func showBusyID(t *testing.T) {
 	image := p.image(nlb3)
 	const busy = "read afu_id EBUSY"
 	p.askedAll(lines(opened(0), read(nlb0), pr(0), busy, busy, busy, read(nlb3)), func() {
-		must(t, p.apply(p.program(ours(), image)))
+		check.Must(t, p.apply(p.program(ours(), image)))
 	})
 	p.holds(held(image, ours()))
 }
@@ -131,8 +132,8 @@ func showTwoShells(t *testing.T) {
 		p.regions[first].InterfaceID = shell
 	})
 	p.askedAll(lines(opened(1), read(nlb0), pr(1), read(nlb3), opened(0), read(nlb0), pr(0), read(nlb3)), func() {
-		must(t, p.apply(p.program(ours(), other, at(name(0, 1)))))
-		must(t, p.apply(p.program(ours(), own)))
+		check.Must(t, p.apply(p.program(ours(), other, at(name(0, 1)))))
+		check.Must(t, p.apply(p.program(ours(), own)))
 	})
 	want := []string{hexDigest(fpgasim.Image(otherShell, nlb3, 1100)), hexDigest(fpgasim.Image(shell, nlb3, 1000))}
 	if diff := cmp.Diff(want, p.programmings()); diff != "" {
@@ -146,7 +147,7 @@ func showTwoCards(t *testing.T) {
 		for _, order := range [][]int{{0, 1}, {1, 0}} {
 			p := start(t, machine(card(1), card(1)))
 			image := p.image(nlb3)
-			must(t, p.apply(p.program(ours(), image, at(name(right, 0)))))
+			check.Must(t, p.apply(p.program(ours(), image, at(name(right, 0)))))
 			var want []string
 			for _, c := range order {
 				if want = append(want, opened(c)); c != right {
@@ -157,7 +158,7 @@ func showTwoCards(t *testing.T) {
 			}
 			p.asks(want, func() {
 				for _, c := range order {
-					must(t, p.apply(p.program(ours(), image, at(name(c, 0)))))
+					check.Must(t, p.apply(p.program(ours(), image, at(name(c, 0)))))
 				}
 			})
 			p.shows(0, 0, nlb3)
@@ -206,9 +207,9 @@ func showEnvironment(t *testing.T) {
 	p := start(t, withParams())
 	image := p.image(nlb3)
 	if params := p.plan(nil, image); params != nil {
-		must(t, p.apply(params))
+		check.Must(t, p.apply(params))
 	}
-	p.askedAll(lines(opened(0), read(nlb0), pr(0), read(nlb3)), func() { must(t, p.apply(p.program(ours(), image))) })
+	p.askedAll(lines(opened(0), read(nlb0), pr(0), read(nlb3)), func() { check.Must(t, p.apply(p.program(ours(), image))) })
 	if want := []string{hexDigest(fpgasim.Image(shell, nlb3, 1000))}; !slices.Equal(p.programmings(), want) || p.written() > 0 {
 		t.Errorf("programmed %v, want %v; %d writes, want none", p.programmings(), want, p.written())
 	}
@@ -223,13 +224,13 @@ func showMapped(t *testing.T) {
 	go func() { ended <- p.kinds.Apply(t.Context(), program) }()
 	p.Await(1, isProgramming)
 	maps, err := os.ReadFile("/proc/self/maps")
-	must(t, err)
+	check.Must(t, err)
 	found := regexp.MustCompile(`(?m)^\S+ (\S+) .*memfd:fpga-image`).FindAllSubmatch(maps, -1)
 	if len(found) != 1 || string(found[0][1]) != "r--p" {
 		t.Errorf("the image is mapped %q, want once, private and for reading alone", found)
 	}
 	p.Go()
-	must(t, <-ended)
+	check.Must(t, <-ended)
 }
 
 func showUnplugged(t *testing.T) {
@@ -259,11 +260,11 @@ func showUnplugged(t *testing.T) {
 
 	r := p.regions[first]
 	delete(p.regions, first)
-	p.askedAll([]string{}, func() { must(t, p.undo(program)) })
+	p.askedAll([]string{}, func() { check.Must(t, p.undo(program)) })
 	p.holds(unknown)
 	p.regions[first] = r
 	wants(t, p.apply(p.program(next(), nil)), region.ErrUnknownState)
-	p.asks(lines(opened(0), pr(0)), func() { must(t, p.apply(p.scrub(p.blank()))) })
+	p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(p.scrub(p.blank()))) })
 	p.holds(wiped(p.blank()))
 }
 
@@ -282,14 +283,16 @@ func showOpenBetweenTenants(t *testing.T) {
 		t.Errorf("what is known changed (-want +got):\n%s", diff)
 	}
 	p.Set(fpgasim.Set{User: new(false)})
-	p.askedAll(lines(opened(0), `write errors "0x4"`, pr(0), read(nothing), read(nothing)), func() { must(t, p.apply(p.scrub(p.blank()))) })
+	p.askedAll(lines(opened(0), `write errors "0x4"`, pr(0), read(nothing), read(nothing)), func() {
+		check.Must(t, p.apply(p.scrub(p.blank())))
+	})
 }
 
 func showHotRelease(t *testing.T) {
 	p := start(t, machine(card(1)))
 	image, blank := p.image(nlb3), p.blank()
 	program := p.program(ours(), image, released(region.ReleaseBlank, blank))
-	must(t, p.apply(program))
+	check.Must(t, p.apply(program))
 	p.Set(fpgasim.Set{Power: new(6)})
 	p.askedAll(lines(opened(0)), func() {
 		err := p.undo(program)
@@ -299,7 +302,7 @@ func showHotRelease(t *testing.T) {
 	})
 	p.holds(held(image, ours()))
 	p.Set(fpgasim.Set{Power: new(0)})
-	p.askedAll(lines(opened(0), pr(0), read(nothing), read(nothing)), func() { must(t, p.undo(program)) })
+	p.askedAll(lines(opened(0), pr(0), read(nothing), read(nothing)), func() { check.Must(t, p.undo(program)) })
 	p.holds(wiped(blank))
 }
 
@@ -308,7 +311,7 @@ func showReports(t *testing.T) {
 	before := p.usedBy(theirs(), nlb0)
 	image, blank := p.image(nlb3), p.blank()
 	program := p.program(ours(), image, released(region.ReleaseBlank, blank))
-	must(t, errors.Join(p.apply(p.scrub(blank)), p.apply(program), p.undo(program)))
+	check.Must(t, errors.Join(p.apply(p.scrub(blank)), p.apply(program), p.undo(program)))
 	type report struct{ Why, Device, Digest, Namespace, UID string }
 	var got []report
 	for _, a := range p.attempts {

@@ -11,6 +11,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 )
 
@@ -19,8 +20,8 @@ func TestScrub(t *testing.T) {
 	used := func(c region.Claim, release region.Release) func(p *programmer) {
 		return func(p *programmer) {
 			program := p.program(c, p.image(nlb3), released(release, p.blank()))
-			must(p.t, p.apply(program))
-			must(p.t, p.undo(program))
+			check.Must(p.t, p.apply(program))
+			check.Must(p.t, p.undo(program))
 		}
 	}
 	broken := func(p *programmer) {
@@ -59,8 +60,8 @@ func TestScrub(t *testing.T) {
 			before: func(p *programmer) {
 				blank := p.image(nothing)
 				program := p.program(theirs(), p.image(nlb3), released(region.ReleaseBlank, blank))
-				must(p.t, p.apply(program))
-				must(p.t, p.undo(program))
+				check.Must(p.t, p.apply(program))
+				check.Must(p.t, p.undo(program))
 				p.holds(region.Content{Digest: blank.Digest, AFU: nothing, BootID: boot, Memory: "team-b"})
 			},
 			blank: true, wipes: true,
@@ -131,8 +132,8 @@ func TestScrub(t *testing.T) {
 			}
 			p.asks(nil, func() {
 				_ = p.apply(scrub) // As before, and there is nothing to wipe any more.
-				must(t, p.undo(scrub))
-				must(t, p.verify(scrub))
+				check.Must(t, p.undo(scrub))
+				check.Must(t, p.verify(scrub))
 			})
 		})
 	}
@@ -142,8 +143,8 @@ func TestScrub(t *testing.T) {
 func TestScrubFails(t *testing.T) {
 	p := start(t, machine(card(1)))
 	before := p.program(theirs(), p.image(nlb3))
-	must(t, p.apply(before))
-	must(t, p.undo(before))
+	check.Must(t, p.apply(before))
+	check.Must(t, p.undo(before))
 	p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Errno: "EIO", Status: "reconfig CRC error"})
 	blank := p.blank()
 	scrub := &region.Scrub{Device: first, Claim: ours(), Blank: blank, Timeout: time.Minute}
@@ -153,19 +154,19 @@ func TestScrubFails(t *testing.T) {
 	}
 	program := p.program(ours(), p.image(nlb3), released(region.ReleaseReset, blank))
 	wants(t, p.undo(program), dfl.ErrNotEnabled)
-	must(t, p.undo(scrub))
+	check.Must(t, p.undo(scrub))
 	p.Set(fpgasim.Set{Rebind: true})
-	must(t, p.undo(program))
+	check.Must(t, p.undo(program))
 	p.holds(wiped(blank))
-	p.asks(nil, func() { must(t, p.apply(scrub)) })
+	p.asks(nil, func() { check.Must(t, p.apply(scrub)) })
 }
 
 // TestScrubIsNotAnothers: a blank image for another interface is not tried, and neither is one that is none.
 func TestScrubIsNotAnothers(t *testing.T) {
 	p := start(t, machine(card(1)))
 	before := p.program(theirs(), p.image(nlb3))
-	must(t, p.apply(before))
-	must(t, p.undo(before))
+	check.Must(t, p.apply(before))
+	check.Must(t, p.undo(before))
 	known := p.content()
 	lying := p.blank()
 	p.files[lying.Digest] = gbs(shell, nlb0, "", 1000)

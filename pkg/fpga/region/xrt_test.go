@@ -115,13 +115,13 @@ func newCard(t *testing.T) card3b {
 	}
 	c.script(script{})
 	exe, err := os.Executable()
-	must(t, err)
+	check.Must(t, err)
 	place := filepath.Join(c.tree, "opt/xilinx/xrt/bin/unwrapped/xbmgmt2")
-	must(t, os.MkdirAll(filepath.Dir(place), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Dir(place), 0o755))
 	if os.Link(exe, place) != nil { // It may be on another disk.
 		from, err := os.ReadFile(exe)
-		must(t, err)
-		must(t, os.WriteFile(place, from, 0o755))
+		check.Must(t, err)
+		check.Must(t, os.WriteFile(place, from, 0o755))
 	}
 	return c
 }
@@ -129,7 +129,7 @@ func newCard(t *testing.T) card3b {
 func (c card3b) script(s script) {
 	c.t.Helper()
 	text, err := json.Marshal(s)
-	must(c.t, err)
+	check.Must(c.t, err)
 	c.set("script.json", string(text))
 }
 
@@ -170,18 +170,18 @@ func TestXRTPrograms(t *testing.T) {
 	image, second := c.xclbin(nlb0), c.xclbin(other)
 	program := c.program(ours(), image)
 	c.runs(nil, func() { wants(t, c.apply(c.program(ours(), nil)), region.ErrEmpty) })
-	c.runs([]string{programming}, func() { must(t, c.apply(program)) })
+	c.runs([]string{programming}, func() { check.Must(t, c.apply(program)) })
 	c.holds(held(image, ours()))
-	must(t, c.verify(program))
-	c.runs(nil, func() { must(t, c.apply(program)) })
-	c.runs([]string{resetting, programming}, func() { must(t, c.apply(c.program(ours(), image, withReset))) })
-	c.runs([]string{resetting, programming}, func() { must(t, c.apply(c.program(ours(), image, mode(region.ModeAlways)))) })
+	check.Must(t, c.verify(program))
+	c.runs(nil, func() { check.Must(t, c.apply(program)) })
+	c.runs([]string{resetting, programming}, func() { check.Must(t, c.apply(c.program(ours(), image, withReset))) })
+	c.runs([]string{resetting, programming}, func() { check.Must(t, c.apply(c.program(ours(), image, mode(region.ModeAlways)))) })
 	c.runs(nil, func() {
-		must(t, c.apply(c.program(ours(), image, mode(region.ModeNever), withReset)))
-		must(t, c.apply(c.program(ours(), nil, withReset)))
+		check.Must(t, c.apply(c.program(ours(), image, mode(region.ModeNever), withReset)))
+		check.Must(t, c.apply(c.program(ours(), nil, withReset)))
 		wants(t, c.apply(c.program(ours(), second, mode(region.ModeNever))), region.ErrOther, "attribute afuID")
 	})
-	c.runs([]string{programming}, func() { must(t, c.apply(c.program(ours(), second))) })
+	c.runs([]string{programming}, func() { check.Must(t, c.apply(c.program(ours(), second))) })
 	wants(t, c.verify(program), nil, "delete the pod")
 }
 
@@ -193,8 +193,8 @@ func TestXRTGivesBack(t *testing.T) {
 		region.ReleaseReset: {resetting}, region.ReleaseKeep: nil, region.ReleaseBlank: {programming},
 	} {
 		program := c.program(ours(), image, released(release, blank))
-		must(t, c.apply(program))
-		c.runs(want, func() { must(t, c.undo(program)) })
+		check.Must(t, c.apply(program))
+		c.runs(want, func() { check.Must(t, c.undo(program)) })
 		if c.content().Claim != "" {
 			t.Errorf("%s: held by %+v", release, c.content())
 		}
@@ -225,7 +225,7 @@ func TestXRTFaults(t *testing.T) {
 			kind: backend.Terminal, err: xrt.ErrNotLocked,
 		},
 		{
-			name: "XRT is not installed", before: func(c card3b) { must(c.t, os.RemoveAll(filepath.Join(c.tree, "opt"))) },
+			name: "XRT is not installed", before: func(c card3b) { check.Must(c.t, os.RemoveAll(filepath.Join(c.tree, "opt"))) },
 			kind: backend.Terminal, err: tool.ErrNotInstalled,
 		},
 		{
@@ -268,7 +268,7 @@ func TestXRTFaults(t *testing.T) {
 			*c.patience = time.Minute
 			c.set(alveo+"0/config_mailbox_channel_disable", "0x120\n")
 			blank := clearing(c.xclbin(nothing))
-			must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
+			check.Must(t, c.undo(c.program(ours(), nil, released(region.ReleaseReset, blank))))
 			c.holds(wiped(blank))
 		})
 	}
@@ -290,7 +290,7 @@ func TestXRTUnknownWithoutBlank(t *testing.T) {
 	wants(t, c.undo(program), region.ErrUnknownState, region.ErrEmpty.Error())
 	c.set(alveo+"1/xclbinuuid", other+"\n")
 	c.script(script{})
-	must(t, c.undo(program))
+	check.Must(t, c.undo(program))
 	if got := c.content(); got.Unknown || got.Claim != "" || got.Digest != "" {
 		t.Errorf("content %+v", got)
 	}

@@ -164,8 +164,8 @@ func newSite(t *testing.T, o Options) *site {
 	}
 	var err error
 	s.host, err = Open(s.root, o)
-	must(t, err)
-	t.Cleanup(func() { must(t, s.host.Close()) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, s.host.Close()) })
 	s.card = Card{
 		Name: "amd-0000-3b-00-1", Management: address(t, "0000:3b:00.0"), User: address(t, "0000:3b:00.1"),
 		LockFile: filepath.Join(s.state, "card.lock"),
@@ -176,7 +176,7 @@ func newSite(t *testing.T, o Options) *site {
 func address(t *testing.T, text string) pci.Address {
 	t.Helper()
 	a, err := pci.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	return a
 }
 
@@ -184,34 +184,34 @@ func address(t *testing.T, text string) pci.Address {
 func (s *site) set(name, text string) {
 	s.t.Helper()
 	name = filepath.Join(s.root, "sys/bus/pci/devices/0000:3b:00."+name)
-	must(s.t, os.MkdirAll(filepath.Dir(name), 0o755))
-	must(s.t, os.WriteFile(name, []byte(text), 0o644))
+	check.Must(s.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	check.Must(s.t, os.WriteFile(name, []byte(text), 0o644))
 }
 
 func (s *site) install(place string) {
 	s.t.Helper()
 	exe, err := os.Executable()
-	must(s.t, err)
+	check.Must(s.t, err)
 	to := filepath.Join(s.tools, place)
-	must(s.t, os.MkdirAll(filepath.Dir(to), 0o755))
+	check.Must(s.t, os.MkdirAll(filepath.Dir(to), 0o755))
 	if os.Link(exe, to) == nil {
 		return
 	}
 	from, err := os.Open(exe)
-	must(s.t, err)
+	check.Must(s.t, err)
 	defer from.Close()
 	f, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	must(s.t, err)
+	check.Must(s.t, err)
 	_, err = io.Copy(f, from)
-	must(s.t, errors.Join(err, f.Close()))
+	check.Must(s.t, errors.Join(err, f.Close()))
 }
 
 func (s *site) script(x script) {
 	s.t.Helper()
 	x.Root = "host"
 	text, err := json.Marshal(x)
-	must(s.t, err)
-	must(s.t, os.WriteFile(filepath.Join(s.tools, "script.json"), text, 0o600))
+	check.Must(s.t, err)
+	check.Must(s.t, os.WriteFile(filepath.Join(s.tools, "script.json"), text, 0o600))
 }
 
 // calls are the runs so far, apart from those that asked for the version.
@@ -227,7 +227,7 @@ func (s *site) runs() []call {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	must(s.t, err)
+	check.Must(s.t, err)
 	defer f.Close()
 	var calls []call
 	for d := json.NewDecoder(f); ; {
@@ -242,7 +242,7 @@ func (s *site) runs() []call {
 func (s *site) acquire() *Lease {
 	s.t.Helper()
 	l, err := s.host.Acquire(s.t.Context(), s.card, fits)
-	must(s.t, err)
+	check.Must(s.t, err)
 	s.t.Cleanup(func() { _ = l.Release() })
 	return l
 }
@@ -251,7 +251,7 @@ func (s *site) acquire() *Lease {
 func (s *site) copies() []string {
 	s.t.Helper()
 	names, err := filepath.Glob(filepath.Join(s.state, "*"+suffix))
-	must(s.t, err)
+	check.Must(s.t, err)
 	return names
 }
 
@@ -267,11 +267,4 @@ func (i image) Digest() string { return i.digest }
 func newImage(raw string) image {
 	sum := sha256.Sum256([]byte(raw))
 	return image{bytes.NewReader([]byte(raw)), "sha256:" + hex.EncodeToString(sum[:])}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -26,7 +26,7 @@ func TestProgram(t *testing.T) {
 	img := newImage("xclbin2 and logic")
 	l := s.acquire()
 	_, err := l.Program(t.Context(), Load{Image: img, UUID: wanted})
-	must(t, err)
+	check.Must(t, err)
 	file := filepath.Join(s.state, "xclbin-0000-3b-00-0-"+img.digest[7:]+".xclbin")
 	want := []call{{
 		Args: []string{"program", "--device", "0000:3b:00.0", "--user", file},
@@ -43,8 +43,8 @@ func TestProgram(t *testing.T) {
 	if diff := cmp.Diff(State{Interfaces: []string{fits}, Image: wanted, Locked: true}, state); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
-	must(t, l.Release())
-	must(t, l.Release())
+	check.Must(t, l.Release())
+	check.Must(t, l.Release())
 	if left := s.copies(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
@@ -56,7 +56,7 @@ func TestProgram(t *testing.T) {
 func TestReset(t *testing.T) {
 	s := newSite(t, Options{})
 	s.script(script{Version: versions, Image: strings.Repeat("0", 32)})
-	must(t, s.acquire().Reset(t.Context()))
+	check.Must(t, s.acquire().Reset(t.Context()))
 	calls := s.calls()
 	if len(calls) != 1 || !cmp.Equal(calls[0].Args, []string{"--force", "reset", "--device", "0000:3b:00.0"}) {
 		t.Errorf("calls %+v", calls)
@@ -147,7 +147,7 @@ func TestLate(t *testing.T) {
 	}
 	s.set("1/xclbinuuid", printed+"\n")
 	passes.Step(time.Second)
-	must(t, <-ended)
+	check.Must(t, <-ended)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Verify(ctx, loaded); !errors.Is(err, context.Canceled) || backend.KindOf(err) != backend.Unknown {
@@ -169,8 +169,8 @@ func TestContextEnds(t *testing.T) {
 	}()
 	check.Eventually(t, "xbmgmt is run", func() bool { return len(s.calls()) > 0 })
 	cancel()
-	must(t, os.WriteFile(filepath.Join(s.tools, "go"), nil, 0o600))
-	must(t, <-ended) // it was waited for: xbmgmt, if it had been killed, would not have changed the image
+	check.Must(t, os.WriteFile(filepath.Join(s.tools, "go"), nil, 0o600))
+	check.Must(t, <-ended) // it was waited for: xbmgmt, if it had been killed, would not have changed the image
 }
 
 // TestRefused: xbmgmt is not asked to change anything before all was checked.
@@ -178,7 +178,7 @@ func TestRefused(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	remove := func(s *site, name string) {
-		must(s.t, os.RemoveAll(filepath.Join(s.tools, name)))
+		check.Must(s.t, os.RemoveAll(filepath.Join(s.tools, name)))
 	}
 	for _, tc := range []struct {
 		name    string
@@ -215,8 +215,8 @@ func TestRefused(t *testing.T) {
 		{name: "not installed", prepare: func(s *site) { remove(s, "opt") }, kind: backend.Terminal, cause: tool.ErrNotInstalled},
 		{name: "others may write xbmgmt", prepare: func(s *site) {
 			remove(s, places()[0]) // It is a link to this test's binary.
-			must(s.t, os.WriteFile(filepath.Join(s.tools, places()[0]), nil, 0o755))
-			must(s.t, os.Chmod(filepath.Join(s.tools, places()[0]), 0o777))
+			check.Must(s.t, os.WriteFile(filepath.Join(s.tools, places()[0]), nil, 0o755))
+			check.Must(s.t, os.Chmod(filepath.Join(s.tools, places()[0]), 0o777))
 		}, kind: backend.Terminal},
 		{
 			name: "too old", prepare: func(s *site) { s.script(script{Version: "Version : 2.10.999\n"}) },
@@ -229,7 +229,7 @@ func TestRefused(t *testing.T) {
 		{name: "no version", prepare: func(s *site) { s.script(script{Version: "garbage\n"}) }, kind: backend.Terminal},
 		{name: "xbmgmt is of another machine", prepare: func(s *site) {
 			remove(s, places()[0])
-			must(s.t, os.WriteFile(filepath.Join(s.tools, places()[0]), []byte("no program"), 0o755))
+			check.Must(s.t, os.WriteFile(filepath.Join(s.tools, places()[0]), []byte("no program"), 0o755))
 		}, kind: backend.Terminal, cause: tool.ErrNotStarted},
 		{name: "one function", prepare: func(s *site) { s.card.User = s.card.Management }, kind: backend.Terminal},
 		{name: "uuid is empty", load: Load{Image: newImage("x")}, kind: backend.Terminal},
@@ -260,7 +260,7 @@ func TestRefused(t *testing.T) {
 			l, err := s.host.Acquire(t.Context(), s.card, strings.TrimPrefix(tc.wants, "none"))
 			if err == nil {
 				_, err = l.Program(tc.ctx, tc.load)
-				must(t, l.Release())
+				check.Must(t, l.Release())
 			}
 			failure, ok := errors.AsType[*backend.Error](err)
 			if !ok || failure.Kind != tc.kind || failure.Next == "" || tc.cause != nil && !errors.Is(err, tc.cause) {
@@ -289,8 +289,8 @@ func TestUnlockedMeanwhile(t *testing.T) {
 // TestOlderPlace: where the newer name is absent, the older one is taken.
 func TestOlderPlace(t *testing.T) {
 	s := newSite(t, Options{})
-	must(t, os.Rename(filepath.Join(s.tools, places()[0]), filepath.Join(s.tools, places()[1])))
-	must(t, s.acquire().Release())
+	check.Must(t, os.Rename(filepath.Join(s.tools, places()[0]), filepath.Join(s.tools, places()[1])))
+	check.Must(t, s.acquire().Release())
 }
 
 // TestVersionHangs: Acquire ends with its context.
@@ -317,8 +317,8 @@ func TestLock(t *testing.T) {
 	if _, err := s.host.Acquire(check.Passed(t), s.card, fits); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("got %v, want retryable", err)
 	}
-	must(t, l.Release())
-	must(t, s.acquire().Release())
+	check.Must(t, l.Release())
+	check.Must(t, s.acquire().Release())
 }
 
 // TestSweep removes what a killed process left, of this card and nobody else's.
@@ -327,9 +327,9 @@ func TestSweep(t *testing.T) {
 	digits := strings.Repeat("a", 64)
 	ours, other := filepath.Join(s.state, "xclbin-0000-3b-00-0-"+digits+suffix), filepath.Join(s.state, "xclbin-0000-3c-00-0-"+digits+suffix)
 	for _, name := range []string{ours, other} {
-		must(t, os.WriteFile(name, nil, 0o400))
+		check.Must(t, os.WriteFile(name, nil, 0o400))
 	}
-	must(t, s.acquire().Release())
+	check.Must(t, s.acquire().Release())
 	if diff := cmp.Diff([]string{other}, s.copies()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -344,13 +344,13 @@ func TestConfined(t *testing.T) {
 		t.Errorf("without the directory: %v", err)
 	}
 	there := filepath.Join(s.tools, s.state)
-	must(t, os.MkdirAll(there, 0o755))
+	check.Must(t, os.MkdirAll(there, 0o755))
 	if err := l.visible(); err == nil {
 		t.Error("another directory passes for ours")
 	}
-	must(t, os.Remove(there))
-	must(t, os.Symlink(s.state, there))
-	must(t, l.visible())
+	check.Must(t, os.Remove(there))
+	check.Must(t, os.Symlink(s.state, there))
+	check.Must(t, l.visible())
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -362,7 +362,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		if h, err := Open(t.TempDir(), o); err == nil {
 			t.Errorf("%+v is opened", o)
-			must(t, h.Close())
+			check.Must(t, h.Close())
 		}
 	}
 }

@@ -32,15 +32,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/lazylayer"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 const home = "/opt/app-root/src/.triton/cache"
 
@@ -73,12 +67,12 @@ func (p *packedImage) Open(_ context.Context, d artifact.Descriptor) (io.ReadClo
 func pack(t testing.TB, fsys fs.FS, o Options) *packedImage {
 	t.Helper()
 	cache, err := kernelcache.Inspect(fsys, kernelcache.Options{})
-	must(t, err)
+	check.Must(t, err)
 	described, err := cache.Describe()
-	must(t, err)
+	check.Must(t, err)
 	var layer bytes.Buffer
 	p, err := Pack(fsys, &cache, described, &layer, o)
-	must(t, err)
+	check.Must(t, err)
 	return &packedImage{p, layer.Bytes(), cache}
 }
 
@@ -86,22 +80,22 @@ func pack(t testing.TB, fsys fs.FS, o Options) *packedImage {
 func TestPack(t *testing.T) {
 	tree := tritonCache(3)
 	dir := t.TempDir()
-	must(t, os.CopyFS(dir, tree))
-	must(t, os.Chtimes(filepath.Join(dir, "KEY0000/add.json"), time.Unix(1e9, 0), time.Unix(1e9, 0)))
-	must(t, os.Chmod(filepath.Join(dir, "KEY0001/add.json"), 0o640))
+	check.Must(t, os.CopyFS(dir, tree))
+	check.Must(t, os.Chtimes(filepath.Join(dir, "KEY0000/add.json"), time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	check.Must(t, os.Chmod(filepath.Join(dir, "KEY0001/add.json"), 0o640))
 	for _, c := range append(Compressions(), "") {
 		one, two := pack(t, tree, Options{Compression: c}), pack(t, os.DirFS(dir), Options{Compression: c})
 		if one.Image.Digest != two.Image.Digest || !bytes.Equal(one.layer, two.layer) {
 			t.Errorf("%s: two digests of the same files: %s and %s", c, one.Image.Digest, two.Image.Digest)
 		}
 		read, err := artifact.ReadImage(t.Context(), source{one}, artifact.Descriptor{Digest: one.Image.Digest}, "linux/amd64")
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(&one.Image, read); diff != "" {
 			t.Errorf("%s: (-made +read):\n%s", c, diff)
 		}
-		must(t, Check(t.Context(), one, read))
+		check.Must(t, Check(t.Context(), one, read))
 		cache, err := Inspect(t.Context(), one, read, unpack.Limits{})
-		must(t, err)
+		check.Must(t, err)
 		same := cmpopts.IgnoreFields(kernelcache.Cache{}, "Dir", "Labels", "Notes", "Targets")
 		if diff := cmp.Diff(one.cache, cache, same, cmpopts.IgnoreUnexported(kernelcache.Cache{})); diff != "" {
 			t.Errorf("%s: (-was +is):\n%s", c, diff)
@@ -142,7 +136,7 @@ func TestMCV(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
+		check.Must(t, err)
 		names = append(names, fmt.Sprintf("%s %o %d:%d %d", h.Name, h.Mode, h.Uid, h.Gid, h.ModTime.Unix()))
 	}
 	wantNames := []string{
@@ -172,9 +166,9 @@ func TestPackRefuses(t *testing.T) {
 		tree := tritonCache(2)
 		delete(tree, "KEY0001/add.json")
 		cache, err := kernelcache.Inspect(tree, kernelcache.Options{})
-		must(t, err)
+		check.Must(t, err)
 		described, err := cache.Describe()
-		must(t, err)
+		check.Must(t, err)
 		test.change(tree)
 		if _, err := Pack(tree, &cache, described, io.Discard, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", name, err, test.want)
@@ -186,7 +180,7 @@ func TestPackRefuses(t *testing.T) {
 func contents(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+	check.Must(t, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == dir {
 			return err
 		}
@@ -233,10 +227,10 @@ func TestExtract(t *testing.T) {
 	for _, name := range []string{"new", "empty"} {
 		dir := filepath.Join(parent, name)
 		if name == "empty" {
-			must(t, os.Mkdir(dir, 0o700))
+			check.Must(t, os.Mkdir(dir, 0o700))
 		}
 		done, err := (&Extraction{Source: p, Image: &p.Image}).Extract(t.Context(), dir+"/")
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(wantTree(tree), contents(t, dir)); diff != "" || done.Cache.Files != p.cache.Files {
 			t.Errorf("%s: (-want +got):\n%s", name, diff)
 		}
@@ -264,23 +258,23 @@ func TestLazyLayers(t *testing.T) {
 		"zstd frames":  func(plain []byte) (lazylayer.Layer, error) { return lazylayer.ZstdFrames(plain, 1000) },
 	} {
 		l, err := convert(p.layer)
-		must(t, err)
+		check.Must(t, err)
 		d := artifact.Descriptor{MediaType: l.MediaType, Digest: artifact.DigestOf(l.Data), Size: int64(len(l.Data))}
 		converted := &packedImage{p.Packed, l.Data, p.cache}
 		image := artifact.Image{
 			Digest: p.Image.Digest, Labels: p.Image.Labels, Layers: []artifact.TreeLayer{{Descriptor: d, DiffID: artifact.DigestOf(l.Tar)}},
 		}
-		must(t, Check(t.Context(), converted, &image))
+		check.Must(t, Check(t.Context(), converted, &image))
 		was, err := Inspect(t.Context(), p, &p.Image, unpack.Limits{})
-		must(t, err)
+		check.Must(t, err)
 		is, err := Inspect(t.Context(), converted, &image, unpack.Limits{})
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(was, is, cmpopts.IgnoreUnexported(kernelcache.Cache{})); diff != "" {
 			t.Errorf("%s: (-was +is):\n%s", name, diff)
 		}
 		dir := filepath.Join(t.TempDir(), "out")
 		_, err = (&Extraction{Source: converted, Image: &image}).Extract(t.Context(), dir)
-		must(t, err)
+		check.Must(t, err)
 		if diff := cmp.Diff(wantTree(tree), contents(t, dir)); diff != "" {
 			t.Errorf("%s: (-want +got):\n%s", name, diff)
 		}
@@ -293,14 +287,14 @@ func TestMountPath(t *testing.T) {
 	p := pack(t, tree, Options{})
 	dir := filepath.Join(t.TempDir(), "out")
 	done, err := (&Extraction{Source: p, Image: &p.Image, MountPath: "/cache"}).Extract(t.Context(), dir)
-	must(t, err)
+	check.Must(t, err)
 	group, err := os.ReadFile(filepath.Join(dir, "KEY0001/__grp__add.json"))
-	must(t, err)
+	check.Must(t, err)
 	if want := `"add.cubin":"/cache/KEY0001/add.cubin"`; done.Rewritten != 2 || !strings.Contains(string(group), want) {
 		t.Errorf("%d files rewritten, one of them %s: want 2, and %s in it", done.Rewritten, group, want)
 	}
 	cache, err := kernelcache.Inspect(os.DirFS(dir), kernelcache.Options{})
-	must(t, err)
+	check.Must(t, err)
 	if len(cache.Roots) != 1 || cache.Roots[0].Path != "/cache" {
 		t.Errorf("got roots %+v, want /cache", cache.Roots)
 	}
@@ -311,15 +305,15 @@ func TestInto(t *testing.T) {
 	old, tree := pack(t, tritonCache(4), Options{}), tritonCache(2)
 	p := pack(t, tree, Options{})
 	dir := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700))
-	must(t, os.MkdirAll(filepath.Join(dir, staging+"LEFT/x"), 0o700))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700))
+	check.Must(t, os.MkdirAll(filepath.Join(dir, staging+"LEFT/x"), 0o700))
 	for _, name := range []string{disk.TemporaryPrefix + Marker + "-1", Marker + ".LEFT"} { // the second is one of an older version
-		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		check.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	into := func(p *packedImage) *Extracted {
 		t.Helper()
 		done, err := (&Extraction{Source: p, Image: &p.Image}).Into(t.Context(), dir, p.Image.Digest)
-		must(t, err)
+		check.Must(t, err)
 		return done
 	}
 	into(old)
@@ -340,7 +334,7 @@ func TestInto(t *testing.T) {
 	if there, err := Present(dir, p.Image.Digest, "/elsewhere"); err != nil || there {
 		t.Errorf("what is for the producer's place is taken for what is for another (%v)", err)
 	}
-	must(t, os.Mkdir(filepath.Join(dir, "KEY0003"), 0o700)) // by somebody else
+	check.Must(t, os.Mkdir(filepath.Join(dir, "KEY0003"), 0o700)) // by somebody else
 	_, err = (&Extraction{Source: old, Image: &old.Image}).Into(t.Context(), dir, old.Image.Digest)
 	if err == nil || !strings.Contains(err.Error(), `has "KEY0003", which no extraction put there`) {
 		t.Errorf("got %v, want a refusal", err)
@@ -392,7 +386,7 @@ func TestIntoHalfway(t *testing.T) {
 	for at := range 5 {
 		dir, n := t.TempDir(), 0
 		_, err := (&Extraction{Source: old, Image: &old.Image}).Into(t.Context(), dir, old.Image.Digest)
-		must(t, err)
+		check.Must(t, err)
 		breaks := func(root *os.Root, from, to string) error {
 			if n++; n > at {
 				return errBroken
@@ -426,7 +420,7 @@ func TestIntoChild(t *testing.T) {
 	if *childDir == "" {
 		t.Skip("for TestIntoKilled")
 	}
-	must(t, fill(t.Context(), *childLayout, *childTag, *childDir))
+	check.Must(t, fill(t.Context(), *childLayout, *childTag, *childDir))
 }
 
 func fill(ctx context.Context, from, tag, dir string) error {
@@ -446,24 +440,24 @@ func fill(ctx context.Context, from, tag, dir string) error {
 // TestIntoKilled kills extractions of two images in turn into one directory, and wants a marker only beside all of its image.
 func TestIntoKilled(t *testing.T) {
 	l := layout.At(filepath.Join(t.TempDir(), "layout"))
-	must(t, l.Create())
+	check.Must(t, l.Create())
 	trees := map[string]fstest.MapFS{"a": tritonCache(40), "b": tritonCache(20)}
 	digests := map[string]string{}
 	for tag, tree := range trees {
 		p := pack(t, tree, Options{})
 		open := func(ctx context.Context) (io.ReadCloser, error) { return p.Open(ctx, p.Manifest.Layers[0]) }
-		must(t, p.Push(t.Context(), l, tag, open))
+		check.Must(t, p.Push(t.Context(), l, tag, open))
 		digests[p.Image.Digest.String()] = tag
 	}
 	dir, killed, marked := t.TempDir(), 0, 0
 	start := func(tag string) *exec.Cmd {
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestIntoChild$",
 			"-child-layout="+l.Dir(), "-child-tag="+tag, "-child-dir="+dir)
-		must(t, child.Start())
+		check.Must(t, child.Start())
 		return child
 	}
 	began := time.Now()
-	must(t, start("b").Wait())
+	check.Must(t, start("b").Wait())
 	whole := time.Since(began)
 	for i := range 12 {
 		child := start([]string{"a", "b"}[i%2])
@@ -476,11 +470,11 @@ func TestIntoKilled(t *testing.T) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		must(t, err)
+		check.Must(t, err)
 		marked++
 		wantComplete(t, dir, trees[digests[strings.TrimSpace(string(mark))]])
 	}
-	must(t, fill(t.Context(), l.Dir(), "a", dir))
+	check.Must(t, fill(t.Context(), l.Dir(), "a", dir))
 	wantComplete(t, dir, trees["a"])
 	t.Logf("%d of 12 killed, %d left a marker", killed, marked)
 }
@@ -523,11 +517,11 @@ func TestHostile(t *testing.T) {
 				if h.Typeflag == tar.TypeReg {
 					h.Linkname = ""
 				}
-				must(t, w.WriteHeader(&h))
+				check.Must(t, w.WriteHeader(&h))
 				_, err := io.WriteString(w, content[:h.Size])
-				must(t, err)
+				check.Must(t, err)
 			}
-			must(t, w.Close())
+			check.Must(t, w.Close())
 			d := artifact.Digest(sha256.Sum256(layer.Bytes()))
 			image := &artifact.Image{Digest: d, Layers: []artifact.TreeLayer{{
 				Descriptor: artifact.Descriptor{MediaType: layerType, Digest: d, Size: int64(layer.Len())}, DiffID: d,
@@ -549,14 +543,14 @@ func TestHostile(t *testing.T) {
 func TestNotWritable(t *testing.T) {
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		must(t, os.Chown(dir, 1000, 1001))
+		check.Must(t, os.Chown(dir, 1000, 1001))
 	}
-	must(t, os.Chmod(dir, 0o575))
+	check.Must(t, os.Chmod(dir, 0o575))
 	root, err := os.OpenRoot(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer root.Close()
 	info, err := root.Stat(".")
-	must(t, err)
+	check.Must(t, err)
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		t.Fatal("no owner")

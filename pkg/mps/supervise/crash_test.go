@@ -29,9 +29,9 @@ func planned(t *testing.T) (place, *fault.Injector) {
 		t.Skip("only as a child process")
 	}
 	var p place
-	must(t, json.Unmarshal(plan.Data, &p))
+	check.Must(t, json.Unmarshal(plan.Data, &p))
 	in, err := plan.Injector()
-	must(t, err)
+	check.Must(t, err)
 	return p, in
 }
 
@@ -40,7 +40,7 @@ func childPlan(t *testing.T, n *node, kill int) fault.Plan {
 	config := n.config()
 	config.FS = nil
 	data, err := json.Marshal(place{Config: config})
-	must(t, err)
+	check.Must(t, err)
 	return fault.Plan{Faults: []fault.Fault{fault.Kill(kill)}, Quick: true, Data: data}
 }
 
@@ -49,19 +49,19 @@ func TestChildSupervisor(t *testing.T) {
 	p, in := planned(t)
 	p.Config.FS = in.FS(disk.OS{})
 	s, err := supervise.Open(t.Context(), p.Config)
-	must(t, err)
+	check.Must(t, err)
 	listener, err := mps.Listen(t.Context(), filepath.Join(p.Config.Dir, mps.SocketName))
-	must(t, err)
-	must(t, s.Start())
+	check.Must(t, err)
+	check.Must(t, s.Start())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- mps.Serve(ctx, listener, uint32(os.Geteuid()), s) }()
 	c := mps.Client{Dir: p.Config.Dir}
-	must(t, runner(c).Ensure(t.Context(), limited()))
-	must(t, in.Do("ready", func() error { return nil }))
-	must(t, c.Stop(t.Context(), limited().ID))
+	check.Must(t, runner(c).Ensure(t.Context(), limited()))
+	check.Must(t, in.Do("ready", func() error { return nil }))
+	check.Must(t, c.Stop(t.Context(), limited().ID))
 	cancel()
-	must(t, errors.Join(<-ended, s.Close()))
+	check.Must(t, errors.Join(<-ended, s.Close()))
 }
 
 // TestSupervisorCrashPoints kills the supervisor at each operation on its list, and once with a daemon that is ready. The daemon dies with
@@ -71,7 +71,7 @@ func TestSupervisorCrashPoints(t *testing.T) {
 	for ; ; kills++ {
 		n := newNode(t)
 		result, err := fault.Child{Test: "TestChildSupervisor"}.Run(t.Context(), childPlan(t, n, kills+1))
-		must(t, err)
+		check.Must(t, err)
 		pidFile := filepath.Join(n.pipes(limited().ID), "nvidia-cuda-mps-control.pid")
 		if _, err := os.Stat(pidFile); err == nil {
 			pid := n.pid(limited().ID)
@@ -79,12 +79,12 @@ func TestSupervisorCrashPoints(t *testing.T) {
 		}
 		c := n.start()
 		s, err := limited().Step()
-		must(t, err)
+		check.Must(t, err)
 		if kills%2 == 0 { // the claim is still wanted
-			must(t, runner(c).Kinds().Apply(t.Context(), s))
-			must(t, runner(c).Kinds().Verify(t.Context(), s))
+			check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
+			check.Must(t, runner(c).Kinds().Verify(t.Context(), s))
 		}
-		must(t, runner(c).Kinds().Undo(t.Context(), s))
+		check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
 		checkEmpty(t, n)
 		n.stop()
 		if result.Killed == nil {
@@ -101,9 +101,9 @@ func TestSupervisorCrashPoints(t *testing.T) {
 func checkEmpty(t *testing.T, n *node) {
 	t.Helper()
 	left, err := filepath.Glob(mps.HostDir(n.root) + "/*")
-	must(t, err)
+	check.Must(t, err)
 	listed, err := os.ReadDir(filepath.Join(n.dir, mps.ListName))
-	must(t, err)
+	check.Must(t, err)
 	if len(left)+len(listed)+len(n.s.List()) > 0 {
 		t.Errorf("%q, %v and %+v are left", left, listed, n.s.List())
 	}
@@ -114,15 +114,15 @@ func TestChildPlugin(t *testing.T) {
 	p, in := planned(t)
 	c := mps.Client{Dir: p.Config.Dir}
 	s, err := limited().Step()
-	must(t, err)
-	at := func(what string) { must(t, in.Do(what, func() error { return nil })) }
+	check.Must(t, err)
+	at := func(what string) { check.Must(t, in.Do(what, func() error { return nil })) }
 	at("planned")
 	_, err = c.Run(t.Context(), limited())
-	must(t, err)
+	check.Must(t, err)
 	at("asked")
-	must(t, runner(c).Kinds().Apply(t.Context(), s))
+	check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
 	at("applied")
-	must(t, runner(c).Kinds().Undo(t.Context(), s))
+	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
 	at("undone")
 }
 
@@ -133,7 +133,7 @@ func TestPluginCrashPoints(t *testing.T) {
 		n := newNode(t)
 		c := n.start()
 		result, err := fault.Child{Test: "TestChildPlugin"}.Run(t.Context(), childPlan(t, n, kill+1))
-		must(t, err)
+		check.Must(t, err)
 		if result.Killed == nil {
 			t.Fatalf("kill %d: the child finished", kill)
 		}
@@ -141,12 +141,12 @@ func TestPluginCrashPoints(t *testing.T) {
 			t.Fatalf("killed at %s: the daemon runs: %t, want %t", result.Killed, got, running)
 		}
 		s, err := limited().Step()
-		must(t, err)
-		must(t, runner(c).Kinds().Apply(t.Context(), s))
+		check.Must(t, err)
+		check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
 		if restarts := n.status(limited().ID).Restarts; restarts != 0 {
 			t.Errorf("killed at %s: the daemon was started again %d times", result.Killed, restarts)
 		}
-		must(t, runner(c).Kinds().Undo(t.Context(), s))
+		check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
 		checkEmpty(t, n)
 		n.stop()
 	}
@@ -159,20 +159,20 @@ func TestFullDisk(t *testing.T) {
 	in := fault.New()
 	config.FS = in.FS(disk.OS{})
 	s, err := supervise.Open(t.Context(), config)
-	must(t, err)
+	check.Must(t, err)
 	defer s.Close() //nolint:errcheck // the test is over
-	must(t, s.Start())
+	check.Must(t, s.Start())
 	in.Set(fault.Full(0))
 	if _, err := s.Run(*limited()); err == nil || len(s.List()) > 0 {
 		t.Errorf("with a full disk: %v, %+v", err, s.List())
 	}
 	in.Set()
 	_, err = s.Run(*limited())
-	must(t, err)
+	check.Must(t, err)
 	in.Set(fault.ReadOnly(0))
 	if err := s.Stop(t.Context(), limited().ID); err == nil || len(s.List()) == 0 {
 		t.Errorf("with a disk that cannot be written: %v, %+v", err, s.List())
 	}
 	in.Set()
-	must(t, s.Stop(t.Context(), limited().ID))
+	check.Must(t, s.Stop(t.Context(), limited().ID))
 }

@@ -64,13 +64,6 @@ func main(m *testing.M) int {
 	return m.Run()
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // node is a node with a driver root, in which the stand-in is installed, and a supervisor.
 type node struct {
 	t      testing.TB
@@ -89,19 +82,19 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	base, err := os.MkdirTemp("", "mps") //nolint:usetesting // short: sockets have short paths
-	must(t, err)
+	check.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
-	must(t, os.Chmod(base, 0o755))
+	check.Must(t, os.Chmod(base, 0o755))
 	n := &node{
 		t: t, root: filepath.Join(base, "driver"), dir: filepath.Join(base, "own"), bootID: "boot-1",
 		looks: check.Patience, grace: check.Patience,
 	}
 	n.bin = filepath.Join(n.root, "usr/bin")
-	must(t, os.MkdirAll(n.bin, 0o755))
-	must(t, os.MkdirAll(n.dir, 0o700))
+	check.Must(t, os.MkdirAll(n.bin, 0o755))
+	check.Must(t, os.MkdirAll(n.dir, 0o700))
 	data, err := os.ReadFile(filepath.Join(programs, mps.Program))
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(n.bin, mps.Program), data, 0o755))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(n.bin, mps.Program), data, 0o755))
 	return n
 }
 
@@ -116,10 +109,10 @@ func (n *node) config() supervise.Config {
 func (n *node) start() mps.Client {
 	n.t.Helper()
 	s, err := supervise.Open(n.t.Context(), n.config())
-	must(n.t, err)
+	check.Must(n.t, err)
 	listener, err := mps.Listen(n.t.Context(), filepath.Join(n.dir, mps.SocketName))
-	must(n.t, err)
-	must(n.t, s.Start())
+	check.Must(n.t, err)
+	check.Must(n.t, s.Start())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- mps.Serve(ctx, listener, uint32(os.Geteuid()), s) }()
@@ -149,9 +142,9 @@ func (n *node) pipes(id string) string { return filepath.Join(mps.HostDir(n.root
 // pid is that of the daemon's process.
 func (n *node) pid(id string) int {
 	data, err := os.ReadFile(filepath.Join(n.pipes(id), "nvidia-cuda-mps-control.pid"))
-	must(n.t, err)
+	check.Must(n.t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	must(n.t, err)
+	check.Must(n.t, err)
 	return pid
 }
 
@@ -165,8 +158,8 @@ func (n *node) client(id string, uid uint32) (said string, cmd *exec.Cmd) {
 	cmd.Env = []string{mps.PipeDirectory + "=" + n.pipes(id)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: true}}
 	out, err := cmd.StdoutPipe()
-	must(n.t, err)
-	must(n.t, cmd.Start())
+	check.Must(n.t, err)
+	check.Must(n.t, cmd.Start())
 	n.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	buffer := make([]byte, 4096)
 	for !strings.Contains(said, "joined") && !strings.Contains(said, "without") {
@@ -194,10 +187,10 @@ func TestReady(t *testing.T) {
 	c := n.start()
 	kinds := runner(c).Kinds()
 	s, err := limited().Step()
-	must(t, err)
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Apply(t.Context(), s))
-	must(t, kinds.Verify(t.Context(), s))
+	check.Must(t, err)
+	check.Must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, kinds.Verify(t.Context(), s))
 	want := "user=0 percentage=40.0 pinned:" + gpu1 + "=512M pinned:" + gpu2 + "=1024M devices=" + gpu1 + "," + gpu2
 	var clients []*exec.Cmd
 	for _, uid := range []uint32{0, 1000, 65534} {
@@ -208,8 +201,8 @@ func TestReady(t *testing.T) {
 		clients = append(clients, cmd)
 	}
 	pid := n.pid("uid-1")
-	must(t, kinds.Undo(t.Context(), s))
-	must(t, kinds.Undo(t.Context(), s))
+	check.Must(t, kinds.Undo(t.Context(), s))
+	check.Must(t, kinds.Undo(t.Context(), s))
 	if alive(pid) {
 		t.Errorf("process %d is left", pid)
 	}
@@ -219,9 +212,9 @@ func TestReady(t *testing.T) {
 		}
 	}
 	left, err := filepath.Glob(mps.HostDir(n.root) + "/*")
-	must(t, err)
+	check.Must(t, err)
 	listed, err := filepath.Glob(filepath.Join(n.dir, mps.ListName, "*"))
-	must(t, err)
+	check.Must(t, err)
 	if len(left)+len(listed) > 0 {
 		t.Errorf("%q and %q are left", left, listed)
 	}
@@ -233,7 +226,7 @@ func TestUsers(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{instance}}
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	said, first := n.client(d.ID, 1000)
 	if !strings.Contains(said, "user=1000 percentage=100.0 devices="+instance) {
 		t.Fatalf("first client: %q", said)
@@ -245,7 +238,7 @@ func TestUsers(t *testing.T) {
 	}()
 	check.Eventually(t, "the daemon hears the second client", func() bool {
 		log, err := os.ReadFile(filepath.Join(mps.HostDir(n.root), d.ID, mps.LogName, "control.log"))
-		must(t, err)
+		check.Must(t, err)
 		return strings.Contains(string(log), "from user 2000")
 	})
 	select {
@@ -253,7 +246,7 @@ func TestUsers(t *testing.T) {
 		t.Errorf("the second user's client did not wait: %q", said)
 	default:
 	}
-	must(t, first.Process.Kill())
+	check.Must(t, first.Process.Kill())
 	if said := <-second; !strings.Contains(said, "user=2000") {
 		t.Errorf("second client: %q", said)
 	}
@@ -264,11 +257,11 @@ func TestDies(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	_, client := n.client(d.ID, 0)
 	pid := n.pid(d.ID)
-	must(t, mpssim.Settings{FailStart: "no license for this GPU"}.Write(n.bin))
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	check.Must(t, mpssim.Settings{FailStart: "no license for this GPU"}.Write(n.bin))
+	check.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	check.Eventually(t, "the daemon is dead, with the reason", func() bool {
 		s := n.status(d.ID)
 		return s.State == mps.Dead && strings.Contains(s.Reason, "no license for this GPU") && s.Restarts > 0
@@ -283,7 +276,7 @@ func TestDies(t *testing.T) {
 	if err := client.Wait(); err == nil {
 		t.Error("the client outlives its daemon")
 	}
-	must(t, mpssim.Settings{}.Write(n.bin))
+	check.Must(t, mpssim.Settings{}.Write(n.bin))
 	check.Eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
 	if said, _ := n.client(d.ID, 1000); !strings.Contains(said, "percentage=40.0") {
 		t.Errorf("a client of the new process was told %q", said)
@@ -293,7 +286,7 @@ func TestDies(t *testing.T) {
 // TestSlow: a daemon that is not ready within a call goes on starting, and the next call finds it further.
 func TestSlow(t *testing.T) {
 	n := newNode(t)
-	must(t, mpssim.Settings{StartsWith: "gate"}.Write(n.bin))
+	check.Must(t, mpssim.Settings{StartsWith: "gate"}.Write(n.bin))
 	c := n.start()
 	d := limited()
 	ctx, pass := check.Deadline(t)
@@ -304,8 +297,8 @@ func TestSlow(t *testing.T) {
 	if err := <-ended; !errors.Is(err, mps.ErrNotReady) {
 		t.Fatalf("error %v, want ErrNotReady", err)
 	}
-	must(t, os.WriteFile(filepath.Join(n.bin, "gate"), nil, 0o600))
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, os.WriteFile(filepath.Join(n.bin, "gate"), nil, 0o600))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	if s := n.status(d.ID); s.Restarts != 0 {
 		t.Errorf("status %+v, want the first process", s)
 	}
@@ -318,17 +311,17 @@ func TestDeaf(t *testing.T) {
 	n.looks, n.grace = 200*time.Millisecond, 5*time.Second
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	pid := n.pid(d.ID)
-	must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
+	check.Must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
 	check.Eventually(t, "the daemon is stalled", func() bool { return n.status(d.ID).State == mps.Stalled })
 	if !alive(pid) {
 		t.Error("the daemon was ended, which ends its clients")
 	}
-	must(t, mpssim.Settings{}.Write(n.bin))
+	check.Must(t, mpssim.Settings{}.Write(n.bin))
 	check.Eventually(t, "the daemon is ready again", func() bool { return n.status(d.ID).State == mps.Ready })
-	must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
-	must(t, c.Stop(t.Context(), d.ID))
+	check.Must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
+	check.Must(t, c.Stop(t.Context(), d.ID))
 	if alive(pid) {
 		t.Error("the daemon is left")
 	}
@@ -338,15 +331,15 @@ func TestDeaf(t *testing.T) {
 func TestNeverReady(t *testing.T) {
 	n := newNode(t)
 	n.grace = 5 * time.Second
-	must(t, mpssim.Settings{Deaf: true, Stubborn: true}.Write(n.bin))
+	check.Must(t, mpssim.Settings{Deaf: true, Stubborn: true}.Write(n.bin))
 	config := n.config()
 	config.ReadyIn = 300 * time.Millisecond // fragile: the daemon never answers, so that no limit is too short
 	s, err := supervise.Open(t.Context(), config)
-	must(t, err)
+	check.Must(t, err)
 	defer s.Close() //nolint:errcheck // the test is over
-	must(t, s.Start())
+	check.Must(t, s.Start())
 	_, err = s.Run(*limited())
-	must(t, err)
+	check.Must(t, err)
 	check.Eventually(t, "it is dead, since it did not answer", func() bool {
 		all := s.List()
 		return all[0].State == mps.Dead && strings.Contains(all[0].Reason, "did not answer")
@@ -358,7 +351,7 @@ func TestSupervisorEnds(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	pid := n.pid(d.ID)
 	if _, err := supervise.Open(t.Context(), n.config()); !errors.Is(err, supervise.ErrRunning) {
 		t.Errorf("a second supervisor: %v", err)
@@ -376,13 +369,13 @@ func TestSupervisorEnds(t *testing.T) {
 	n.bootID = "boot-2"
 	c = n.start()
 	all, err := c.List(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	left, err := filepath.Glob(mps.HostDir(n.root) + "/*")
-	must(t, err)
+	check.Must(t, err)
 	if len(all)+len(left) > 0 {
 		t.Errorf("after a reboot: %+v, %q", all, left)
 	}
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 }
 
 // TestStopWithoutSupervisor: a claim can be given back while no supervisor runs, and the next one does not run its daemon.
@@ -390,18 +383,18 @@ func TestStopWithoutSupervisor(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	n.stop()
 	s, err := d.Step()
-	must(t, err)
-	must(t, runner(c).Kinds().Undo(t.Context(), s))
-	must(t, runner(c).Kinds().Undo(t.Context(), s))
+	check.Must(t, err)
+	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
+	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
 	if err := runner(c).Kinds().Apply(t.Context(), s); !errors.Is(err, mps.ErrNoSupervisor) {
 		t.Errorf("Apply: %v", err)
 	}
 	c = n.start()
 	all, err := c.List(t.Context())
-	must(t, err)
+	check.Must(t, err)
 	if len(all) > 0 {
 		t.Errorf("it runs %+v", all)
 	}
@@ -440,28 +433,28 @@ func TestRefused(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	other := limited()
 	other.ActiveThreadPercentage = 41
 	if err := runner(c).Ensure(t.Context(), other); !errors.Is(err, mps.ErrConflict) {
 		t.Errorf("other settings: %v", err)
 	}
-	must(t, os.WriteFile(filepath.Join(n.bin, "machine"), []byte(`{"UUID":"`+gpu1+`"}`), 0o644))
-	must(t, mpssim.Settings{Machine: "machine"}.Write(n.bin))
+	check.Must(t, os.WriteFile(filepath.Join(n.bin, "machine"), []byte(`{"UUID":"`+gpu1+`"}`), 0o644))
+	check.Must(t, mpssim.Settings{Machine: "machine"}.Write(n.bin))
 	precious := filepath.Join(n.root, "precious")
-	must(t, os.WriteFile(precious, []byte("kept"), 0o600))
-	must(t, os.Symlink(precious, filepath.Join(n.pipes(d.ID), "link")))
-	must(t, os.Symlink(n.root, filepath.Join(n.pipes(d.ID), "dir")))
-	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
+	check.Must(t, os.WriteFile(precious, []byte("kept"), 0o600))
+	check.Must(t, os.Symlink(precious, filepath.Join(n.pipes(d.ID), "link")))
+	check.Must(t, os.Symlink(n.root, filepath.Join(n.pipes(d.ID), "dir")))
+	check.Must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
 	check.Eventually(t, "the reason names the device", func() bool { return strings.Contains(n.status(d.ID).Reason, gpu2) })
 	data, err := os.ReadFile(precious)
-	must(t, err)
+	check.Must(t, err)
 	entries, err := os.ReadDir(n.pipes(d.ID))
-	must(t, err)
+	check.Must(t, err)
 	if string(data) != "kept" || len(entries) > 1 { // the stand-in's lock
 		t.Errorf("%q, and %v in the pipe directory", data, entries)
 	}
-	must(t, os.Remove(filepath.Join(n.bin, mps.Program)))
+	check.Must(t, os.Remove(filepath.Join(n.bin, mps.Program)))
 	check.Eventually(t, "the reason says that the driver is not there", func() bool {
 		return strings.Contains(n.status(d.ID).Reason, "not installed")
 	})
@@ -471,16 +464,16 @@ func TestRefused(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	n := newNode(t)
 	real := filepath.Join(n.root, "usr/lib/nvidia/current")
-	must(t, os.MkdirAll(real, 0o755))
-	must(t, os.Rename(filepath.Join(n.bin, mps.Program), filepath.Join(real, mps.Program)))
-	must(t, os.MkdirAll(filepath.Join(n.root, "etc/alternatives"), 0o755))
-	must(t, os.Symlink("/usr/lib/nvidia/current/"+mps.Program, filepath.Join(n.root, "etc/alternatives", mps.Program)))
-	must(t, os.Symlink("/etc/alternatives/"+mps.Program, filepath.Join(n.bin, mps.Program)))
+	check.Must(t, os.MkdirAll(real, 0o755))
+	check.Must(t, os.Rename(filepath.Join(n.bin, mps.Program), filepath.Join(real, mps.Program)))
+	check.Must(t, os.MkdirAll(filepath.Join(n.root, "etc/alternatives"), 0o755))
+	check.Must(t, os.Symlink("/usr/lib/nvidia/current/"+mps.Program, filepath.Join(n.root, "etc/alternatives", mps.Program)))
+	check.Must(t, os.Symlink("/etc/alternatives/"+mps.Program, filepath.Join(n.bin, mps.Program)))
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
-	must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
-	must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
+	check.Must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
 	check.Eventually(t, "the reason names the mode", func() bool {
 		return strings.Contains(n.status(d.ID).Reason, "only its owner can write")
 	})
@@ -492,10 +485,10 @@ func TestLogs(t *testing.T) {
 	n.looks = 5 * time.Second // at a daemon and at its logs
 	c := n.start()
 	d := limited()
-	must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, runner(c).Ensure(t.Context(), d))
 	log := filepath.Join(mps.HostDir(n.root), d.ID, mps.LogName, "server.log")
-	must(t, os.WriteFile(log, nil, 0o644))
-	must(t, os.Truncate(log, 5<<20))
+	check.Must(t, os.WriteFile(log, nil, 0o644))
+	check.Must(t, os.Truncate(log, 5<<20))
 	check.Eventually(t, "the log is cut", func() bool {
 		info, err := os.Stat(log)
 		return err == nil && info.Size() < 1<<20
@@ -505,22 +498,22 @@ func TestLogs(t *testing.T) {
 // TestDamagedList: a file that cannot be read stops the supervisor, since its claim may have containers.
 func TestDamagedList(t *testing.T) {
 	n := newNode(t)
-	must(t, os.MkdirAll(filepath.Join(n.dir, mps.ListName), 0o700))
+	check.Must(t, os.MkdirAll(filepath.Join(n.dir, mps.ListName), 0o700))
 	path := filepath.Join(n.dir, mps.ListName, "uid-1")
 	for _, text := range []string{
 		"", "{}", `{"version":2,"bootID":"boot-1"}`, `{"version":1,"bootID":"boot-1","daemon":{"id":"uid-2","devices":["` + gpu1 + `"]}}`,
 		`{"version":1,"bootID":"boot-1","daemon":{"id":"uid-1","devices":["../x"]}}`,
 	} {
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		check.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		s, err := supervise.Open(t.Context(), n.config())
-		must(t, err)
+		check.Must(t, err)
 		if err := s.Start(); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", text, err)
 		}
-		must(t, s.Close())
+		check.Must(t, s.Close())
 	}
-	must(t, os.Remove(path))
-	must(t, os.WriteFile(filepath.Join(n.dir, mps.ListName, disk.TemporaryPrefix+"uid-1-00000000"), []byte("{"), 0o600))
+	check.Must(t, os.Remove(path))
+	check.Must(t, os.WriteFile(filepath.Join(n.dir, mps.ListName, disk.TemporaryPrefix+"uid-1-00000000"), []byte("{"), 0o600))
 	n.start()
 	if diff := cmp.Diff([]mps.Status{}, n.s.List()); diff != "" {
 		t.Error(diff)
@@ -546,7 +539,7 @@ func TestContext(t *testing.T) {
 	d := limited()
 	d.Context = context
 	_, err := client.Run(t.Context(), d)
-	must(t, err)
+	check.Must(t, err)
 	check.Eventually(t, "the daemon says that its directory has not the context", func() bool {
 		s := n.status(d.ID)
 		return s.State != mps.Ready && strings.Contains(s.Reason, "spc_t")

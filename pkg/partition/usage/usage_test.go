@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -28,17 +29,10 @@ const (
 	pool   = node + "/gpu"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func text(t testing.TB, value string) resourceapi.DeviceAttribute {
 	t.Helper()
 	a, err := device.String(value)
-	must(t, err)
+	check.Must(t, err)
 	return a
 }
 
@@ -95,7 +89,7 @@ func published(t testing.TB, form partition.Form, divisions ...partition.Divisio
 		devices = append(devices, d.Devices...)
 	}
 	cut, err := partition.Slices(cards, devices, form)
-	must(t, err)
+	check.Must(t, err)
 	var out []*resourceapi.ResourceSlice
 	for i, s := range cut {
 		object := &resourceapi.ResourceSlice{
@@ -212,7 +206,7 @@ func TestSchedulerAgrees(t *testing.T) {
 		}
 		allocator, err := structured.NewAllocator(t.Context(), structured.Features{PartitionableDevices: true},
 			structured.AllocatedState{AllocatedDevices: allocated}, noClasses{}, objects, cache)
-		must(t, err)
+		check.Must(t, err)
 		var free []string
 		for _, d := range usage.Of(usage.Objects{Driver: driver, Slices: objects, Claims: claims}).Devices {
 			states[d.State]++
@@ -248,6 +242,6 @@ func gives(t *testing.T, allocator structured.Allocator, name string) bool {
 		}}},
 	}}}
 	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, []*resourceapi.ResourceClaim{c})
-	must(t, err)
+	check.Must(t, err)
 	return len(results) > 0
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/plan/page"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 //go:embed testdata/measure.js
@@ -74,7 +75,7 @@ func TestAPI(t *testing.T) {
 	for name, in := range inputs(t) {
 		p := page.Of(in)
 		file := filepath.Join(t.TempDir(), name+".html")
-		must(t, os.WriteFile(file, []byte(written(t, p)), 0o600))
+		check.Must(t, os.WriteFile(file, []byte(written(t, p)), 0o600))
 		for lookName, l := range looks() {
 			t.Run(name+" "+lookName, func(t *testing.T) {
 				b.t = t
@@ -209,7 +210,7 @@ func (b *browser) checkQuiet(file string) {
 		switch e.Method {
 		case "Network.requestWillBeSent":
 			var sent struct{ Request struct{ URL string } }
-			must(b.t, json.Unmarshal(e.Params, &sent))
+			check.Must(b.t, json.Unmarshal(e.Params, &sent))
 			if sent.Request.URL != "file://"+file {
 				b.t.Errorf("the page loads %s", sent.Request.URL)
 			}
@@ -367,7 +368,7 @@ func checkMany(t *testing.T, b *browser) {
 	if len(text) > most {
 		t.Errorf("%d bytes, want at most %d", len(text), most)
 	}
-	must(t, os.WriteFile(file, []byte(text), 0o600))
+	check.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	b.show(looks()["laptop"])
 	b.open(file)
 	var folded int

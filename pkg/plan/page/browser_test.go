@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // browser is a headless Chromium. It is told what to do over a pair of pipes, in messages of its DevTools protocol that end with a zero
@@ -53,16 +55,16 @@ func newBrowser(t *testing.T) *browser {
 	// The test's own context ends before its cleanups, which let the browser end by itself.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Minute)
 	toBrowser, ours, err := os.Pipe()
-	must(t, err)
+	check.Must(t, err)
 	theirs, fromBrowser, err := os.Pipe()
-	must(t, err)
+	check.Must(t, err)
 	command := exec.CommandContext(ctx, program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
 	command.ExtraFiles = []*os.File{toBrowser, fromBrowser} // descriptors 3 and 4
 	var log strings.Builder
 	command.Stderr, command.WaitDelay = &log, 10*time.Second
-	must(t, command.Start())
+	check.Must(t, command.Start())
 	toBrowser.Close()
 	fromBrowser.Close()
 	b := &browser{t: t, out: ours, answers: bufio.NewReader(theirs)}
@@ -95,9 +97,9 @@ func newBrowser(t *testing.T) *browser {
 func (b *browser) call(method string, params map[string]any, answer any) {
 	b.t.Helper()
 	result, err := b.try(method, params)
-	must(b.t, err)
+	check.Must(b.t, err)
 	if answer != nil {
-		must(b.t, json.Unmarshal(result, answer))
+		check.Must(b.t, json.Unmarshal(result, answer))
 	}
 }
 
@@ -151,7 +153,7 @@ func (b *browser) await(method string) {
 			}
 		}
 		m, err := b.read()
-		must(b.t, err)
+		check.Must(b.t, err)
 		b.events = append(b.events, m)
 	}
 }
@@ -193,7 +195,7 @@ func (b *browser) measure(function string, answer any) {
 	if got.Exception != nil {
 		b.t.Fatal(got.Exception.Exception.Description)
 	}
-	must(b.t, json.Unmarshal(got.Result.Value, answer))
+	check.Must(b.t, json.Unmarshal(got.Result.Value, answer))
 }
 
 // screenshot is a picture of a part of the page, as PNG.
@@ -205,7 +207,7 @@ func (b *browser) screenshot(r rect) []byte {
 		"clip": map[string]any{"x": r.X, "y": r.Y, "width": r.W, "height": r.H, "scale": 1},
 	}, &got)
 	data, err := base64.StdEncoding.DecodeString(got.Data)
-	must(b.t, err)
+	check.Must(b.t, err)
 	return data
 }
 

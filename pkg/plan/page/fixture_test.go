@@ -23,30 +23,24 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/page"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
 const driver = "fettle.dev"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // machine discovers the GPUs of a machine in test/machines.
 func machine(t testing.TB, name string) []device.Device {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../test/machines", name+".txtar"))
-	must(t, err)
+	check.Must(t, err)
 	parsed, err := sim.Parse(text)
-	must(t, err)
+	check.Must(t, err)
 	dir := t.TempDir()
 	_, err = parsed.Expand(dir, sim.Options{})
-	must(t, err)
+	check.Must(t, err)
 	tree, err := sysfs.Open(dir)
-	must(t, err)
+	check.Must(t, err)
 	defer tree.Close()
 	found := discover.Discover(t.Context(), tree, discover.Options{}).Devices
 	if len(found) != 8 {
@@ -94,7 +88,7 @@ func publish(t testing.TB, node string, gpus []device.Device, whole ...int) []*r
 		devices = append(devices, d.Devices...)
 	}
 	cut, err := partition.Slices(cards, devices, partition.FormSeparate)
-	must(t, err)
+	check.Must(t, err)
 	var out []*resourceapi.ResourceSlice
 	for i, s := range cut {
 		object := &resourceapi.ResourceSlice{
@@ -199,7 +193,7 @@ func snapshot(t testing.TB) plan.Snapshot {
 func cluster(t testing.TB, s plan.Snapshot) *plan.Cluster {
 	t.Helper()
 	c, problems, err := plan.NewCluster(s)
-	must(t, err)
+	check.Must(t, err)
 	if len(problems) > 0 {
 		t.Fatalf("%v", problems)
 	}
@@ -218,7 +212,7 @@ func mixed(t testing.TB) page.Input {
 	c := cluster(t, s)
 	before := page.Allocated(c)
 	report, err := plan.Run(t.Context(), c, c.Pending(), plan.Options{})
-	must(t, err)
+	check.Must(t, err)
 	in := page.OfCluster(c)
 	in.Title, in.Lead = "Plan for 2 pods", "All pods have a node."
 	in.AddReport(report, before)

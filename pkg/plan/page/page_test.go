@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/plan/page"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -25,7 +26,7 @@ func render(t testing.TB, in page.Input) string {
 func written(t testing.TB, p page.Page) string {
 	t.Helper()
 	var out bytes.Buffer
-	must(t, page.Write(&out, p))
+	check.Must(t, page.Write(&out, p))
 	return out.String()
 }
 
@@ -36,10 +37,10 @@ func TestGolden(t *testing.T) {
 			got := render(t, in)
 			file := filepath.Join("testdata", name+".html")
 			if *update {
-				must(t, os.WriteFile(file, []byte(got), 0o644))
+				check.Must(t, os.WriteFile(file, []byte(got), 0o644))
 			}
 			want, err := os.ReadFile(file)
-			must(t, err)
+			check.Must(t, err)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Errorf("%s (-want +got); if it is meant, go test ./pkg/plan/page -run TestGolden -update:\n%s", file, diff)
 			}

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // checkContrast looks at the blocks without colours, as a person who sees none and a printer without colour do. What is written in a block
@@ -24,7 +26,7 @@ func checkContrast(t *testing.T, b *browser, got seen) {
 	b.call("Emulation.setEmulatedVisionDeficiency", map[string]any{"type": "achromatopsia"}, nil)
 	defer b.call("Emulation.setEmulatedVisionDeficiency", map[string]any{"type": "none"}, nil)
 	whole, err := png.Decode(bytes.NewReader(b.screenshot(rect{0, 0, got.Width, got.Height})))
-	must(t, err)
+	check.Must(t, err)
 	ground := map[string]float64{}
 	for _, card := range got.Cards {
 		for _, block := range card.Blocks {
@@ -88,7 +90,7 @@ func picture(t *testing.T, b *browser, file string) {
 	b.show(look{1200, 900, "screen", "light"})
 	got := b.measured()
 	decoded, err := png.Decode(bytes.NewReader(b.screenshot(rect{0, 0, got.Width, got.Height})))
-	must(t, err)
+	check.Must(t, err)
 	counts := map[color.Color]int{}
 	for y := range decoded.Bounds().Dy() {
 		for x := range decoded.Bounds().Dx() {
@@ -102,8 +104,8 @@ func picture(t *testing.T, b *browser, file string) {
 	draw.Draw(small, small.Bounds(), decoded, image.Point{}, draw.Src)
 	var out bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	must(t, encoder.Encode(&out, small))
-	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
-	must(t, os.WriteFile(file, out.Bytes(), 0o644))
+	check.Must(t, encoder.Encode(&out, small))
+	check.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	check.Must(t, os.WriteFile(file, out.Bytes(), 0o644))
 	t.Logf("%s: %d bytes, %d colours", file, out.Len(), len(colours))
 }

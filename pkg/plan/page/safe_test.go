@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // outline lists the elements of a document with the names of their attributes, and collects the attributes and the texts.
@@ -28,7 +29,7 @@ type outline struct {
 func outlineOf(t *testing.T, text string) outline {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(text))
-	must(t, err)
+	check.Must(t, err)
 	var out outline
 	for n := range root.Descendants() {
 		switch n.Type {

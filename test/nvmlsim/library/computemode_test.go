@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
@@ -22,7 +23,7 @@ func TestComputeMode(t *testing.T) {
 			return "", status, complaint
 		}
 		answer, err := nvml.DecodeComputeModeAnswer(strings.NewReader(out))
-		must(t, err)
+		check.Must(t, err)
 		return answer.Mode, status, complaint
 	}
 	m := machine(t, nvmlsim.H100, nvmlsim.H100)
@@ -34,7 +35,7 @@ func TestComputeMode(t *testing.T) {
 		}
 	}
 	s, err := m.Look()
-	must(t, err)
+	check.Must(t, err)
 	if s.Cards[1].ComputeMode != 0 {
 		t.Error("another card's mode was set")
 	}
@@ -63,7 +64,7 @@ func TestComputeMode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := machine(t, nvmlsim.H100)
 			if tc.make != nil {
-				must(t, m.Change(func(s *nvmlsim.State) error {
+				check.Must(t, m.Change(func(s *nvmlsim.State) error {
 					tc.make(s)
 					return nil
 				}))
@@ -72,7 +73,7 @@ func TestComputeMode(t *testing.T) {
 				t.Errorf("exit %d, want %d: %s", status, nvml.ExitStatus(tc.want), complaint)
 			}
 			s, err := m.Look()
-			must(t, err)
+			check.Must(t, err)
 			if s.Cards[0].ComputeMode != 0 {
 				t.Errorf("the mode is %d", s.Cards[0].ComputeMode)
 			}
@@ -95,7 +96,7 @@ func TestComputeModeLife(t *testing.T) {
 	m := machine(t, nvmlsim.H100)
 	set := func(mode int) {
 		t.Helper()
-		must(t, m.Change(func(s *nvmlsim.State) error {
+		check.Must(t, m.Change(func(s *nvmlsim.State) error {
 			if ret := s.Cards[0].SetComputeMode(mode); ret != nvmlsim.Success {
 				t.Errorf("set %d: %s", mode, ret)
 			}
@@ -103,20 +104,20 @@ func TestComputeModeLife(t *testing.T) {
 		}))
 	}
 	set(3)
-	must(t, m.Use(0, 1))
+	check.Must(t, m.Use(0, 1))
 	if err := m.Use(0, 1); err == nil || !strings.Contains(err.Error(), "at most 1") {
 		t.Errorf("a second process beside an exclusive one: %v", err)
 	}
 	set(0)
-	must(t, m.Use(0, 1))
+	check.Must(t, m.Use(0, 1))
 	set(2)
 	if err := m.Use(0, 1); err == nil {
 		t.Error("a process while compute is prohibited")
 	}
-	must(t, m.Use(0, -2))
+	check.Must(t, m.Use(0, -2))
 	for name, end := range map[string]func() error{"reset": func() error { return m.Reset(0, 0) }, "reboot": m.Reboot} {
 		set(3)
-		must(t, end())
+		check.Must(t, end())
 		if s, err := m.Look(); err != nil || s.Cards[0].ComputeMode != 0 {
 			t.Errorf("after a %s: %+v, %v", name, s.Cards[0], err)
 		}

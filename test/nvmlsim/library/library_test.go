@@ -17,21 +17,15 @@ import (
 
 	"github.com/fettle-dev/fettle/cmd/fettle-nvml/child"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/library"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func machine(t *testing.T, models ...string) nvmlsim.Machine {
 	t.Helper()
 	m, err := nvmlsim.New(filepath.Join(t.TempDir(), "machine"), "", models...)
-	must(t, err)
+	check.Must(t, err)
 	return m
 }
 
@@ -49,7 +43,7 @@ func report(t *testing.T, m nvmlsim.Machine) nvml.Report {
 		t.Fatalf("exit %d: %s", status, complaint)
 	}
 	r, err := nvml.Decode(strings.NewReader(out))
-	must(t, err)
+	check.Must(t, err)
 	if len(r.Faults) > 0 {
 		t.Errorf("faults %+v", r.Faults)
 	}
@@ -100,7 +94,7 @@ func TestProfiles(t *testing.T) {
 				if diff := cmp.Diff(want, profilesOf(gpu.MIG)); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
 				}
-				must(t, m.SwitchOn())
+				check.Must(t, m.SwitchOn())
 			}
 		})
 	}
@@ -122,18 +116,18 @@ func TestCost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := machine(t, tc.models...)
 			if tc.on {
-				must(t, m.SwitchOn())
+				check.Must(t, m.SwitchOn())
 			}
 			for start := range uint32(7) {
 				if tc.fill {
 					_, err := m.Foreign(0, 19, start, 1)
-					must(t, err)
+					check.Must(t, err)
 				}
 			}
-			must(t, m.Script())
+			check.Must(t, m.Script())
 			report(t, m)
 			s, err := m.Look()
-			must(t, err)
+			check.Must(t, err)
 			const plain = 3 + 11 // for the driver, and for a GPU with the question for its mode
 			if extra := s.Total - plain; extra != tc.most {
 				t.Errorf("%d calls, %d of them for MIG, want %d: %v", s.Total, extra, tc.most, s.Calls)
@@ -146,7 +140,7 @@ func TestCost(t *testing.T) {
 // device that a compute instance names is the GPU.
 func TestReportOfInstances(t *testing.T) {
 	m := machine(t, nvmlsim.Undivided, nvmlsim.A100x40)
-	must(t, m.Change(func(s *nvmlsim.State) error {
+	check.Must(t, m.Change(func(s *nvmlsim.State) error {
 		s.Cards[1].MIG = true
 		return nil
 	}))
@@ -155,14 +149,14 @@ func TestReportOfInstances(t *testing.T) {
 		compute        []uint32
 	}{{profile: 9, start: 4, compute: []uint32{1, 2}}, {profile: 19, start: 0}, {profile: 20, start: 3, compute: []uint32{1}}} {
 		_, err := m.Foreign(1, one.profile, one.start, one.compute...)
-		must(t, err)
+		check.Must(t, err)
 	}
 	r := report(t, m)
 	if r.Devices[0].MIG != nil || r.Devices[0].MIGMode != nil {
 		t.Errorf("%+v", r.Devices[0])
 	}
 	s, err := m.Look()
-	must(t, err)
+	check.Must(t, err)
 	var want []nvml.MIGInstance
 	for _, one := range s.Cards[1].Instances {
 		instance := nvml.MIGInstance{ID: one.ID, ProfileID: one.Profile, Placement: nvml.MIGPlacement{Start: one.Start, Size: one.Size}}
@@ -182,10 +176,10 @@ func TestUnreadable(t *testing.T) {
 		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetGpuInstances", "GetMaxMigDeviceCount", "GetMigDeviceHandleByIndex",
 	} {
 		m := machine(t, nvmlsim.H100)
-		must(t, m.SwitchOn())
+		check.Must(t, m.SwitchOn())
 		_, err := m.Foreign(0, 19, 0, 1)
-		must(t, err)
-		must(t, m.Script(nvmlsim.Fault{Function: "Device." + function, Nth: 1, Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+		check.Must(t, err)
+		check.Must(t, m.Script(nvmlsim.Fault{Function: "Device." + function, Nth: 1, Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
 		status, out, complaint := run(m)
 		r, err := nvml.Decode(strings.NewReader(out))
 		if status != 0 || err != nil || r.Devices[0].MIG != nil || len(r.Faults) != 1 || r.Faults[0].Field != "mig" {
@@ -236,7 +230,7 @@ func TestMode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machine(t, tc.model)
-			must(t, m.Change(func(s *nvmlsim.State) error {
+			check.Must(t, m.Change(func(s *nvmlsim.State) error {
 				if tc.change != nil {
 					tc.change(s.Cards[0])
 				}
@@ -254,7 +248,7 @@ func TestMode(t *testing.T) {
 				t.Errorf("%s, %v", out, err)
 			}
 			s, err := m.Look()
-			must(t, err)
+			check.Must(t, err)
 			if c := s.Cards[0]; c.MIG != tc.current || c.Pending != tc.pending || tc.untouched && len(s.Changes) > 0 {
 				t.Errorf("the card is %+v after %v", c, s.Changes)
 			}
@@ -276,7 +270,7 @@ func TestHandlesChange(t *testing.T) {
 	if ret != gonvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	must(t, m.Reset(0, 7))
+	check.Must(t, m.Reset(0, 7))
 	if _, ret := gpu.GetUUID(); ret != gonvml.ERROR_INVALID_ARGUMENT {
 		t.Errorf("got %v", ret)
 	}
@@ -358,7 +352,7 @@ func TestNothingElse(t *testing.T) {
 // TestXid: a process that waits is told of each critical error since it began, of the card's, and of none before.
 func TestXid(t *testing.T) {
 	m := machine(t, nvmlsim.H100, nvmlsim.H100)
-	must(t, m.Report(0, 13))
+	check.Must(t, m.Report(0, 13))
 	set, ret := library.New(m).EventSetCreate()
 	if ret != gonvml.SUCCESS {
 		t.Fatal(ret)
@@ -366,10 +360,10 @@ func TestXid(t *testing.T) {
 	if _, ret := set.Wait(1); ret != gonvml.ERROR_TIMEOUT {
 		t.Errorf("told of an error from before: %v", ret)
 	}
-	must(t, m.Report(1, 79))
-	must(t, m.Report(0, 48))
+	check.Must(t, m.Report(1, 79))
+	check.Must(t, m.Report(0, 48))
 	s, err := m.Look()
-	must(t, err)
+	check.Must(t, err)
 	for i, want := range []uint64{79, 48} {
 		data, ret := set.Wait(60_000)
 		if ret != gonvml.SUCCESS || data.EventType != gonvml.EventTypeXidCriticalError || data.EventData != want {

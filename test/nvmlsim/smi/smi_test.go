@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/smi"
 )
@@ -32,13 +33,13 @@ func installed(t *testing.T, writable bool) (nvmlsim.Machine, func(args ...strin
 	}
 	program := filepath.Join(root, "usr/bin/nvidia-smi")
 	for _, dir := range []string{filepath.Dir(file), filepath.Dir(program)} {
-		must(t, os.MkdirAll(dir, 0o755))
+		check.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	self, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
-	must(t, os.WriteFile(program, self, 0o755))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(program, self, 0o755))
 	m, err := nvmlsim.New(file, "", nvmlsim.H100, nvmlsim.H100)
-	must(t, err)
+	check.Must(t, err)
 	return m, func(args ...string) (int, string) {
 		cmd := exec.CommandContext(t.Context(), program, args...)
 		output, err := cmd.CombinedOutput()
@@ -46,13 +47,6 @@ func installed(t *testing.T, writable bool) (nvmlsim.Machine, func(args ...strin
 			t.Fatal(err)
 		}
 		return cmd.ProcessState.ExitCode(), string(output)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -79,15 +73,15 @@ func TestNvidiaSmi(t *testing.T) {
 		}
 	}
 	s, err := m.Look()
-	must(t, err)
+	check.Must(t, err)
 	if s.Cards[0].TimeSlice != 0 || s.Cards[1].TimeSlice != 2 {
 		t.Errorf("time slices %d and %d", s.Cards[0].TimeSlice, s.Cards[1].TimeSlice)
 	}
-	must(t, m.Reset(1, 1))
+	check.Must(t, m.Reset(1, 1))
 	if s, err := m.Look(); err != nil || s.Cards[1].TimeSlice != 0 {
 		t.Errorf("after a reset: %d, %v", s.Cards[1].TimeSlice, err)
 	}
-	must(t, os.Remove(m.File))
+	check.Must(t, os.Remove(m.File))
 	if status, said := run("--version"); status != 12 || !strings.Contains(said, "no simulated machine") {
 		t.Errorf("without a machine: exit %d, %s", status, said)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestContainerOpensItsOwn: of two devices behind VFIO, a container opens that which its CDI edits give it. The other's node, made in the
@@ -29,9 +31,9 @@ func TestContainerOpensItsOwn(t *testing.T) {
 	}
 	ownNode, otherNode := node(m.group(own)), node(m.group(other))
 	major, minor, err := m.tree.Rdev(ownNode[1:])
-	must(t, err)
+	check.Must(t, err)
 	otherMajor, otherMinor, err := m.tree.Rdev(otherNode[1:])
-	must(t, err)
+	check.Must(t, err)
 	out := runContainer(t, specs.LinuxDevice{Path: ownNode, Type: "c", Major: major, Minor: minor}, fmt.Sprintf(
 		`(exec 3<>%s) && echo own opens
 		[ ! -e %s ] && echo other is absent
@@ -51,12 +53,12 @@ func runContainer(t *testing.T, device specs.LinuxDevice, script string) string 
 	bundle := t.TempDir()
 	root := filepath.Join(bundle, "rootfs")
 	for _, dir := range []string{"bin", "dev", "proc"} {
-		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		check.Must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	shell, err := os.ReadFile("/bin/busybox")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(root, "bin/busybox"), shell, 0o755))
-	must(t, os.Symlink("busybox", filepath.Join(root, "bin/sh")))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(root, "bin/busybox"), shell, 0o755))
+	check.Must(t, os.Symlink("busybox", filepath.Join(root, "bin/sh")))
 	capabilities := []string{"CAP_MKNOD"}
 	config, err := json.Marshal(specs.Spec{
 		Version: specs.Version,
@@ -80,8 +82,8 @@ func runContainer(t *testing.T, device specs.LinuxDevice, script string) string 
 			}},
 		},
 	})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
 	runc := filepath.Join(os.Getenv("FETTLE_CACHE"), "bin", "runc")
 	command := exec.Command(runc, "--root", filepath.Join(bundle, "state"), "run", "--bundle", bundle, "fettle-kerneltest")
 	out, err := command.CombinedOutput()

@@ -13,20 +13,21 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestGroups: the kernel puts each function into a group, and lists it there by the same address.
 func TestGroups(t *testing.T) {
 	m := onMachine(t)
 	addresses, err := m.tree.ReadDir(sysfs.PCIDevices)
-	must(t, err)
+	check.Must(t, err)
 	if len(addresses) == 0 {
 		t.Fatal("the machine has no PCI device")
 	}
 	for _, address := range addresses {
 		group := m.group(address)
 		members, err := m.tree.ReadDir(path.Join(sysfs.IOMMUGroups, strconv.FormatUint(group.Number, 10), "devices"))
-		must(t, err)
+		check.Must(t, err)
 		if !slices.Contains(members, address) {
 			t.Errorf("%s is in group %d, which lists %q", address, group.Number, members)
 		}
@@ -46,12 +47,12 @@ func TestDMAIsolation(t *testing.T) {
 		t.Errorf("behind an IOMMU: %v", err)
 	}
 	attribute := path.Join(sysfs.IOMMUGroups, strconv.FormatUint(group.Number, 10), "type")
-	t.Cleanup(func() { must(t, m.write.WriteAttr(attribute, group.Type)) })
+	t.Cleanup(func() { check.Must(t, m.write.WriteAttr(attribute, group.Type)) })
 	for _, tt := range []struct {
 		kind     string
 		isolated bool
 	}{{"identity", false}, {"DMA", true}, {"DMA-FQ", true}} {
-		must(t, m.write.WriteAttr(attribute, tt.kind))
+		check.Must(t, m.write.WriteAttr(attribute, tt.kind))
 		if got := m.group(address); got.Type != tt.kind {
 			t.Errorf("the group's type is %q, want %q", got.Type, tt.kind)
 		}

@@ -39,31 +39,24 @@ func onMachine(t *testing.T) machine {
 		t.Skip("this is not the virtual machine: run make test-vm")
 	}
 	tree, err := sysfs.Open("/")
-	must(t, err)
+	check.Must(t, err)
 	writer, err := sysfs.OpenWriter("/")
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(tree.Close(), writer.Close())) })
+	check.Must(t, err)
+	t.Cleanup(func() { check.Must(t, errors.Join(tree.Close(), writer.Close())) })
 	return machine{T: t, tree: tree, write: writer}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // device returns the PCI address of a device that the machine has once.
 func (m machine) device(id [2]uint64) string {
 	m.Helper()
 	all, err := m.tree.ReadDir(sysfs.PCIDevices)
-	must(m, err)
+	check.Must(m, err)
 	var found []string
 	for _, address := range all {
 		vendor, err := m.tree.ReadHex(path.Join(sysfs.PCIDevice(address), "vendor"))
-		must(m, err)
+		check.Must(m, err)
 		device, err := m.tree.ReadHex(path.Join(sysfs.PCIDevice(address), "device"))
-		must(m, err)
+		check.Must(m, err)
 		if id == [2]uint64{vendor, device} {
 			found = append(found, address)
 		}
@@ -81,7 +74,7 @@ func (m machine) driver(address string) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
-	must(m, err)
+	check.Must(m, err)
 	return name
 }
 
@@ -89,7 +82,7 @@ func (m machine) driver(address string) string {
 func (m machine) override(address string) string {
 	m.Helper()
 	text, err := m.tree.ReadString(path.Join(sysfs.PCIDevice(address), "driver_override"))
-	must(m, err)
+	check.Must(m, err)
 	return text
 }
 
@@ -97,14 +90,14 @@ func (m machine) override(address string) string {
 func (m machine) group(address string) sysfs.IOMMUGroup {
 	m.Helper()
 	group, err := m.tree.ReadIOMMUGroup(sysfs.PCIDevice(address))
-	must(m, err)
+	check.Must(m, err)
 	return group
 }
 
 // set writes an attribute below /sys/bus/pci.
 func (m machine) set(name, value string) {
 	m.Helper()
-	must(m, m.write.WriteAttr(path.Join(sysfs.PCI, name), value))
+	check.Must(m, m.write.WriteAttr(path.Join(sysfs.PCI, name), value))
 }
 
 // node is the device node that VFIO has for a group.

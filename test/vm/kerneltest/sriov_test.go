@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // functions makes n virtual functions of a device, which the kernel is not to bind to a driver, and returns their addresses. They are
@@ -28,7 +29,7 @@ func (m machine) functions(address string, n int) []string {
 	var addresses []string
 	for i := range n {
 		name, err := m.tree.LinkBase(path.Join(sysfs.PCI, dir, fmt.Sprintf("virtfn%d", i)))
-		must(m, err)
+		check.Must(m, err)
 		addresses = append(addresses, name)
 	}
 	return addresses
@@ -41,7 +42,7 @@ func TestVirtualFunctions(t *testing.T) {
 	address := m.device(nvme)
 	dir := path.Join(sysfs.PCI, "devices", address)
 	total, err := m.tree.ReadInt(path.Join(dir, "sriov_totalvfs"))
-	must(t, err)
+	check.Must(t, err)
 	if total != 4 {
 		t.Fatalf("the device can have %d virtual functions, want 4", total)
 	}
@@ -55,7 +56,7 @@ func TestVirtualFunctions(t *testing.T) {
 		groups := map[uint64]bool{m.group(address).Number: true}
 		for _, vf := range addresses {
 			physical, err := m.tree.LinkBase(path.Join(sysfs.PCIDevice(vf), "physfn"))
-			must(t, err)
+			check.Must(t, err)
 			if physical != address {
 				t.Errorf("%s belongs to %s, want %s", vf, physical, address)
 			}
@@ -72,7 +73,7 @@ func TestVirtualFunctions(t *testing.T) {
 			t.Errorf("another number: %v, want EBUSY", err)
 		}
 		number, err := m.tree.ReadInt(path.Join(dir, "sriov_numvfs"))
-		must(t, err)
+		check.Must(t, err)
 		if number != 2 {
 			t.Errorf("there are %d virtual functions, want 2 as before", number)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/vfio"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/stepcrash"
 )
 
@@ -67,21 +68,21 @@ func newPlugin(t *testing.T) plugin {
 func (p plugin) address(text string) pci.Address {
 	p.Helper()
 	address, err := pci.Parse(text)
-	must(p, err)
+	check.Must(p, err)
 	return address
 }
 
 func (p plugin) planBind(address string) step.Step {
 	p.Helper()
 	s, err := p.binder.Plan(p.Context(), p.address(address), claimUID, nil)
-	must(p, err)
+	check.Must(p, err)
 	return s
 }
 
 func (p plugin) planVFs(address string, n int) step.Step {
 	p.Helper()
 	s, err := p.maker.Plan(p.address(address), claimUID, n, sriov.Options{Autoprobe: new(bool)})
-	must(p, err)
+	check.Must(p, err)
 	return s
 }
 
@@ -161,24 +162,24 @@ func TestVirtualFunctionForClaim(t *testing.T) {
 	before := p.state(physical)
 	vfs, binds := p.maker.Kinds(), p.binder.Kinds()
 	make := p.planVFs(physical, 2)
-	must(t, vfs.Apply(t.Context(), make))
+	check.Must(t, vfs.Apply(t.Context(), make))
 	functions, err := sriov.VirtualFunctions(p.tree, p.address(physical))
-	must(t, err)
+	check.Must(t, err)
 	if len(functions) != 2 {
 		t.Fatalf("the virtual functions are %v, want two", functions)
 	}
 	function := functions[1].String()
 	bind := p.planBind(function)
-	must(t, binds.Apply(t.Context(), bind))
+	check.Must(t, binds.Apply(t.Context(), bind))
 	nodes, err := vfio.Nodes(p.tree, functions[1], vfio.InterfaceGroup)
-	must(t, err)
+	check.Must(t, err)
 	p.await("the nodes", func() bool { return exists(nodes[0].Path) })
 	// Debian builds its kernels without iommufd; others need not.
 	if _, err := vfio.Nodes(p.tree, functions[1], vfio.InterfaceIOMMUFD); errors.Is(err, fs.ErrNotExist) == exists("/dev/iommu") {
 		t.Errorf("/dev/iommu is there: %t; the nodes of iommufd: %v", exists("/dev/iommu"), err)
 	}
 	held, err := os.OpenFile(nodes[0].Path, os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	if err := binds.Undo(t.Context(), bind); !errors.Is(err, vfio.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 		t.Errorf("a function whose node is open was taken back: %v", err)
 	}
@@ -188,9 +189,9 @@ func TestVirtualFunctionForClaim(t *testing.T) {
 	if got := p.driver(function); got != "vfio-pci" {
 		t.Errorf("the function has the driver %q", got)
 	}
-	must(t, held.Close())
-	must(t, binds.Undo(t.Context(), bind))
-	must(t, vfs.Undo(t.Context(), make))
+	check.Must(t, held.Close())
+	check.Must(t, binds.Undo(t.Context(), bind))
+	check.Must(t, vfs.Undo(t.Context(), make))
 	if after := p.state(physical); after != before {
 		t.Errorf("the physical function was\n%s\nand is\n%s", before, after)
 	}

@@ -45,13 +45,13 @@ func ioctl(t *testing.T, f *os.File, call uintptr, argument unsafe.Pointer) uint
 func openDevice(t *testing.T, group, address string) (container, groupFile, device *os.File) {
 	t.Helper()
 	container, err := os.OpenFile("/dev/vfio/vfio", os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	version, err := unix.IoctlRetInt(int(container.Fd()), vfioGetAPIVersion)
 	if err != nil || version != 0 {
 		t.Fatalf("VFIO has version %d of its calls, want 0 (%v)", version, err)
 	}
 	groupFile, err = os.OpenFile(group, os.O_RDWR, 0)
-	must(t, err)
+	check.Must(t, err)
 	status := struct{ size, flags uint32 }{size: 8}
 	ioctl(t, groupFile, vfioGroupGetStatus, unsafe.Pointer(&status))
 	if status.flags&1 == 0 {
@@ -59,9 +59,9 @@ func openDevice(t *testing.T, group, address string) (container, groupFile, devi
 	}
 	containerFD := int32(container.Fd())
 	ioctl(t, groupFile, vfioGroupSetContainer, unsafe.Pointer(&containerFD))
-	must(t, unix.IoctlSetInt(int(container.Fd()), vfioSetIOMMU, vfioType1v2))
+	check.Must(t, unix.IoctlSetInt(int(container.Fd()), vfioSetIOMMU, vfioType1v2))
 	name, err := unix.BytePtrFromString(address)
-	must(t, err)
+	check.Must(t, err)
 	fd := ioctl(t, groupFile, vfioGroupGetDeviceFD, unsafe.Pointer(name))
 	return container, groupFile, os.NewFile(fd, address)
 }
@@ -90,12 +90,12 @@ func TestVFIO(t *testing.T) {
 		ioctl(t, device, vfioGetRegionInfo, unsafe.Pointer(&region))
 		var ids [4]byte
 		_, err := device.ReadAt(ids[:], int64(region.offset))
-		must(t, err)
+		check.Must(t, err)
 		if vendor := uint64(binary.LittleEndian.Uint16(ids[:])); vendor != edu[0] {
 			t.Errorf("the device's configuration space begins with vendor %04x, want %04x", vendor, edu[0])
 		}
 		for _, f := range []*os.File{device, groupFile, container} {
-			must(t, f.Close())
+			check.Must(t, f.Close())
 		}
 	})
 	m.await("the group's node is gone", func() bool { return !exists(node(group)) })
@@ -121,11 +121,11 @@ func TestHeldDevice(t *testing.T) {
 	case <-time.After(3 * time.Second): // fragile: the kernel does not tell that it waits, and a shorter time only sees less
 	}
 	for _, f := range []*os.File{device, groupFile, container} {
-		must(t, f.Close())
+		check.Must(t, f.Close())
 	}
 	select {
 	case err := <-ended:
-		must(t, err)
+		check.Must(t, err)
 	case <-time.After(check.Patience):
 		t.Fatal("the device is free, and unbinding it does not end")
 	}
