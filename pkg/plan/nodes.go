@@ -18,13 +18,16 @@ import (
 
 // Reasons of the scheduler against a node, in the order in which it looks.
 const (
-	unschedulable  = "node(s) were unschedulable"
-	otherNode      = "node(s) didn't match the requested node name"
-	untolerated    = "node(s) had untolerated taint(s)"
-	affinity       = "node(s) didn't match Pod's node affinity/selector"
-	tooManyPods    = "Too many pods"
-	notAllocatable = "cannot allocate all claims"
-	notAvailable   = "resourceclaim not available on the node"
+	unschedulable = "node(s) were unschedulable"
+	otherNode     = "node(s) didn't match the requested node name"
+	untolerated   = "node(s) had untolerated taint(s)"
+	// NotSelected: the pod's own nodeSelector or affinity rules the node out.
+	NotSelected = "node(s) didn't match Pod's node affinity/selector"
+	tooManyPods = "Too many pods"
+	// NotAllocatable: the node does not have the devices.
+	NotAllocatable = "cannot allocate all claims"
+	// NotAvailable: a claim that has devices cannot be used there.
+	NotAvailable = "resourceclaim not available on the node"
 )
 
 // wanted is what a pod wants of a node beside devices.
@@ -83,7 +86,7 @@ func (c *Cluster) refusals(w wanted, i int) ([]string, error) {
 			return nil, fmt.Errorf("node affinity of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err)
 		}
 		if !match {
-			return []string{affinity}, nil
+			return []string{NotSelected}, nil
 		}
 	}
 	return c.insufficient(w, i), nil

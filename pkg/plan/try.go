@@ -37,7 +37,7 @@ func (r *run) tryDevices(ctx context.Context, i int) (reasons []string, score in
 		}
 	}
 	if elsewhere {
-		return []string{notAvailable}, 0, nil
+		return []string{NotAvailable}, 0, nil
 	}
 	return nil, score, nil
 }
@@ -64,7 +64,7 @@ func (r *run) judged(ctx context.Context, i int, asked request) (reasons []strin
 
 func notAllocatableIf(refused bool) []string {
 	if refused {
-		return []string{notAllocatable}
+		return []string{NotAllocatable}
 	}
 	return nil
 }

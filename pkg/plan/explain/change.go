@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
 )
 
@@ -69,16 +70,13 @@ func (w *work) first() (Reason, string) {
 	return w.closest()
 }
 
-// notSelected is what the scheduler says of a node that the pod's own nodeSelector or affinity rules out.
-const notSelected = "node(s) didn't match Pod's node affinity/selector"
-
 // heldWhereSelected says who has what the pod waits for on the nodes that it selects, if it rules out all others on which devices are free.
 func (w *work) heldWhereSelected() string {
 	var selected []*nodeWork
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		switch {
-		case slices.Contains(n.refused, notSelected):
+		case slices.Contains(n.refused, plan.NotSelected):
 		case n.verdict.Outcome == judge.Fits:
 			return ""
 		case len(n.refused) == 0 && len(selected) < triedNodes:
@@ -98,9 +96,6 @@ func (w *work) nothingHeld() trial {
 	return trial{reason: Held, say: w.held, change: func(in *judge.Input) { in.State = nothingAllocated() }}
 }
 
-// notAvailable is what the scheduler says of a node where a claim that has devices cannot be used.
-const notAvailable = "resourceclaim not available on the node"
-
 // elsewhere says that a claim has devices of a node that does not do for the pod.
 func (w *work) elsewhere() string {
 	var claims, nodes, reasons []string
@@ -110,7 +105,7 @@ func (w *work) elsewhere() string {
 		}
 	}
 	for i := range w.nodes {
-		if n := &w.nodes[i]; !slices.Contains(n.refused, notAvailable) {
+		if n := &w.nodes[i]; !slices.Contains(n.refused, plan.NotAvailable) {
 			nodes = append(nodes, n.input.Node.Name)
 			reasons = append(reasons, n.lines()...)
 		}

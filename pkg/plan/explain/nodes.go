@@ -94,7 +94,7 @@ func (w *work) judgeFor(pod *corev1.Pod, refused map[string][]string) {
 // others leaves out the scheduler's reasons about devices, which the judge gives better.
 func others(reasons []string) []string {
 	return slices.DeleteFunc(slices.Clone(reasons), func(reason string) bool {
-		return reason == "cannot allocate all claims" || strings.HasPrefix(reason, "invalid resource pools")
+		return reason == plan.NotAllocatable || strings.HasPrefix(reason, "invalid resource pools")
 	})
 }
 
