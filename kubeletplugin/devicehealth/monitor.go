@@ -222,7 +222,7 @@ func (m *Monitor) pollOnce(ctx context.Context, targets []health.Target) {
 	m.logLedgerError(ctx, errors.Join(m.ledger.Instances(instances), m.ledger.Report(reports...)))
 }
 
-// targets returns the PCI devices of a vendor, or of all vendors, without those whose driver is quiesced.
+// targets returns the PCI devices of all vendors, or those that the library of one vendor sees, without those whose driver is quiesced.
 func (m *Monitor) targets(vendor string) []health.Target {
 	v, _ := m.Holder.Get()
 	if v == nil || m.Retirement.On() {

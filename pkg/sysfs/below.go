@@ -49,6 +49,16 @@ func (b below) open(name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// file opens a plain file for reading. Something else in its place neither blocks nor becomes the process's terminal.
+func (b below) file(name string) (*os.File, error) {
+	return b.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+}
+
+// directory opens a directory for listing.
+func (b below) directory(name string) (*os.File, error) {
+	return b.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
 // stat describes what a name leads to, and opens nothing.
 func (b below) stat(name string) (fs.FileInfo, error) { return b.look(name, 0) }
 
@@ -91,7 +101,7 @@ func (t tree) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	f, err := t.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := t.file(name)
 	if err != nil {
 		return nil, err
 	}

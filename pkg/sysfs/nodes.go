@@ -32,7 +32,7 @@ func (n Number) String() string {
 // user's process needs CAP_SYS_PTRACE.
 func (t *Tree) OpenNodes(pid string) ([]Number, error) {
 	dir := path.Join(Proc, pid, "fd")
-	f, err := t.root.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	f, err := t.root.directory(dir)
 	if err != nil {
 		return nil, unlessEnded(failed("list", dir, err))
 	}
@@ -99,7 +99,7 @@ func (t *Tree) Number(name string) (Number, error) {
 // Lines calls yield for each line of a text file of any size, until yield returns false. A line is at most 64 KiB. Files of that sort
 // are lists that grow with the machine: modules' aliases, mounts.
 func (t *Tree) Lines(name string, yield func(line string) bool) error {
-	f, err := t.root.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := t.root.file(name)
 	if err != nil {
 		return failed("read", name, err)
 	}

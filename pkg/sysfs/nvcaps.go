@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // MIGCapability reads the minor of the node by which a container may use an instance of an NVIDIA GPU: of GPU instance gi of the GPU with
@@ -65,7 +63,7 @@ func (t *Tree) MIGInstances(gpu int) ([]uint32, error) {
 
 // migMinor finds the line of one instance in the driver's table. With 32 GPUs that has 110 KiB.
 func (t *Tree) migMinor(instance string) (int64, error) {
-	f, err := t.root.open(ProcNVIDIAMIGMinors, unix.O_RDONLY|unix.O_NONBLOCK)
+	f, err := t.root.file(ProcNVIDIAMIGMinors)
 	if err != nil {
 		return 0, failed("read", ProcNVIDIAMIGMinors, err)
 	}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
@@ -34,7 +32,7 @@ func (t *Tree) ReadString(name string) (string, error) {
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("read %s: %w: %s, want a plain file", HostPath(name), ErrMalformed, info.Mode().Type())
 	}
-	f, err := t.root.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	f, err := t.root.file(name)
 	if err != nil {
 		return "", failed("read", name, err)
 	}

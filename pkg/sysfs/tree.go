@@ -54,7 +54,7 @@ func (t *Tree) Lstat(name string) (fs.FileInfo, error) {
 
 // ReadDir lists a directory's names, sorted.
 func (t *Tree) ReadDir(name string) ([]string, error) {
-	f, err := t.root.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	f, err := t.root.directory(name)
 	if err != nil {
 		return nil, failed("list", name, err)
 	}
@@ -115,7 +115,7 @@ func rdev(info fs.FileInfo) (major, minor int64, ok bool) {
 
 // Capacity is the size in bytes of the file system that a directory is on (statfs: blocks times block size).
 func (t *Tree) Capacity(name string) (int64, error) {
-	f, err := t.root.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	f, err := t.root.directory(name)
 	if err != nil {
 		return 0, failed("measure", name, err)
 	}
