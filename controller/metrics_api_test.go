@@ -7,7 +7,6 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"syscall"
 	"testing"
 
@@ -60,13 +59,10 @@ func (c cluster) startWebhook(t *testing.T, args ...string) webhookProcess {
 // served waits for the log to tell at which address something is served.
 func served(t *testing.T, b *check.Buffer, what string) (address string) {
 	t.Helper()
-	line := regexp.MustCompile(`"Serving" what="` + what + `" address="([^"]+)"`)
 	apitest.Eventually(t, func() string {
-		found := line.FindStringSubmatch(b.String())
-		if found == nil {
+		if address = b.Served(what); address == "" {
 			return "the log does not tell where " + what + " are served:\n" + b.String()
 		}
-		address = found[1]
 		return ""
 	})
 	return address

@@ -253,7 +253,7 @@ func TestEnsureWithSecrets(t *testing.T) {
 	s.kube.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the API server is away")
 	})
-	check.Must(t, ensure("pull")) // it is here: nobody is asked
+	check.Must(t, ensure("pull")) // it is here, so no registry is asked
 }
 
 // TestEnsureParameters: what objects say is not trusted with a path or a way out of the store.

@@ -270,7 +270,7 @@ func TestDiskIsShort(t *testing.T) {
 	err = s.Fetch(t.Context(), h, small)
 	wantErr(t, err, ErrNoSpace, "1000 free", "500 of which are for others", "1 short")
 	unlock()
-	check.Must(t, s.Fetch(t.Context(), h, small)) // nobody fetches it any more, so nothing is reserved
+	check.Must(t, s.Fetch(t.Context(), h, small)) // the fetch has ended, so no space is reserved
 	check.Must(t, s.Fetch(t.Context(), h, h.pushBlob(blobBytes(53, 550))))
 	if p := partials(t, s); len(p) != 0 {
 		t.Errorf("it went for nobody: %v", p)

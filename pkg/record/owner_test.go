@@ -354,7 +354,7 @@ func TestSweepOwners(t *testing.T) {
 	put(t, s, holding("u1", "gpu-0"), sharing("a", "u2", "gpu-1"), sharing("a", "u3", "gpu-1"), holding("u4", "gpu-4"), holding("u5", "gpu-5"),
 		holding("u6", "gpu-6"), holding("u7", "gpu-7"), holding("u8", "gpu-8"))
 	check.Must(t, os.Remove(path(s, "u3")))                // a leftover
-	check.Must(t, os.WriteFile(path(s, "u4"), nil, 0o600)) // damaged: nobody knows
+	check.Must(t, os.WriteFile(path(s, "u4"), nil, 0o600)) // damaged: it does not tell whose it is
 	check.Must(t, s.SetAside("u5"))
 	check.Must(t, s.Create(holding("u6", "gpu-0"))) // a later life with other devices
 	check.Must(t, s.Create(looking("u7", "gpu-7"))) // and one that only looks

@@ -119,7 +119,7 @@ func (p *plugin) register(ctx context.Context) (err error) {
 		return err
 	}
 	if _, err = await(ctx, p.begin, "the address of the probes", func() (bool, error) {
-		p.http = p.output.serving("probes")
+		p.http = p.output.Served("probes")
 		return p.http != "", p.running()
 	}); err != nil {
 		return err

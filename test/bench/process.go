@@ -3,58 +3,30 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // process is a child and what it said.
 type process struct {
 	command *exec.Cmd
 	begin   time.Time
-	output  output
+	output  check.Buffer
 	ended   chan struct{}
 	err     error
 }
 
-// output keeps what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(data []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(data)
-}
-
-// tail is the end of it, for an error.
-func (o *output) tail() string {
+// tail is the end of what it said, for an error.
+func (p *process) tail() string {
 	const most = 4 << 10
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	text := o.text.Bytes()
-	return string(text[max(0, len(text)-most):])
-}
-
-// serving is the address at which the process says that it serves something, "" as long as it does not.
-func (o *output) serving(what string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, after, _ := strings.Cut(o.text.String(), fmt.Sprintf(`"Serving" what=%q address="`, what))
-	address, _, ended := strings.Cut(after, `"`)
-	if !ended {
-		return ""
-	}
-	return address
+	text := p.output.String()
+	return text[max(0, len(text)-most):]
 }
 
 // startProcess runs a program until stop, whatever becomes of a context: it is stopped in order. unshare is the namespaces that it
@@ -88,7 +60,7 @@ func (p *process) pid() int { return p.command.Process.Pid }
 func (p *process) running() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s has ended (%w):\n%s", p.command.Path, errors.Join(p.err, os.ErrProcessDone), p.output.tail())
+		return fmt.Errorf("%s has ended (%w):\n%s", p.command.Path, errors.Join(p.err, os.ErrProcessDone), p.tail())
 	default:
 		return nil
 	}
@@ -103,12 +75,12 @@ func (p *process) stop() error {
 	select {
 	case <-p.ended:
 		if p.err != nil {
-			return fmt.Errorf("%s: %w\n%s", p.command.Path, p.err, p.output.tail())
+			return fmt.Errorf("%s: %w\n%s", p.command.Path, p.err, p.tail())
 		}
 		return nil
 	case <-time.After(grace):
 	}
 	err := p.command.Process.Kill()
 	<-p.ended
-	return errors.Join(err, fmt.Errorf("%s was still there %s after SIGTERM\n%s", p.command.Path, grace, p.output.tail()))
+	return errors.Join(err, fmt.Errorf("%s was still there %s after SIGTERM\n%s", p.command.Path, grace, p.tail()))
 }

@@ -109,3 +109,16 @@ func TestBuffer(t *testing.T) {
 	check.Eventually(t, "the buffer has all that was written", func() bool { return len(b.String()) == 100 })
 	<-ended
 }
+
+func TestServed(t *testing.T) {
+	var b check.Buffer
+	for _, tc := range []struct{ write, want string }{
+		{"", ""}, {`I1 server.go:1] "Serving" what="metrics" address="[::]:1"` + "\n", ""}, {`"Serving" what="probes" address="127.0.0.1:40`, ""},
+		{`427"` + "\n", "127.0.0.1:40427"},
+	} {
+		fmt.Fprint(&b, tc.write)
+		if got := b.Served("probes"); got != tc.want {
+			t.Errorf("after %q: %q, want %q", b.String(), got, tc.want)
+		}
+	}
+}

@@ -18,7 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// What the chart says of memory if nobody says anything else (docs/user/install.md, "Budgets").
+// The chart's default values for memory (docs/user/install.md, "Budgets").
 const (
 	namespacePercent, nodePercent = 25, 50
 	// defaultAdds is how much a claim may add to a cache whose object does not say.

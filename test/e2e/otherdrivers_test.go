@@ -101,13 +101,14 @@ func runForeign(ctx context.Context, need, node string, look exampleLook, only .
 	examples := slices.DeleteFunc(foreignExamples(need), func(e foreignExample) bool {
 		return slices.ContainsFunc(only, func(is func(foreignExample) bool) bool { return !is(e) })
 	})
+	podSpec := regexp.MustCompile(`(?m)^( +)containers:$`)
 	for _, e := range examples {
 		at := slices.IndexFunc(shapes.Files, func(f txtar.File) bool { return f.Name == e.shape+"/in.yaml" })
 		Expect(at).NotTo(BeNumerically("<", 0), e.shape)
 		say("%s: %s of class %s, converted: %t", e.name, e.shape, e.class, e.converted)
 		text := string(shapes.Files[at].Data)
 		if node != "" {
-			text = regexp.MustCompile(`(?m)^( +)containers:$`).ReplaceAllString(text, "${1}nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n${0}")
+			text = podSpec.ReplaceAllString(text, "${1}nodeSelector: {"+corev1.LabelHostname+": "+node+"}\n${0}")
 		}
 		runExample(ctx, e, text, look)
 	}

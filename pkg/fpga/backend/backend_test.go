@@ -91,7 +91,7 @@ func TestLock(t *testing.T) {
 	if _, err := backend.Lock(check.Passed(t), "x", name); !errors.Is(err, filelock.ErrHeld) || backend.KindOf(err) != backend.Retryable {
 		t.Errorf("held: %v, want retryable", err)
 	}
-	check.Must(t, os.Rename(name, name+".old")) // Who locked that keeps nobody out.
+	check.Must(t, os.Rename(name, name+".old")) // Whoever has locked the old file does not keep others out of the new one.
 	again, err := backend.Lock(t.Context(), "x", name)
 	check.Must(t, err)
 	check.Must(t, errors.Join(again.Close(), held.Close()))
