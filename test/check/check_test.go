@@ -113,7 +113,9 @@ func TestBuffer(t *testing.T) {
 func TestServed(t *testing.T) {
 	var b check.Buffer
 	for _, tc := range []struct{ write, want string }{
-		{"", ""}, {`I1 server.go:1] "Serving" what="metrics" address="[::]:1"` + "\n", ""}, {`"Serving" what="probes" address="127.0.0.1:40`, ""},
+		{"", ""},
+		{`I1 server.go:1] "Serving" what="metrics" address="[::]:1"` + "\n", ""},
+		{`"Serving" what="probes" address="127.0.0.1:40`, ""},
 		{`427"` + "\n", "127.0.0.1:40427"},
 	} {
 		fmt.Fprint(&b, tc.write)
