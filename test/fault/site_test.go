@@ -3,8 +3,10 @@
 package fault_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -17,21 +19,23 @@ func TestSites(t *testing.T) {
 	dir := t.TempDir()
 	in := fault.New()
 	fsys := in.FS(disk.OS{})
+	_, _, line, _ := runtime.Caller(0)
 	for range 3 {
 		check.Must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "a"), nil, 0o600))
 	}
 	check.Must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "b"), nil, 0o600))
 	check.Must(t, fsys.SyncDir(dir))
-	here := ` < fault_test\.TestSites test/fault/site_test\.go:`
+	here := func(after int) string { return fmt.Sprintf(`fault_test\.TestSites test/fault/site_test\.go:%d$`, line+after) }
+	replace, durably := `^disk\.replace pkg/disk/disk\.go:\d+ < `, `disk\.ReplaceDurably pkg/disk/disk\.go:\d+ < `
 	want := []struct {
 		name string
 		n    int
 	}{
-		{`^disk\.replace pkg/disk/disk\.go:\d+ < disk\.ReplaceDurably pkg/disk/disk\.go:\d+` + here + `20$`, 3},
-		{`^disk\.ReplaceDurably pkg/disk/disk\.go:\d+` + here + `20$`, 3},
-		{`^disk\.replace pkg/disk/disk\.go:\d+ < disk\.ReplaceDurably pkg/disk/disk\.go:\d+` + here + `22$`, 1},
-		{`^disk\.ReplaceDurably pkg/disk/disk\.go:\d+` + here + `22$`, 1},
-		{`^fault_test\.TestSites test/fault/site_test\.go:23$`, 1},
+		{replace + durably + here(2), 3},
+		{"^" + durably + here(2), 3},
+		{replace + durably + here(4), 1},
+		{"^" + durably + here(4), 1},
+		{"^" + here(5), 1},
 	}
 	got := fault.Syncs(in.Log())
 	for i, site := range got {
