@@ -25,6 +25,7 @@ func commands() []command {
 		{"check", "", "say whether this machine can run a cluster; exit 3 with the reason if not", runCheck},
 		{"build", "[--bin DIR]", "compile the binaries", runBuild},
 		{"up", "[--nodes N] [--emulate 1.34] [--registry] [--patience N]", "start a cluster; an earlier one here is removed", runUp},
+		{"renew", "[--emulate 1.34]", "forget all objects, keep images and machines, and serve that version's API", runRenew},
 		{"down", "", "remove the cluster", runDown},
 		{"verify-clean", "", "exit 1 with a list if anything of the cluster is left", runVerifyClean},
 		{"load", "--image FILE.tar [--node NAME]", "import an image archive into the nodes", runLoad},
@@ -85,6 +86,14 @@ func runUp(ctx context.Context, o *options, out io.Writer) error {
 		return err
 	}
 	return cluster.Up(ctx, o.plan(), o.registry, out)
+}
+
+func runRenew(ctx context.Context, o *options, out io.Writer) error {
+	c, err := cluster.Open(o.state)
+	if err != nil {
+		return err
+	}
+	return c.Renew(ctx, o.emulate, out)
 }
 
 func runDown(ctx context.Context, o *options, out io.Writer) error {

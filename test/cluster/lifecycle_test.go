@@ -133,6 +133,7 @@ func TestClusterLifecycle(t *testing.T) {
 		t.Run("directories", func(t *testing.T) { r.with(t).checkDirectories() }) &&
 		t.Run("registry", func(t *testing.T) { r.with(t).checkRegistry() }) &&
 		t.Run("faults", func(t *testing.T) { r.with(t).checkFaults() }) &&
+		t.Run("renew", func(t *testing.T) { r.with(t).checkRenew() }) &&
 		t.Run("half-dead", func(t *testing.T) { r.with(t).checkHalfDead() })
 	if !ok {
 		return
@@ -218,6 +219,18 @@ func (r rig) checkFaults() {
 	r.kubectl("", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
 	r.expect("/run after reboot", r.do("exec", "--node", "node1", "--", "ls", "/var/run/cdi"), "")
 	r.expect("/var/lib after reboot", r.do("exec", "--node", "node1", "--", "cat", "/var/lib/fettle/probe"), "x")
+}
+
+// checkRenew wants the pods of before to be gone, from the API and from the node, the API to be the older one, and pods to run.
+func (r rig) checkRenew() {
+	r.do("renew", "--emulate", "1.34")
+	if version := r.kubectl("", "get", "--raw", "/version"); !strings.Contains(version, `"emulationMinor": "34"`) {
+		r.t.Errorf("the API server's version is %s, want one that emulates 1.34", version)
+	}
+	r.expect("pods", r.kubectl("", "get", "pods", "-o", "name", "--ignore-not-found"), "")
+	r.expect("/var/lib/fettle", r.do("exec", "--node", "node1", "--", "ls", "/var/lib/fettle"), "")
+	r.expect("the machine", r.do("exec", "--node", "node1", "--", "cat", "/opt/machine/probe"), "x")
+	r.checkPods()
 }
 
 // checkHalfDead kills a start half-way and expects the next one to work.

@@ -82,6 +82,19 @@ func (h *Harness) Up(ctx context.Context) error {
 	return h.LoadImages(ctx, h.Images)
 }
 
+// Renew makes a new cluster of the one that runs, with the API of another Kubernetes minor, "" for the newest: it has no objects, and its
+// nodes know of none. Their images and machines stay.
+func (h *Harness) Renew(ctx context.Context, emulate string) error {
+	phases, err := h.cluster(ctx, "renew", "--emulate", emulate)
+	fmt.Fprint(h.out, phases)
+	for _, node := range h.NodeNames() {
+		if err == nil {
+			err = h.mirror(ctx, node)
+		}
+	}
+	return err
+}
+
 // Connect makes the clients of a cluster that runs already.
 func (h *Harness) Connect() error {
 	config, err := clientcmd.BuildConfigFromFlags("", h.Kubeconfig())

@@ -86,29 +86,10 @@ func (c *Cluster) Reboot(ctx context.Context, nodeName string, otherKernel bool)
 	if err != nil {
 		return err
 	}
-	if err := c.groups.Kill(c.Cgroup(n.Name), killLimit); err != nil {
+	if err := c.endNode(n); err != nil {
 		return err
 	}
-	if err := c.groups.Remove(c.Cgroup(n.Name)+"/kubepods", killLimit); err != nil {
-		return err
-	}
-	if err := emptyDir(n.Dirs.Run); err != nil {
-		return err
-	}
-	// host-local would keep the addresses of the pods that are gone.
-	if err := emptyDir(n.Dirs.CNIState); err != nil {
-		return err
-	}
-	if err := node.WriteFiles(c.Cluster, n); err != nil {
-		return err
-	}
-	if err := node.ChooseKernel(n, otherKernel); err != nil {
-		return err
-	}
-	if err := c.bootMachine(ctx, n); err != nil {
-		return err
-	}
-	if err := c.startContainerd(ctx, n); err != nil {
+	if err := c.bootNode(ctx, n, otherKernel); err != nil {
 		return err
 	}
 	if err := c.startKubelet(ctx, n); err != nil {

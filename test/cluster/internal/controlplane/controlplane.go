@@ -40,10 +40,13 @@ func Command(c plan.Cluster, component string) ([]string, bool) {
 	return append([]string{filepath.Join(c.Bin, component)}, flags...), true
 }
 
+// EtcdDir is where all objects are.
+func EtcdDir(c plan.Cluster) string { return c.File("etcd") }
+
 func etcdFlags(c plan.Cluster) []string {
 	return []string{
 		"--name=test",
-		"--data-dir=" + c.File("etcd"),
+		"--data-dir=" + EtcdDir(c),
 		"--listen-client-urls=http://127.0.0.1:2379",
 		"--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380",

@@ -67,6 +67,11 @@ func (d Dirs) RunSubdirs() []string {
 	return dirs
 }
 
+// OfObjects are the directories that hold what a node has because of objects, and a new node does not.
+func (d Dirs) OfObjects() []string {
+	return []string{d.Kubelet, d.Fettle, d.EtcCDI, d.PodLogs, d.Containers, d.LocalPath}
+}
+
 // File is a path under the state directory.
 func (c Cluster) File(elem ...string) string {
 	return filepath.Join(append([]string{c.State}, elem...)...)
