@@ -137,7 +137,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 # The parts of verify and of test. Each is made by itself, and what took longest is listed at the end. Where a spec of test-api, test-demo or
 # test-e2e failed, tools/stages makes the target once more with AGAIN=PATTERN, and PACKAGE for a Go test, which select that spec alone.
 VERIFY := lint hygiene helm-lint build-cross
-TEST := test-unit test-crash test-api test-alone test-vm test-demo test-e2e test-e2e-older
+TEST := test-unit test-crash test-api test-alone test-vm test-demo test-e2e
 # What test-all makes besides, by hand and before an issue is called resolved.
 TEST_LATER := chaos test-vm-cluster fuzz-short
 STAGES = go run ./tools/stages -report dist/$@-run.json $(MAKE)
@@ -255,8 +255,20 @@ endef
 test-e2e: $(CLUSTER) ## Run the end-to-end tests on real nodes; ALL=1 those of both tiers, EMULATE=1.34 as an older Kubernetes
 	$(call on-nodes,test-e2e-here)
 
-# A spec of the second tier has the label all. FOCUS runs the specs that it names, whatever their tier.
-E2E_FILTER = $(if $(ALL)$(FOCUS),$(LABELS),$(if $(LABELS),($(LABELS)) && )!all)
+# The labels of the specs that run. Those with the label older run last, on the same clusters, which serve the older API then. In the first
+# tier they are what differs there; in the second, all but those that the API is nothing to. Who names specs by FOCUS wants them, whatever
+# their tier, on the newest API, unless the name says "as Kubernetes".
+ifndef LABELS
+ifneq ($(EMULATE)$(findstring as Kubernetes,$(FOCUS)),)
+LABELS := older
+else ifneq ($(FOCUS),)
+LABELS := !older
+else ifneq ($(ALL),)
+LABELS := !(older && node)
+else
+LABELS := (!older && !all) || (older && differs)
+endif
+endif
 
 .PHONY: test-e2e-here
 test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
@@ -266,7 +278,7 @@ test-e2e-here: cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
 	@command -v prometheus >/dev/null || tools/debian prometheus
 	@command -v crun >/dev/null && command -v podman >/dev/null || tools/debian crun podman
 	go tool ginkgo --no-color --procs=$(PROCS) --timeout=110m $(if $(AGAIN)$(FOCUS),--focus='$(or $(AGAIN),$(FOCUS))') \
-		--label-filter='$(E2E_FILTER)' ./test/e2e
+		--label-filter='$(LABELS)' ./test/e2e
 
 # The oldest Kubernetes that the chart accepts.
 OLDEST = 1.34
@@ -283,10 +295,9 @@ PODS ?= 500
 partitions: ## Have PODS (500) random pods ask for parts of eight H100 and for whole ones, as test-all does
 	@$(MAKE) test-e2e PROCS=1 FOCUS='never lets two claims have the same slices'
 
-# Kubelet, runtime and kernel are the same in both runs: specs that show no more than what these and the plugin do are called node.
 .PHONY: test-e2e-older
-test-e2e-older: ## Run the end-to-end tests that depend on the API again as on Kubernetes 1.34; all: make test-e2e EMULATE=1.34
-	@$(MAKE) test-e2e EMULATE=$(OLDEST) LABELS='!node'
+test-e2e-older: ## Run the end-to-end tests that depend on the API as on Kubernetes 1.34 alone; all: make test-e2e EMULATE=1.34
+	@$(MAKE) test-e2e EMULATE=$(OLDEST) LABELS='older && !node'
 
 .PHONY: test-demo
 test-demo: $(CLUSTER) ## Run every scenario of demo/, as make demo does
@@ -342,7 +353,7 @@ test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOO
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	$(VM_CLUSTER) -timeout 120m -- sh -c 'cd test/e2e && $(CURDIR)/$(VM_PROGRAMS)/e2e.test -ginkgo.no-color -ginkgo.skip="keeps its memory" \
-		-ginkgo.focus="$(or $(FOCUS),$(VM_FOCUS))"'
+		-ginkgo.label-filter="!older" -ginkgo.focus="$(or $(FOCUS),$(VM_FOCUS))"'
 
 .PHONY: vm-simulators
 vm-simulators:

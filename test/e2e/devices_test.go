@@ -137,7 +137,7 @@ func givesDevices() {
 
 	It("lets an admin look at a device that somebody holds, and not write to it", later("scenario 07 of the demo shows it"), adminAccess)
 	if older {
-		It("has a pod wait that asks for fettle.dev/gpu where the API has no extended resources of DRA, and says so", noExtendedResource)
+		It("has a pod wait that asks for fettle.dev/gpu where the API has no extended resources of DRA, and says so", differs, noExtendedResource)
 	} else {
 		It("gives a GPU as extended resource fettle.dev/gpu", extendedResource)
 	}

@@ -80,9 +80,9 @@ func programsFPGAs() {
 	each("programs only what is signed, where policies and classes demand it", (*fpgas).signatures, ofNode)
 	each("leaves a region alone that must not be programmed", (*fpgas).never, ofNode, later("further causes of a refusal"))
 	each("refuses what policies, namespaces and ranges do not allow", (*fpgas).refusals)
-	each("keeps other namespaces off a chip that is held", (*fpgas).tenants, later("scenario 24 of the demo shows it"))
+	each("keeps other namespaces off a chip that is held", (*fpgas).tenants, differs, later("scenario 24 of the demo shows it"))
 	if older {
-		each("binds a pod at once where the API server knows no binding conditions, and says so", (*fpgas).bindAtOnce)
+		each("binds a pod at once where the API server knows no binding conditions, and says so", (*fpgas).bindAtOnce, differs)
 	} else {
 		each("binds a pod only after its bitstream is loaded, where the class asks for it", (*fpgas).bindLate)
 	}

@@ -29,7 +29,7 @@ const (
 
 func tellsOfFailures() {
 	if older {
-		It("withholds a GPU that failed until it has recovered where the API drops taints, and leaves its pod alone", gpuWithheld)
+		It("withholds a GPU that failed until it has recovered where the API drops taints, and leaves its pod alone", differs, gpuWithheld)
 	} else {
 		It("taints a GPU that failed, has its pod evicted and tells the pods that tolerate it, until it has recovered", gpuFails)
 	}

@@ -67,7 +67,7 @@ func warmsPods() {
 	each("serves pods that are not root, and those in user namespaces", (*kernelCaches).users, ofNode,
 		later("another spec has a user namespace"))
 	if older {
-		each("has a pod wait on its node where the API server knows no binding conditions, and says so", (*kernelCaches).lateOnNode)
+		each("has a pod wait on its node where the API server knows no binding conditions, and says so", (*kernelCaches).lateOnNode, differs)
 	} else {
 		each("has a pod bound after its cache is on the node", (*kernelCaches).late)
 	}

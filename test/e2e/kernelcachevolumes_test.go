@@ -43,7 +43,7 @@ func cachesInVolumes(k *kernelCaches) {
 		It(text, append(decorators, func(ctx SpecContext) { do(k, ctx) }, NodeTimeout(h.Patient(4*time.Minute)))...)
 	}
 	each("fills a volume for all nodes, which pods mount as they are, and not under them", (*kernelCaches).volumeForAll, ofNode)
-	each("fills a volume for each node, which pods of DaemonSets get as they are", (*kernelCaches).volumeOfNode)
+	each("fills a volume for each node, which pods of DaemonSets get as they are", (*kernelCaches).volumeOfNode, differs)
 	each("says what keeps a volume from being filled, and goes on", (*kernelCaches).volumeKept, ofNode,
 		later("waits for the retries of what is refused"))
 	each("gives claims to pods of all four ways of the older API", (*kernelCaches).fourWays, ofNode, later("a variant of storage"))

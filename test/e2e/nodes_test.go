@@ -26,7 +26,7 @@ const (
 
 // reservesNodes taints one of the two nodes: the other one is where the controller and the webhook can be.
 func reservesNodes() {
-	It("keeps pods without devices off tainted nodes, and no others", func(ctx SpecContext) {
+	It("keeps pods without devices off tainted nodes, and no others", differs, func(ctx SpecContext) {
 		ns := newNamespace(ctx, nil)
 		reserve(ctx)
 		cpu := newPod(ctx, ns, "cpu", onNode(gpuNode))
@@ -73,7 +73,7 @@ func reservesNodes() {
 
 	It("has pods with devices preempt pods without", preempts)
 
-	It("evicts the holder of a device for a pod with a higher priority, and none that a budget keeps", reclaims,
+	It("evicts the holder of a device for a pod with a higher priority, and none that a budget keeps", differs, reclaims,
 		SpecTimeout(h.Patient(10*time.Minute)))
 
 	It("leaves the taints of others on nodes", later("unit tests show which taints are whose"), func(ctx SpecContext) {

@@ -24,7 +24,7 @@ import (
 
 // What is written for other drivers, and the classes of vendors that it becomes claims for.
 func takesOverFromOthers() {
-	It("gives GPUs of one vendor by the vendor's class, and never one of another", vendorClasses)
+	It("gives GPUs of one vendor by the vendor's class, and never one of another", differs, vendorClasses)
 	It("runs the examples of other projects that the page says run", later("starts many pods that are alike to Fettle"), ofNode, runsExamples)
 }
 

@@ -52,14 +52,14 @@ func dividesGPUs() {
 			do(&g, ctx)
 		}, NodeTimeout(h.Patient(4*time.Minute)))
 	}
-	each("publishes no part of a GPU that is made for a claim, where the API keeps no counters", (*dividedGPUs).noCounters)
+	each("publishes no part of a GPU that is made for a claim, where the API keeps no counters", (*dividedGPUs).noCounters, differs)
 	each("makes a layout once, which stays whoever uses it", (*dividedGPUs).staticLayout)
 	each("gives seven small instances of one GPU, each with its own nodes, and the eighth claim waits", (*dividedGPUs).seven, ofNode)
 	each("gives instances of several sizes, and the whole GPU when they are gone", (*dividedGPUs).mixed, ofNode,
 		later("scenario 18 of the demo shows it"))
 	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode)
 	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode)
-	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares)
+	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares, differs)
 	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode)
 	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode)
 	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode,

@@ -2,20 +2,21 @@
 
 // Package e2e proves what Fettle promises, from inside the containers of a real Kubernetes with simulated machines.
 //
-// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. EMULATE=1.34 has the cluster serve an older API. E2E_NODES=3 has
-// it of three nodes, for the specs of stacks.
+// E2E_KEEP=1 leaves the cluster running, E2E_REUSE=1 uses one that runs. E2E_NODES=3 has it of three nodes, for the specs of stacks.
 //
 // Run by Ginkgo's own command, the specs are shared among processes, each with a cluster of its own: a spec waits most of its time, and
 // it has the nodes of its cluster for itself. "go test" runs all of them one after the other.
 //
-// A spec with the label node shows what kubelet, the container runtime, the kernel and the plugin do, which are the same whatever version
-// the API server emulates: make test leaves it out of its second run, as on an older Kubernetes, by -ginkgo.label-filter '!node'. What has
-// anything to do with how the API allocates, stores or refuses objects has no label.
+// Every spec is there twice. Those with the label older come after all others, on the same cluster, whose objects are gone and whose API
+// is that of Kubernetes 1.34 then; EMULATE has another version, and the cluster begin with it. A spec with the label differs shows what is
+// different there. One with the label node shows what kubelet, the container runtime, the kernel and the plugin do, which are the same
+// whatever version the API server emulates.
 //
 // A spec with the label all is in the second tier, and later says why: make test leaves it to make test-all.
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,8 +45,10 @@ var (
 	h *harness.Harness
 	// artifacts is where failures leave what explains them.
 	artifacts string
-	// older is set where the cluster serves an API that lacks what is newer than 1.34.
+	// older is set where the cluster serves an API that lacks what is newer than 1.34, and while the specs for it are declared.
 	older bool
+	// oldest is the minor of that API.
+	oldest = cmp.Or(os.Getenv("EMULATE"), "1.34")
 	// kernels are the registries of kernel caches, which are there for all specs.
 	kernels kernelCaches
 )
@@ -73,7 +76,7 @@ func TestE2E(t *testing.T) {
 		config.Name, config.State = config.Name+process, config.State+process
 	}
 	artifacts = config.Artifacts("e2e")
-	h, older = harness.New(config, GinkgoWriter), config.Emulate != ""
+	h = harness.New(config, GinkgoWriter)
 	err = h.Check(t.Context())
 	switch {
 	case errors.Is(err, harness.ErrUnable) && os.Getenv("CI") != "true":
@@ -88,6 +91,9 @@ func TestE2E(t *testing.T) {
 
 // ofNode is for specs that the API server's version is nothing to.
 var ofNode = Label("node")
+
+// differs is for specs of what an older API lacks: they show what happens there instead.
+var differs = Label("differs")
 
 // later is for specs of the second tier, and says why. docs/design/testing.md has all specs by feature and tier.
 func later(string) Labels { return Label("all") }
@@ -104,6 +110,12 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 	SetDefaultEventuallyPollingInterval(h.Pace(100 * time.Millisecond))
 	if os.Getenv("E2E_REUSE") == "1" {
 		Expect(h.Connect()).To(Succeed())
+		version, err := h.Kube.Discovery().ServerVersion()
+		Expect(err).NotTo(HaveOccurred())
+		if h.Emulate = ""; version.EmulationMinor != version.Minor {
+			h.Emulate = version.EmulationMajor + "." + version.EmulationMinor
+		}
+		older = h.Emulate != ""
 		kernels.start(ctx)
 		Expect(h.Install(ctx, values())).To(Succeed()) // the registries are other ones
 		kernels.trusted(ctx)
@@ -113,20 +125,42 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 		DeferCleanup(func(ctx SpecContext) { Expect(h.Down(ctx)).To(Succeed()) }, NodeTimeout(h.Patient(time.Minute)))
 	}
 	Expect(h.Up(ctx)).To(Succeed())
-	version, err := h.Kube.Discovery().ServerVersion()
-	Expect(err).NotTo(HaveOccurred())
+	older = h.Emulate != ""
+	kernels.start(ctx)
+	furnish(ctx)
+	tell("ready", time.Since(begin), "the cluster and the chart")
+}, NodeTimeout(h.Patient(15*time.Minute)))
+
+// furnish gives a cluster without objects what all specs expect.
+func furnish(ctx context.Context) {
+	GinkgoHelper()
 	if older {
-		Expect(version.EmulationMajor+"."+version.EmulationMinor).To(Equal(h.Emulate), "the API is the older one")
+		version, err := h.Kube.Discovery().ServerVersion()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(version.EmulationMajor+"."+version.EmulationMinor).To(Equal(oldest), "the API is the older one")
 	}
 	placeAll(ctx)
-	_, err = h.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: configMapNamespace}},
+	_, err := h.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: configMapNamespace}},
 		metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
-	kernels.start(ctx)
 	Expect(h.Install(ctx, values())).To(Succeed())
 	kernels.trusted(ctx)
-	tell("ready", time.Since(begin), "the cluster and the chart")
-}, NodeTimeout(15*time.Minute))
+}
+
+// serves has the cluster serve an API before a spec. Where it serves another one, everything that is there goes.
+func serves(emulate string) func(SpecContext) {
+	return func(ctx SpecContext) {
+		if h.Emulate == emulate {
+			return
+		}
+		begin := time.Now()
+		Expect(h.Renew(ctx, emulate)).To(Succeed())
+		older = emulate != ""
+		furnish(ctx)
+		h.Emulate = emulate
+		tell("ready", time.Since(begin), "the cluster as Kubernetes "+cmp.Or(emulate, "of now"))
+	}
+}
 
 var unsafe = regexp.MustCompile(`[^a-zA-Z0-9]+`)
 
@@ -137,7 +171,7 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 	if err := h.Dump(ctx, artifactsOf(CurrentSpecReport())); err != nil {
 		AddReportEntry("some of what explains the failure could not be had", err)
 	}
-}, NodeTimeout(2*time.Minute))
+}, NodeTimeout(h.Patient(2*time.Minute)))
 
 // artifactsOf is where the failure of a spec leaves what explains it.
 func artifactsOf(report SpecReport) string {
@@ -183,7 +217,21 @@ func tell(state string, took time.Duration, what string) {
 
 // Each spec stands alone; those that share what takes long to set up are in one ordered container, which one process runs. What takes
 // longest comes first, so that no process is left with it at the end.
-var _ = Describe("Fettle", func() {
+var _ = Describe("Fettle", SpecPriority(1), func() {
+	BeforeEach(serves(""), NodeTimeout(h.Patient(10*time.Minute)))
+	declare()
+})
+
+// A process turns its cluster once: specs are taken in this order by all.
+var _ = Describe("Fettle as Kubernetes "+oldest, Label("older"), func() {
+	BeforeEach(serves(oldest), NodeTimeout(h.Patient(10*time.Minute)))
+	older = true
+	declare()
+	older = false
+})
+
+// declare has all specs.
+func declare() {
 	Describe("is upgraded", ofNode, Ordered, ContinueOnFailure, upgrades)
 	Describe("warms pods with kernel caches", Ordered, ContinueOnFailure, warmsPods)
 	Describe("survives faults of its node", ofNode, survivesFaults)
@@ -205,7 +253,7 @@ var _ = Describe("Fettle", func() {
 	Describe("plans ahead", plansAhead)
 	Describe("is monitored", isMonitored)
 	Describe("takes over from other drivers", takesOverFromOthers)
-})
+}
 
 // usual are the machines of most specs, by node.
 func usual() map[string][]string {
