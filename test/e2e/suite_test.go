@@ -129,7 +129,7 @@ var _ = SynchronizedBeforeSuite(func(ctx SpecContext) {
 	kernels.start(ctx)
 	furnish(ctx)
 	tell("ready", time.Since(begin), "the cluster and the chart")
-}, NodeTimeout(h.Patient(15*time.Minute)))
+}, NodeTimeout(time.Hour)) // on the slowest machine: how slow this one is isn't known yet where this is declared
 
 // furnish gives a cluster without objects what all specs expect.
 func furnish(ctx context.Context) {
@@ -171,7 +171,7 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 	if err := h.Dump(ctx, artifactsOf(CurrentSpecReport())); err != nil {
 		AddReportEntry("some of what explains the failure could not be had", err)
 	}
-}, NodeTimeout(h.Patient(2*time.Minute)))
+}, NodeTimeout(10*time.Minute)) // as above
 
 // artifactsOf is where the failure of a spec leaves what explains it.
 func artifactsOf(report SpecReport) string {

@@ -25,7 +25,9 @@ func TestSites(t *testing.T) {
 	}
 	check.Must(t, disk.ReplaceDurably(fsys, filepath.Join(dir, "b"), nil, 0o600))
 	check.Must(t, fsys.SyncDir(dir))
-	here := func(after int) string { return fmt.Sprintf(`fault_test\.TestSites test/fault/site_test\.go:%d$`, line+after) }
+	here := func(after int) string {
+		return fmt.Sprintf(`fault_test\.TestSites test/fault/site_test\.go:%d$`, line+after)
+	}
 	replace, durably := `^disk\.replace pkg/disk/disk\.go:\d+ < `, `disk\.ReplaceDurably pkg/disk/disk\.go:\d+ < `
 	want := []struct {
 		name string
