@@ -51,15 +51,7 @@ func TestOfClaimGolden(t *testing.T) {
 		t.Errorf("file %q, want %q", spec.File, want)
 	}
 	got := append([]byte(strings.Join(names, "\n")+"\n"), spec.Content...)
-	golden := filepath.Join("testdata", "claim.golden")
-	if *update {
-		check.Must(t, os.WriteFile(golden, got, 0o644))
-	}
-	want, err := os.ReadFile(golden)
-	check.Must(t, err)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("names and spec (-want +got):\n%s", diff)
-	}
+	check.Golden(t, filepath.Join("testdata", "claim.golden"), got)
 	if len(names) != 4 || names[0] != names[2] {
 		t.Errorf("names %v: expected one a device, and equal edits to share one", names)
 	}

@@ -5,7 +5,6 @@ package cdi
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +16,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // cases are the sorts of edits that discovery makes, by the name of their golden file.
 func cases() map[string]container.Edits {
@@ -56,19 +54,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name+".golden.json")
-			if *update {
-				if err := os.WriteFile(golden, spec.Content, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(spec.Content)); diff != "" {
-				t.Errorf("spec (-want +got):\n%s", diff)
-			}
+			check.Golden(t, filepath.Join("testdata", name+".golden.json"), spec.Content)
 			vendor, class, device, err := parser.ParseQualifiedName(spec.Device)
 			if err != nil || vendor+"/"+class != CommonKind {
 				t.Errorf("device name %q: %v", spec.Device, err)

@@ -37,7 +37,7 @@ func TestReference(t *testing.T) {
 		t.Fatalf("%s: want the marks %q and %q", manual, begin, end)
 	}
 	made := reference(testTree(t))
-	if *update {
+	if check.Updating() {
 		check.Must(t, os.WriteFile(manual, []byte(before+begin+made+end+after), 0o600))
 		return
 	}

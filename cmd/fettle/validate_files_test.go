@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestReadManifests: files, directories and standard input, each file once. What cannot be read hides nothing else.
@@ -33,7 +35,5 @@ func TestManifestsIn(t *testing.T) {
 	if diff := cmp.Diff([]string{"stdin", "c", "d", "b", "e"}, got); diff != "" {
 		t.Errorf("texts (-want +got):\n%s", diff)
 	}
-	if err == nil || !strings.Contains(err.Error(), "absent.yaml") || !strings.Contains(err.Error(), "empty has no file *.yaml") {
-		t.Errorf("error %v", err)
-	}
+	check.WantErr(t, err, nil, "absent.yaml", "empty has no file *.yaml")
 }

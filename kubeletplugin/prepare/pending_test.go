@@ -327,9 +327,7 @@ func TestDeviceIsWaitedFor(t *testing.T) {
 		first := s.asking(allocated("u1", aDisk("ssd0")))
 		s.at(g, "apply")
 		_, err := s.ask(allocated("u2", aGPU("gpu1"), aDisk("ssd0")))
-		if !errors.Is(err, record.ErrBusy) || !strings.Contains(err.Error(), "device node-1/host/ssd0") {
-			t.Errorf("error %v, want ErrBusy, and that it names the device", err)
-		}
+		check.WantErr(t, err, record.ErrBusy, "device node-1/host/ssd0")
 		synctest.Wait()
 		if s.busy("u2") {
 			t.Error("what was not begun goes on without its call")

@@ -208,9 +208,7 @@ func TestRebootFails(t *testing.T) {
 func TestDeviceGone(t *testing.T) {
 	s := newSite(t)
 	_, err := s.ask(allocated("u1", aGPU("gpu7")))
-	if !errors.Is(err, ErrDeviceGone) || !strings.Contains(err.Error(), "node-1/gpu/gpu7") {
-		t.Errorf("error %v, want one that names the device", err)
-	}
+	check.WantErr(t, err, ErrDeviceGone, "node-1/gpu/gpu7")
 	s.records()
 }
 

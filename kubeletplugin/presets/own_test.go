@@ -173,7 +173,5 @@ func TestPresetNoScratch(t *testing.T) {
 		r.Mounts = []v1alpha1.PresetMount{{ContainerPath: "/opt/x", Scratch: &v1alpha1.PresetScratch{SizeLimit: "1Mi"}}}
 	}))
 	_, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
-	if !errors.Is(err, errUnmet) || !strings.Contains(err.Error(), "presets.scratch") {
-		t.Errorf("got %v, want what to set", err)
-	}
+	check.WantErr(t, err, errUnmet, "presets.scratch")
 }

@@ -26,14 +26,14 @@ import (
 func TestResources(t *testing.T) {
 	for _, name := range []string{"8xh100-sxm", "4xlocalssd", "empty"} {
 		t.Run(name, func(t *testing.T) {
-			nodefixture.Golden(t, "resources-"+name, Resources(nodefixture.Node, nodefixture.Snapshot(t, name)))
+			check.GoldenJSON(t, "testdata/resources-"+name+".golden.json", Resources(nodefixture.Node, nodefixture.Snapshot(t, name)))
 		})
 	}
 }
 
 // TestUnhealthyResources: a device that is not healthy has a taint, or is not published at all where taints are dropped.
 func TestUnhealthyResources(t *testing.T) {
-	nodefixture.Golden(t, "resources-unhealthy", Resources(nodefixture.Node, nodefixture.Ailing(t, true)))
+	check.GoldenJSON(t, "testdata/resources-unhealthy.golden.json", Resources(nodefixture.Node, nodefixture.Ailing(t, true)))
 	withheld := Resources(nodefixture.Node, nodefixture.Ailing(t, false))
 	if devices := withheld.Pools[nodefixture.Node+"/gpu"].Slices[0].Devices; len(devices) != 5 {
 		t.Errorf("%d devices are published, want the 5 healthy ones", len(devices))

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -63,7 +64,7 @@ func TestNodeStatus(t *testing.T) {
 				in.slices = published(in.snapshot)
 			}
 			status := nodeStatus(in)
-			nodefixture.Golden(t, "nodestatus-"+name, status)
+			check.GoldenJSON(t, "testdata/nodestatus-"+name+".golden.json", status)
 			in.before, in.now = &status, now.Add(time.Hour)
 			if diff := cmp.Diff(status, nodeStatus(in)); diff != "" {
 				t.Errorf("an hour later, with no change (-before +after):\n%s", diff)

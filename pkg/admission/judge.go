@@ -138,7 +138,7 @@ func (j *Judge) kind(class *resourceapi.DeviceClass) device.Kind {
 		return device.KindGPU
 	}
 	for _, entry := range class.Spec.Config {
-		config, _ := check(entry.DeviceConfiguration, true, nil)
+		config, _ := configOf(entry.DeviceConfiguration, true, nil)
 		switch config.(type) {
 		case *v1alpha1.FPGAConfig:
 			return device.KindFPGA

@@ -63,7 +63,7 @@ func ofCluster(all []Reference) []Reference {
 }
 
 func referencesOf(entry resourceapi.DeviceConfiguration, fromClass bool, path *field.Path) []Reference {
-	config, _ := check(entry, fromClass, path)
+	config, _ := configOf(entry, fromClass, path)
 	path = path.Child("opaque", "parameters")
 	switch c := config.(type) {
 	case *v1alpha1.FPGAConfig:

@@ -71,7 +71,7 @@ func conditionFaults(s *v1alpha1.PresetDeviceSelector, path *field.Path) field.E
 func classFaults(entries []resourceapi.DeviceClassConfiguration, path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	for i, entry := range entries {
-		_, wrong := check(entry.DeviceConfiguration, true, path.Index(i))
+		_, wrong := configOf(entry.DeviceConfiguration, true, path.Index(i))
 		faults = append(faults, wrong...)
 	}
 	return faults
@@ -80,7 +80,7 @@ func classFaults(entries []resourceapi.DeviceClassConfiguration, path *field.Pat
 func claimFaults(devices resourceapi.DeviceClaim, path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	for i, entry := range devices.Config {
-		config, wrong := check(entry.DeviceConfiguration, false, path.Child("config").Index(i))
+		config, wrong := configOf(entry.DeviceConfiguration, false, path.Child("config").Index(i))
 		faults = append(faults, wrong...)
 		if host, ok := config.(*v1alpha1.HostConfig); ok && host.MountPath != "" {
 			at := path.Child("config").Index(i).Child("opaque", "parameters", "mountPath")
@@ -90,8 +90,8 @@ func claimFaults(devices resourceapi.DeviceClaim, path *field.Path) field.ErrorL
 	return faults
 }
 
-// check decodes and validates one entry. The config is nil when the entry is another driver's or has faults.
-func check(entry resourceapi.DeviceConfiguration, fromClass bool, path *field.Path) (v1alpha1.Config, field.ErrorList) {
+// configOf decodes and validates one entry. The config is nil when the entry is another driver's or has faults.
+func configOf(entry resourceapi.DeviceConfiguration, fromClass bool, path *field.Path) (v1alpha1.Config, field.ErrorList) {
 	if entry.Opaque == nil || entry.Opaque.Driver != v1alpha1.DriverName {
 		return nil, nil
 	}

@@ -5,14 +5,13 @@ package admission
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestValidateYAML(t *testing.T) {
@@ -28,22 +27,8 @@ func TestValidateYAML(t *testing.T) {
 	for _, finding := range findings {
 		got.WriteString(finding.String() + "\n")
 	}
-	golden := "testdata/manifests.golden"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("wrong findings (-want +got), run with -update if they are right:\n%s", diff)
-	}
+	check.Golden(t, "testdata/manifests.golden", got.String())
 }
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestValidateYAMLReadErrors(t *testing.T) {
 	broken := errors.New("disk on fire")

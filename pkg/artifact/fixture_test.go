@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -22,14 +21,7 @@ import (
 // wantErr fails unless err is of the kind, is retryable as that kind is, and its text has all the words.
 func wantErr(t testing.TB, err, kind error, words ...string) {
 	t.Helper()
-	if !errors.Is(err, kind) {
-		t.Fatalf("got error %v, want one that %v", err, kind)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
-		}
-	}
+	check.WantErr(t, err, kind, words...)
 	if got, want := IsRetryable(err), errors.Is(kind, ErrUnavailable) || errors.Is(kind, ErrNoSpace); got != want {
 		t.Errorf("retryable %v, want %v: %v", got, want, err)
 	}

@@ -72,9 +72,7 @@ func TestDisagrees(t *testing.T) {
 	check.Must(t, n.apply("a", exclusive))
 	check.Must(t, n.Script())
 	for _, err := range []error{n.process().Check(params("b", usual)), n.apply("b", usual)} {
-		if !errors.Is(err, restorepoint.ErrDisagrees) || !strings.Contains(err.Error(), "have compute mode ExclusiveProcess, and this claim") {
-			t.Errorf("%v", err)
-		}
+		check.WantErr(t, err, restorepoint.ErrDisagrees, "have compute mode ExclusiveProcess, and this claim")
 	}
 	check.Must(t, n.undo("b", usual))
 	n.is(`ExclusiveProcess ["a"]`)
@@ -92,9 +90,7 @@ func TestChangedByOthers(t *testing.T) {
 	check.Must(t, n.apply("a", exclusive))
 	n.set(nvml.ComputeProhibited)
 	for _, err := range []error{n.verify("a", exclusive), n.apply("a", exclusive), n.apply("b", exclusive)} {
-		if !errors.Is(err, computemode.ErrChanged) || !strings.Contains(err.Error(), "Prohibited") {
-			t.Errorf("%v", err)
-		}
+		check.WantErr(t, err, computemode.ErrChanged, "Prohibited")
 	}
 	check.Must(t, n.undo("b", exclusive))
 	check.Must(t, n.undo("a", exclusive))

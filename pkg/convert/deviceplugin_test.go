@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // sliced is a configuration with one entry.
@@ -103,9 +104,7 @@ func TestDevicePluginRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := DevicePlugin([]byte(tc.in), "in", tc.options)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
+			check.WantErr(t, err, nil, tc.want)
 			if got.YAML != nil {
 				t.Errorf("written: %s", got.YAML)
 			}

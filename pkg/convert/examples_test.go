@@ -20,6 +20,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 var exampleFiles = flag.String("examples", "", "`directory` with the files of testdata/examples/list.txt, each below its source's name")
@@ -126,7 +127,7 @@ func TestExamples(t *testing.T) {
 			t.Errorf("no example has the shape %s", shape)
 		}
 	}
-	if *update {
+	if check.Updating() {
 		if err := os.WriteFile("testdata/examples/shapes.txtar", txtar.Format(archive), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +209,7 @@ func exampleGolden(out Result, err error) string {
 func compareGolden(t *testing.T, archive *txtar.Archive, name, got string) {
 	t.Helper()
 	at := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return f.Name == name })
-	if *update {
+	if check.Updating() {
 		if at < 0 {
 			before := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return path.Dir(f.Name) == path.Dir(name) })
 			archive.Files = slices.Insert(archive.Files, before+1, txtar.File{Name: name})

@@ -5,6 +5,8 @@ package convert
 import (
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestGPUResources refuses what a claim cannot have, with the container and the next step.
@@ -22,9 +24,7 @@ func TestGPUResources(t *testing.T) {
 		"nvidia.com/gpu.shared: 1, gpu.intel.com/tiles: 1": "gpu.intel.com/tiles",
 	} {
 		_, err := IntelFPGA([]byte(pod(limits)), "in.yaml", Options{})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", limits, err, want)
-		}
+		check.WantErr(t, err, nil, want)
 	}
 	const own = `apiVersion: resource.k8s.io/v1
 kind: DeviceClass

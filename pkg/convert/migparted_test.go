@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const migPartedFile = `# For eight H100.
@@ -96,9 +97,7 @@ func TestMigPartedRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := MigParted([]byte(tc.in), "in", tc.options)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
+			check.WantErr(t, err, nil, tc.want)
 			if got.YAML != nil {
 				t.Errorf("written: %s", got.YAML)
 			}

@@ -5,6 +5,8 @@ package convert
 import (
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // ofSpec is a PodPreset.
@@ -91,9 +93,7 @@ func TestPodPresetFaults(t *testing.T) {
 		})
 	}
 	_, err := IntelFPGA([]byte("{apiVersion: settings.k8s.io/v1beta1, kind: PodPreset, metadata: {name: p}}"), "in.yaml", Options{})
-	if err == nil || !strings.Contains(err.Error(), `apiVersion "settings.k8s.io/v1beta1": expected settings.k8s.io/v1alpha1`) {
-		t.Errorf("another version: got %v", err)
-	}
+	check.WantErr(t, err, nil, `apiVersion "settings.k8s.io/v1beta1": expected settings.k8s.io/v1alpha1`)
 }
 
 // TestPodPresetKind: files of the host make a preset of the cluster, unless somebody says otherwise.

@@ -5,7 +5,6 @@ package discover
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,9 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // fixedCapacity stands in for statfs, whose answer depends on the disk that the test runs on.
 func fixedCapacity(string) (int64, error) { return 1 << 40, nil }
@@ -148,17 +146,5 @@ func encode(t testing.TB, inventory Inventory) string {
 
 func golden(t *testing.T, name string, inventory Inventory) {
 	t.Helper()
-	got, file := encode(t, inventory), filepath.Join("testdata", name+".golden.json")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; rewrite with -update):\n%s", file, diff)
-	}
+	check.Golden(t, filepath.Join("testdata", name+".golden.json"), encode(t, inventory))
 }

@@ -7,13 +7,11 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"encoding/hex"
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write the files of testdata anew")
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 // Ids of real shells and images, so that the files look like theirs.
 const (
@@ -223,17 +221,6 @@ func corpus(t testing.TB) map[string][]byte {
 func TestTestdata(t *testing.T) {
 	for name, want := range corpus(t) {
 		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, want, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs from what is built: run the test with -update", path)
-		}
+		check.Golden(t, path, want)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestInspectRaw(t *testing.T) {
@@ -86,10 +88,8 @@ func TestInspectRawRefuses(t *testing.T) {
 		{"another size", minimal + "size: 2\n", rbf(1), "sidecar: size: got 2, but the image has 1 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := InspectRaw(bytes.NewReader(test.image), int64(len(test.image)), []byte(test.sidecar))
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %+v, %v, want an error with %q", got, err, test.want)
-			}
+			_, err := InspectRaw(bytes.NewReader(test.image), int64(len(test.image)), []byte(test.sidecar))
+			check.WantErr(t, err, nil, test.want)
 		})
 	}
 }

@@ -43,7 +43,7 @@ func TestFormat1(t *testing.T) {
 	want := filled(m).Statuses()
 	data, err := os.ReadFile(m.file())
 	check.Must(t, err)
-	golden(t, "health-1.json", string(data))
+	check.Golden(t, "testdata/health-1.json", string(data))
 
 	later := newMachine(t)
 	later.dir = t.TempDir()

@@ -104,9 +104,7 @@ func TestRAS(t *testing.T) {
 	if diff := cmp.Diff("umc.ue 1\numc.ce 20\numc.de 3\n", text(got)); diff != "" {
 		t.Errorf("the other file's readings (-want +got):\n%s", diff)
 	}
-	if err == nil || !strings.Contains(err.Error(), "gfx_err_count") {
-		t.Errorf("got %v", err)
-	}
+	check.WantErr(t, err, nil, "gfx_err_count")
 }
 
 func TestReadInstance(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestDefaultTable holds the shipped table as a text: a change of it changes which devices every cluster uses.
@@ -27,7 +29,7 @@ func TestDefaultTable(t *testing.T) {
 			t.Errorf("%s %s is fatal and does not say what to do", r.Source, r.Code)
 		}
 	}
-	golden(t, "table.txt", b.String())
+	check.Golden(t, "testdata/table.txt", b.String())
 }
 
 // TestEveryXid says what becomes of each number of the catalogue, so that a pattern that takes one too many shows.
@@ -46,7 +48,7 @@ func TestEveryXid(t *testing.T) {
 	for _, severity := range []Severity{Fatal, Degraded, Ignored, "unnamed"} {
 		fmt.Fprintf(&b, "%s: %s\n", severity, strings.Join(bySeverity[severity], " "))
 	}
-	golden(t, "xids.txt", b.String())
+	check.Golden(t, "testdata/xids.txt", b.String())
 }
 
 func TestFind(t *testing.T) {

@@ -128,9 +128,7 @@ func TestProgramRefused(t *testing.T) {
 		if err == nil {
 			program.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: error %v, want one with %q", name, err, want)
-		}
+		check.WantErr(t, err, nil, want, name)
 	}
 	t.Chdir(filepath.Dir("/proc/self/exe"))
 	if program, err := OpenProgram([]string{"exe"}); err == nil || !strings.Contains(err.Error(), "want an absolute path") {

@@ -535,9 +535,7 @@ func (i hostile) check(t *testing.T, h *host, err error) {
 		return
 	}
 	for _, want := range i.wantErr {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		check.WantErr(t, err, nil, want)
 	}
 	if err != nil && !strings.Contains(err.Error(), h.root) {
 		t.Errorf("error %v does not name the file", err)

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -59,9 +58,7 @@ func TestStep(t *testing.T) {
 		t.Error("the content is still in its place")
 	}
 	_, err := Plan(filepath.Dir(p.lent), "/lent", "u2")
-	if !errors.Is(err, ErrDirty) || !strings.Contains(err.Error(), "/lent") {
-		t.Errorf("error %v, want ErrDirty with the path", err)
-	}
+	check.WantErr(t, err, ErrDirty, "/lent")
 	check.Must(t, p.open(t).Purge(t.Context()))
 	if _, err := Plan(filepath.Dir(p.lent), "/lent", "u2"); err != nil {
 		t.Errorf("after Purge: %v", err)

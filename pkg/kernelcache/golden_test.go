@@ -3,18 +3,15 @@
 package kernelcache
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
 	"maps"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 // mcvLabels are those of an image as MCV makes it.
 func mcvLabels(format, summary string) map[string]string {
@@ -145,23 +142,5 @@ func deviceOf(t Target) Device {
 
 func golden(t *testing.T, name string, value any) {
 	t.Helper()
-	data, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	data = append(data, '\n')
-	file := filepath.Join("testdata", name+".golden.json")
-	if *update {
-		if err := os.WriteFile(file, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(want, data) {
-		t.Errorf("%s (-want +got):\n%s", file, cmp.Diff(string(want), string(data)))
-	}
+	check.GoldenJSON(t, filepath.Join("testdata", name+".golden.json"), value)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestProducedAt: a place that the files do not tell is read back from the image, and one that they contradict is refused.
@@ -36,9 +38,7 @@ func TestProducedAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cache := inspect(t, test.tree, Options{})
 			if err := cache.ProducedAt(test.root); test.wantErr != "" {
-				if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.wantErr) {
-					t.Errorf("got %v, want %q", err, test.wantErr)
-				}
+				check.WantErr(t, err, ErrInvalid, test.wantErr)
 				return
 			} else if err != nil {
 				t.Fatal(err)

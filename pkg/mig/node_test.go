@@ -156,8 +156,6 @@ func (n *node) uuid(w *mig.Partition) string {
 func wants(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v, want it to say %q", err, part)
-		}
+		check.WantErr(t, err, nil, part)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func sampleDriver() nvml.Driver {
@@ -90,9 +91,7 @@ func TestDecodeDriver(t *testing.T) {
 			}
 			got, err := nvml.DecodeDriver(bytes.NewReader(text))
 			if tc.want != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
-					t.Errorf("got %v, want %q", err, tc.want)
-				}
+				check.WantErr(t, err, nil, tc.want)
 				return
 			}
 			if diff := cmp.Diff(d, got); diff != "" || err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestRead(t *testing.T) {
@@ -83,9 +84,7 @@ items: [{metadata: {name: p, namespace: a}}, {metadata: {name: q}}]
 		t.Run(tc.name, func(t *testing.T) {
 			s, problems, err := plan.Read([]plan.File{{Name: "f", Data: []byte(tc.in)}}, "ns")
 			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Fatalf("error %v, want %q in it", err, tc.err)
-				}
+				check.WantErr(t, err, nil, tc.err)
 				return
 			}
 			if err != nil {

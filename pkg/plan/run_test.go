@@ -4,7 +4,6 @@ package plan_test
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,11 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-func update() bool { return flag.Lookup("update").Value.String() == "true" }
-
-var _ = flag.Bool("update", false, "write the expected reports")
 
 // TestPlans makes a plan of each file in testdata and compares it with the report beside it.
 func TestPlans(t *testing.T) {
@@ -29,19 +25,7 @@ func TestPlans(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			got := reportOf(t, file)
-			golden := strings.TrimSuffix(file, ".yaml") + ".report"
-			if update() {
-				if err := os.WriteFile(golden, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("wrong report (-want +got):\n%s", diff)
-			}
+			check.Golden(t, strings.TrimSuffix(file, ".yaml")+".report", got)
 			if again := reportOf(t, file); string(again) != string(got) {
 				t.Errorf("a second plan of the same differs:\n%s", cmp.Diff(string(got), string(again)))
 			}

@@ -3,18 +3,16 @@
 package preset_test
 
 import (
-	"encoding/json"
-	"flag"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestGolden is a plain TensorFlow pod with one claim, in a cluster whose administrator decided where its GPU's libraries are, and in
@@ -26,24 +24,7 @@ func TestGolden(t *testing.T) {
 	in.ConfigMap = func(namespace, name string) (map[string]string, bool) {
 		return map[string]string{"DEBUG": "WARN", "SOCKET_IFNAME": "eth0", "not a name": "x"}, namespace == "fettle-system" && name == "nccl"
 	}
-	got, err := json.MarshalIndent(resolve(t, in), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = append(got, '\n')
-	const file = "testdata/tensorflow.json"
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("answer (-want +got):\n%s", diff)
-	}
+	check.GoldenJSON(t, "testdata/tensorflow.json", resolve(t, in))
 }
 
 // goldenPresets are those of testdata/tensorflow.yaml.
@@ -72,5 +53,3 @@ func goldenPresets(t *testing.T) []preset.Preset {
 	}
 	return presets
 }
-
-var update = flag.Bool("update", false, "write the golden files anew")

@@ -4,7 +4,6 @@ package record
 
 import (
 	"bytes"
-	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,8 +18,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // stored leaves out what a Record knows of its file.
 var stored = cmpopts.IgnoreUnexported(Record{})

@@ -37,13 +37,8 @@ func read(t testing.TB, name string) []byte {
 // file is a new format version.
 func TestFormat(t *testing.T) {
 	got, chapters := story(t)
-	if *update {
-		check.Must(t, os.WriteFile(goldenVersion2, got, 0o644))
-	}
+	check.Golden(t, goldenVersion2, got)
 	want := read(t, goldenVersion2)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("format (-want +got):\n%s", diff)
-	}
 	for i, c := range chapters {
 		r, err := decode(want[:c.end], fullUID)
 		if err != nil {
@@ -129,13 +124,8 @@ func TestFormatVersion3(t *testing.T) {
 	}
 	got, err := encode(r)
 	check.Must(t, err)
-	if *update {
-		check.Must(t, os.WriteFile(goldenVersion3, got, 0o644))
-	}
+	check.Golden(t, goldenVersion3, got)
 	want := read(t, goldenVersion3)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("format (-want +got):\n%s", diff)
-	}
 	back, err := decode(want, fullUID)
 	check.Must(t, err)
 	r.Devices[0].Added.Given = nil
@@ -169,13 +159,8 @@ func TestFormatVersion4(t *testing.T) {
 	if given := `"given":{"kernelCaches":[{"name":"llama"}],"request":"gpu"}`; !bytes.Contains(got, []byte(given)) {
 		t.Errorf("%s has not what a reader of version 3 looks for, %s", got, given)
 	}
-	if *update {
-		check.Must(t, os.WriteFile(goldenVersion4, got, 0o644))
-	}
+	check.Golden(t, goldenVersion4, got)
 	want := read(t, goldenVersion4)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("format (-want +got):\n%s", diff)
-	}
 	back, err := decode(want, fullUID)
 	check.Must(t, err)
 	same(t, "read", r, back)

@@ -431,9 +431,7 @@ func TestSettings(t *testing.T) {
 	for namespace, named := range map[string]bool{first.Namespace: true, "elsewhere": false} {
 		second.Namespace = namespace
 		err := s.Acquire(second)
-		if err == nil || !strings.Contains(err.Error(), "(strategy TimeSlicing, interval Long, not strategy Exclusive)") {
-			t.Fatalf("the refusal says no settings: %v", err)
-		}
+		check.WantErr(t, err, nil, "(strategy TimeSlicing, interval Long, not strategy Exclusive)")
 		if strings.Contains(err.Error(), first.Namespace+"/"+first.Name) != named {
 			t.Errorf("to namespace %s: %v", namespace, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestParse(t *testing.T) {
@@ -102,9 +103,7 @@ func TestParseErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := sim.Parse([]byte(test.text))
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want one that contains %q", err, test.want)
-			}
+			check.WantErr(t, err, nil, test.want)
 		})
 	}
 }

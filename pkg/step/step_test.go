@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestStates tries every change of state.
@@ -58,9 +60,7 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: %v", verb, err)
 		}
 		err := do(t.Context(), Step{Kind: "test", Target: "/mnt/x", Params: json.RawMessage(verb)})
-		if !errors.Is(err, errStuck) || !strings.Contains(err.Error(), verb+" step test (/mnt/x)") {
-			t.Errorf("%s: error %v, want the kind's with the step's name", verb, err)
-		}
+		check.WantErr(t, err, errStuck, verb+" step test (/mnt/x)")
 		if diff := cmp.Diff([]string{verb + "1", verb + verb}, log); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", verb, diff)
 		}
@@ -79,9 +79,7 @@ func TestVerifyByApplying(t *testing.T) {
 		t.Error(err)
 	}
 	err := (Kinds{"test": kind}).Verify(t.Context(), Step{Kind: "test", Params: json.RawMessage(`apply`)})
-	if !errors.Is(err, errStuck) || !strings.Contains(err.Error(), "verify step test") {
-		t.Errorf("error %v, want one that says what it was for", err)
-	}
+	check.WantErr(t, err, errStuck, "verify step test")
 	if diff := cmp.Diff([]string{"apply1", "applyapply"}, log); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
@@ -93,9 +91,7 @@ func TestUnknownKind(t *testing.T) {
 	for verb, do := range verbs(Kinds{"test": logged(&log)}) {
 		err := do(t.Context(), Step{Kind: "newer", Target: "x"})
 		for _, part := range []string{verb + " step newer (x)", "not known", "upgrade"} {
-			if err == nil || !strings.Contains(err.Error(), part) {
-				t.Errorf("%s: error %v, want it to say %q", verb, err, part)
-			}
+			check.WantErr(t, err, nil, part)
 		}
 	}
 	if len(log) > 0 {

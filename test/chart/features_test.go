@@ -14,6 +14,7 @@ import (
 
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/features"
 )
 
@@ -102,7 +103,7 @@ func TestFeatures(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(changes)) {
 		text += "\n" + features.Heading(name) + changes[name]
 	}
-	golden(t, "features.txt", []byte(text))
+	check.Golden(t, "testdata/golden/features.txt", []byte(text))
 }
 
 // changesOf lists what manifests give more and less than others.

@@ -4,19 +4,16 @@ package chart
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
-)
 
-var update = flag.Bool("update", false, "write the golden files")
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 // TestGolden compares each variant with its file. default.yaml holds everything; the others hold only the documents that
 // differ from it, so that a reviewer sees what a value changes.
@@ -33,30 +30,8 @@ func TestGolden(t *testing.T) {
 			}
 		}
 		t.Run(v.name, func(t *testing.T) {
-			golden(t, v.name+".yaml", append(bytes.Join(kept, []byte("\n---\n")), '\n'))
+			check.Golden(t, filepath.Join("testdata/golden", v.name+".yaml"), append(bytes.Join(kept, []byte("\n---\n")), '\n'))
 		})
-	}
-}
-
-// golden compares got with testdata/golden/name, or writes it with -update.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata/golden", name)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v: run go test ./test/chart -update", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); if right, run go test ./test/chart -update\n%s", path, diff)
 	}
 }
 

@@ -5,7 +5,11 @@ package check_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,5 +126,49 @@ func TestServed(t *testing.T) {
 		if got := b.Served("probes"); got != tc.want {
 			t.Errorf("after %q: %q, want %q", b.String(), got, tc.want)
 		}
+	}
+}
+
+func (f *failure) Errorf(format string, args ...any) { f.text += fmt.Sprintf(format, args...) }
+
+func TestWantErr(t *testing.T) {
+	odd, wrapped := errors.New("odd"), fmt.Errorf("GPU 3: %w", os.ErrNotExist)
+	for _, c := range []struct {
+		err, kind error
+		words     []string
+		want      string // of what is told, empty where the error is as it should be
+	}{
+		{wrapped, nil, nil, ""},
+		{wrapped, os.ErrNotExist, []string{"GPU 3"}, ""},
+		{nil, nil, []string{"GPU 3"}, `no error, want one that says ["GPU 3"]`},
+		{nil, odd, nil, "no error"},
+		{wrapped, odd, []string{"GPU 3"}, "want one that odd"},
+		{wrapped, nil, []string{"GPU 3", "GPU 4"}, `does not say "GPU 4"`},
+	} {
+		f := &failure{TB: t}
+		func() {
+			defer func() { _ = recover() }()
+			check.WantErr(f, c.err, c.kind, c.words...)
+		}()
+		if (f.text == "") != (c.want == "") || !strings.Contains(f.text, c.want) {
+			t.Errorf("%v, want %v, %q: told %q, want %q", c.err, c.kind, c.words, f.text, c.want)
+		}
+	}
+}
+
+func TestGolden(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "golden")
+	check.Must(t, os.WriteFile(file, []byte("{\n  \"a\": 1\n}\n"), 0o600))
+	check.GoldenJSON(t, file, map[string]int{"a": 1})
+	f := &failure{TB: t}
+	check.Golden(f, file, "{}")
+	if !strings.Contains(f.text, file) || !strings.Contains(f.text, "-update") {
+		t.Errorf("told %q, want the file and what writes it anew", f.text)
+	}
+	check.Must(t, flag.Set("update", "true"))
+	defer func() { check.Must(t, flag.Set("update", "false")) }()
+	check.Golden(t, file, "{}")
+	if got, err := os.ReadFile(file); err != nil || string(got) != "{}" {
+		t.Errorf("-update wrote %q (%v)", got, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const schemaText = `{"$defs": {"absolutePath": {"type": "string"}}, "properties": {
@@ -56,9 +58,7 @@ func TestRead(t *testing.T) {
 	}
 	_, err = Read(dir, map[string]any{"list": nil, "gone": 1})
 	for _, text := range []string{"root is a list or a directory without a sample", "gone has a sample"} {
-		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want %q", err, text)
-		}
+		check.WantErr(t, err, nil, text)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // script is a program that takes the name of a target, as make does.
@@ -39,9 +41,7 @@ func TestRun(t *testing.T) {
 	esac`)
 	var out bytes.Buffer
 	err := (&run{program: program, out: &out}).all([]string{"one", "two", "three"})
-	if err == nil || !strings.Contains(err.Error(), "make two: exit status 3") {
-		t.Errorf("error %v", err)
-	}
+	check.WantErr(t, err, nil, "make two: exit status 3")
 	lines := strings.Split(noTimes(out.String()), "\n")
 	want := []string{
 		"== TIME one begins", "made one with -json", "== TIME one took N s",

@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestContexts(t *testing.T) {
@@ -46,9 +48,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	_, err := Load(dir, regexp.MustCompile(""))
 	for _, want := range []string{`scenario 01-a: expect: line 1: there is no step "dance"`, "scenario 02-b: open"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		check.WantErr(t, err, nil, want)
 	}
 	if _, err := Load(dir, regexp.MustCompile("c")); err == nil || !strings.Contains(err.Error(), "no scenario that matches") {
 		t.Errorf("error %v", err)

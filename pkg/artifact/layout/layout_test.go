@@ -31,18 +31,6 @@ var (
 
 const manifestType = "application/vnd.oci.image.manifest.v1+json"
 
-func wantErr(t testing.TB, err, kind error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, kind) {
-		t.Fatalf("got error %v, want one that %v", err, kind)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
-		}
-	}
-}
-
 func newLayout(t testing.TB) *Layout {
 	t.Helper()
 	l := At(filepath.Join(t.TempDir(), "layout"))
@@ -129,7 +117,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("got %v, want ErrNotFound for good", err)
 	}
 	_, err = resolve(t, l, "other", artifact.Digest{})
-	wantErr(t, err, artifact.ErrNotFound, `tag "other"`, "among 4 entries")
+	check.WantErr(t, err, artifact.ErrNotFound, `tag "other"`, "among 4 entries")
 	if names := leftovers(t, l.Dir()); len(names) > 0 {
 		t.Errorf("left behind: %q", names)
 	}
@@ -285,7 +273,7 @@ func TestWritesWhatWasDeclared(t *testing.T) {
 	l := newLayout(t)
 	good := artifact.Descriptor{MediaType: "a/b", Digest: artifact.DigestOf([]byte("good")), Size: 4}
 	for _, text := range []string{"goof", "goo", "goods"} {
-		wantErr(t, l.Blob(t.Context(), good, opens(text)), artifact.ErrMismatch, "expected 4 with "+good.Digest.String())
+		check.WantErr(t, l.Blob(t.Context(), good, opens(text)), artifact.ErrMismatch, "expected 4 with "+good.Digest.String())
 	}
 	if names := leftovers(t, l.Dir()); len(names) > 0 {
 		t.Errorf("left behind: %q", names)

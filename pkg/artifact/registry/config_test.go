@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // write makes a file in a directory of its own.
@@ -81,9 +83,7 @@ func TestLoad(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := LoadConfig(write(t, test.content))
 			if test.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), test.wantErr) {
-					t.Errorf("got %v, want %q", err, test.wantErr)
-				}
+				check.WantErr(t, err, nil, test.wantErr)
 				return
 			}
 			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestConvertConfig(t *testing.T) {
@@ -36,9 +38,7 @@ func TestConvertConfig(t *testing.T) {
 	} {
 		got, err := ConvertConfig(tc.driver, []byte(tc.raw))
 		if tc.fault != "" {
-			if err == nil || !strings.Contains(err.Error(), tc.fault) {
-				t.Errorf("%s: got %v, want %q", tc.raw, err, tc.fault)
-			}
+			check.WantErr(t, err, nil, tc.fault)
 			continue
 		}
 		if err != nil || got.Parameters != nil || !strings.Contains(strings.Join(got.Notes, "\n"), tc.note) {

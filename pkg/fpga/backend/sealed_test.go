@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func digestOf(content []byte) string {
@@ -40,9 +42,7 @@ func TestSeal(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			image, err := Seal(bytes.NewReader(content), tc.size, tc.want)
 			if tc.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Fatalf("got %v, want %q", err, tc.wantErr)
-				}
+				check.WantErr(t, err, nil, tc.wantErr)
 				return
 			}
 			if err != nil {

@@ -3,7 +3,6 @@
 package oci_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
@@ -158,9 +158,7 @@ func TestListRefuses(t *testing.T) {
 			tag := fmt.Sprintf("t%d", i)
 			r.Manifest(t, repo, tag, test.manifest)
 			_, err := list(t, r, ":"+tag)
-			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v; want %v with %q", err, test.is, test.want)
-			}
+			check.WantErr(t, err, test.is, test.want)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/change"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // before has two pods with devices on n1, one of a DaemonSet, and one that waits.
@@ -139,9 +140,7 @@ claim shared of  has nothing`
 			s := read(t, before)
 			got, problems, err := tc.change(s)
 			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Fatalf("error %v, want %q", err, tc.err)
-				}
+				check.WantErr(t, err, nil, tc.err)
 				return
 			}
 			if err != nil {

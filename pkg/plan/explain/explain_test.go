@@ -4,20 +4,17 @@ package explain
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // TestExplain explains the pod train, or a claim, of testdata/NAME.yaml, which is added to base.yaml. Lines "# option: ..." say how.
 func TestExplain(t *testing.T) {
@@ -40,7 +37,7 @@ func TestExplain(t *testing.T) {
 			if !slices.Contains(Reasons(), e.Reason) {
 				t.Errorf("reason %q is not in the list", e.Reason)
 			}
-			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", got.Bytes())
+			check.Golden(t, strings.TrimSuffix(file, ".yaml")+".txt", got.Bytes())
 		})
 	}
 }
@@ -52,18 +49,6 @@ func read(t *testing.T, name string) plan.File {
 		t.Fatal(err)
 	}
 	return plan.File{Name: name, Data: data}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(string(read(t, name).Data), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
 }
 
 // explained makes a cluster of files, and explains what their options say.

@@ -104,7 +104,7 @@ func TestAPI(t *testing.T) {
 		t.Run(name+" printed", func(t *testing.T) { b.t = t; b.open(file); checkPDF(t, b) })
 		t.Run(name+" policy", func(t *testing.T) { b.t = t; b.open(file); checkPolicy(t, b) })
 		b.t = t
-		if document := map[string]string{"mixed": "plan.png", "pending": "explain.png"}[name]; *update && document != "" {
+		if document := map[string]string{"mixed": "plan.png", "pending": "explain.png"}[name]; check.Updating() && document != "" {
 			b.open(file)
 			picture(t, b, filepath.Join("../../../docs/user/images", document))
 		}

@@ -3,8 +3,6 @@
 package quota
 
 import (
-	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,9 +16,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // TestOf compares what is counted in the files of testdata with golden files. NAME.yaml is the cluster, NAME.ask.yaml what is asked about.
 func TestOf(t *testing.T) {
@@ -42,22 +39,7 @@ func TestOf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := json.MarshalIndent(report, "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(name+".golden.json", append(got, '\n'), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(name + ".golden.json")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
-				t.Errorf("wrong report (-want +got):\n%s", diff)
-			}
+			check.GoldenJSON(t, name+".golden.json", report)
 		})
 	}
 }

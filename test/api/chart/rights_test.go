@@ -3,7 +3,6 @@
 package chart
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -14,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-var update = flag.Bool("update", false, "write the table of rights anew")
+	"github.com/fettle-dev/fettle/test/check"
+)
 
 const rightsPage = repository + "/docs/design/rights.md"
 
@@ -47,7 +46,7 @@ func testRights(t *testing.T, server *apiServer) {
 	if !found || !closed {
 		t.Fatalf("%s has no %q or no %q", rightsPage, start, end)
 	}
-	if *update {
+	if check.Updating() {
 		if err := os.WriteFile(rightsPage, []byte(head+start+"\n"+table.String()+end+tail), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -3,39 +3,13 @@
 package nodefixture
 
 import (
-	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
-	"github.com/fettle-dev/fettle/test/check"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// Golden compares a value's JSON with a file of testdata, NAME.golden.json.
-func Golden(t *testing.T, name string, value any) {
-	t.Helper()
-	got, err := json.MarshalIndent(value, "", "  ")
-	check.Must(t, err)
-	got = append(got, '\n')
-	path := filepath.Join("testdata", name+".golden.json")
-	if *update {
-		check.Must(t, os.WriteFile(path, got, 0o644))
-	}
-	want, err := os.ReadFile(path)
-	check.Must(t, err)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
 
 // Ailing is a machine with one device of each bad state, the first three GPUs.
 func Ailing(t *testing.T, taintsKept bool) *inventory.Snapshot {
