@@ -34,6 +34,8 @@ MODULES := . test/cluster
 # -trimpath: what is compiled is the same in every checkout, and for programs and tests, so that Go's build cache has it once.
 # -buildvcs=false: the version is stamped, and a checkout that belongs to another user would not build.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+# Without cgo, for the same reason: what ships has none but fettle-nvml, and the race detector needs it.
+export CGO_ENABLED := 0
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 
 # For tests and the demo: where the binaries, the tools and the images are, and which version they have.
@@ -60,7 +62,7 @@ DATA = $(DESTDIR)$(PREFIX)/share
 .PHONY: install-cli
 install-cli: ## Build the command line alone and install it below PREFIX (/usr/local), also as kubectl fettle
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 $(GOBUILD) -o $(BIN)/ ./cmd/fettle
+	$(GOBUILD) -o $(BIN)/ ./cmd/fettle
 	install -D -m 755 $(BIN)/fettle $(DESTDIR)$(PREFIX)/bin/fettle
 	ln -sf fettle $(DESTDIR)$(PREFIX)/bin/kubectl-fettle
 	ln -sf fettle $(DESTDIR)$(PREFIX)/bin/kubectl_complete-fettle
@@ -76,7 +78,7 @@ build-cross: build-$(ARCH) build-$(OTHER) ## Build all binaries for amd64 and ar
 .PHONY: build-amd64 build-arm64
 build-amd64 build-arm64: build-%:
 	@mkdir -p dist/linux_$*
-	CGO_ENABLED=0 GOOS=linux GOARCH=$* $(GOBUILD) -o dist/linux_$*/ $(STATIC)
+	GOOS=linux GOARCH=$* $(GOBUILD) -o dist/linux_$*/ $(STATIC)
 	@$(MAKE) nvml-$*
 
 # The C compiler for an architecture, by the name of its Debian package.
@@ -152,9 +154,12 @@ verify: ## Check format, lint, hygiene, generated files, chart, both architectur
 
 .PHONY: lint
 lint: $(LINT) ## Run go vet, the formatters' diff and the linters
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	for module in $(MODULES); do \
 		(cd $$module && go vet ./... && $(LINT) fmt --diff && $(LINT) run --config $(CURDIR)/.golangci.yml); \
 	done
+	CGO_ENABLED=1 go vet $(CGO_PACKAGES)
+	CGO_ENABLED=1 $(LINT) run $(CGO_PACKAGES)
 
 # Generated files are compared with ones made in a temporary directory, so a dirty working tree is no obstacle.
 .PHONY: hygiene
@@ -175,7 +180,10 @@ test-all: ## Run both tiers: storms, upgrades between versions, chaos in full, a
 	@ALL=1 $(STAGES) $(TEST) $(TEST_LATER)
 
 # packages-with,PATTERN,FILES,DIRECTORIES: the packages of this module that have a file with a line of the pattern.
-packages-with = $$(grep -rlE '$(1)' --include='$(2)' --exclude-dir=cluster $(3) | xargs -n1 dirname | sort -u | sed 's|^|./|')
+packages-with = $(shell grep -rlE '$(1)' --include='$(2)' --exclude-dir=cluster $(3) | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+# The packages that have files, or tests, with cgo: NVIDIA's library, or its simulator, is linked into them.
+CGO_PACKAGES = $(call packages-with,^//go:build cgo,*.go,cmd kubeletplugin pkg test)
 
 # Tests against a real API server are called TestAPI or TestOlderAPI, wherever they are.
 API_TESTS := ^Test(Older)?API$$
@@ -187,10 +195,10 @@ CRASH_TESTS := ^Test($(CRASH_NAMES))$$
 CRASH_FUNCTIONS := ^func Test($(CRASH_NAMES))\(
 
 # The race detector, which makes tests three to ten times slower, runs on the programs, and elsewhere on packages that start goroutines,
-# by themselves, by tests or by a library. It has every program wait a second at its end for races that come late, and the scripts run
-# hundreds of programs.
+# by themselves, by tests or by a library, and on those with cgo. It has every program wait a second at its end for races that come late,
+# and the scripts run hundreds of programs.
 GOROUTINES := (^|[^a-z/])go (func|[a-z][A-Za-z.]*\()|\.Go\(|AfterFunc\(|httptest\.|http\.Serve|[iI]nformer|errgroup
-CONCURRENT = $$(go list ./cmd/... ./controller/... ./kubeletplugin/... \
+CONCURRENT = $$(CGO_ENABLED=1 go list ./cmd/... ./controller/... ./kubeletplugin/... $(CGO_PACKAGES) \
 	$(call packages-with,$(GOROUTINES),*.go,api demo deployments pkg test tools) | grep -v '/test/e2e$$' | sort -u)
 
 # Tests of so much data that they would take minutes with the race detector. They run without it: other tests of their packages start the
@@ -213,18 +221,19 @@ test-unit: $(TOOLS)/helm $(TOOLS)/controller-gen ## Run the unit tests, with the
 		$(call packages-with,$(HUGE_FUNCTIONS),*_test.go,api cmd controller demo deployments kubeletplugin pkg test tools)
 	cd test/cluster && go test $(GOTEST_JSON) -timeout $(UNIT_LIMIT) ./internal/...
 
+CRASH_PACKAGES = $(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg)
+CRASH = go test -count=1 -v -vet=off -timeout 20m -run '$(CRASH_TESTS)'
 .PHONY: test-crash
 test-crash: ## Kill the plugin and the controller, lose power and fail the disk at every operation of their lives
-	go test -count=1 -v -vet=off -timeout 20m -run '$(CRASH_TESTS)' \
-		$(call packages-with,$(CRASH_FUNCTIONS),*_test.go,controller kubeletplugin pkg) \
-		| grep -vE '^(=== |    ---)'
+	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
+	$(CRASH) $(filter-out $(CGO_PACKAGES),$(CRASH_PACKAGES)) | grep -vE '^(=== |    ---)'
+	CGO_ENABLED=1 $(CRASH) $(filter $(CGO_PACKAGES),$(CRASH_PACKAGES)) | grep -vE '^(=== |    ---)'
 
 # The API tests mostly wait for other programs, so two packages run at a time, those first that take longest. The bench and the chaos test
 # need the machine to themselves, and are never repeated: a failure that comes once in many kills is what the chaos test looks for.
 API_FIRST := ./test/api/scheduler ./controller
 API_ALONE := ./test/bench ./test/chaos
-API_PACKAGES = $(API_FIRST) $$(printf '%s\n' $(call packages-with,$(API_FUNCTIONS),*_test.go,api cmd controller kubeletplugin pkg test) \
-	| grep -vxF "$$(printf '%s\n' $(API_ALONE))")
+API_PACKAGES = $(API_FIRST) $(filter-out $(API_ALONE),$(call packages-with,$(API_FUNCTIONS),*_test.go,api cmd controller kubeletplugin pkg test))
 # As an older Kubernetes, the first tier plays the scenarios in which the scheduler does something else.
 SHORT = $(if $(ALL),,-short)
 .PHONY: test-api
@@ -338,7 +347,7 @@ test-vm-demo: vm-program ## Run a scenario of the demo there, on cgroup v2: RUN=
 
 .PHONY: test-vm-demo-here
 test-vm-demo-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm
-	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(VM_PROGRAMS)/demo ./demo
+	go build -ldflags "-s -w" -o $(VM_PROGRAMS)/demo ./demo
 	$(VM_CLUSTER) -timeout 60m -- $(VM_PROGRAMS)/demo -parallel 1 -nodes $(NODES) -run '$(RUN)'
 
 VM_FOCUS := gives devices to pods|lends directories|Fettle presets|warms pods with kernel caches
@@ -349,7 +358,7 @@ test-vm-e2e: vm-program ## Run the end-to-end specs of isolation, presets and ke
 
 .PHONY: test-vm-e2e-here
 test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOOLS)/local-path-provisioner
-	CGO_ENABLED=0 go test -c -o $(VM_PROGRAMS)/e2e.test ./test/e2e
+	go test -c -o $(VM_PROGRAMS)/e2e.test ./test/e2e
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
 	@command -v musl-gcc >/dev/null || tools/debian musl-tools
 	$(VM_CLUSTER) -timeout 120m -- sh -c 'cd test/e2e && $(CURDIR)/$(VM_PROGRAMS)/e2e.test -ginkgo.no-color -ginkgo.skip="keeps its memory" \
@@ -357,21 +366,21 @@ test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOO
 
 .PHONY: vm-simulators
 vm-simulators:
-	CGO_ENABLED=0 go build -o /dev/null ./test/pcisim/cmd
+	go build -o /dev/null ./test/pcisim/cmd
 	$(NVML_ENV) go build -o /dev/null ./test/nvmlsim/fettle-nvml
 	go build -o /dev/null ./test/fpgasim/cmd
 	go build -o /dev/null ./deployments/images
 
 .PHONY: vm-program
 vm-program:
-	CGO_ENABLED=0 go build -ldflags "-s -w" -o $(VM) ./test/vm
+	go build -ldflags "-s -w" -o $(VM) ./test/vm
 
 .PHONY: vm-build
 vm-build:
 	@tools/debian 'qemu-system-x86>=1:8.1' busybox-static cpio kmod
 	$(VM) fetch
 	@mkdir -p $(VM_PROGRAMS)
-	CGO_ENABLED=0 go test -c -o $(VM_PROGRAMS)/kernel.test ./test/vm/kerneltest
+	go test -c -o $(VM_PROGRAMS)/kernel.test ./test/vm/kerneltest
 
 .PHONY: fuzz-short
 fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
@@ -418,9 +427,9 @@ $(TOOLS)/dra-example-kubeletplugin: tools/dra-example-driver/go.mod
 $(TOOLS)/local-path-provisioner: tools/local-path-provisioner/go.mod
 $(TOOLS)/controller-gen $(LINT) $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin $(TOOLS)/local-path-provisioner:
 	@mkdir -p $(TOOLS)
-	CGO_ENABLED=0 go build -C $(dir $<) -ldflags "-s -w" -o $(TOOLS)/ tool
+	go build -C $(dir $<) -ldflags "-s -w" -o $(TOOLS)/ tool
 	@touch $@
 
 $(CLUSTER): $(shell find test/cluster -name '*.go' -o -name 'go.*' 2>/dev/null)
 	@mkdir -p $(dir $@)
-	CGO_ENABLED=0 go build -C test/cluster -o $@ .
+	go build -C test/cluster -o $@ .
