@@ -113,19 +113,35 @@ func shortPort(ctx context.Context, host string) string {
 // spelled is the registry's host with a zero before the port, which is the same registry.
 func (k *kernelCaches) spelled() string { return strings.Replace(k.Host, ":", ":0", 1) }
 
-// trusted has the cluster believe the key for some repositories.
+// trusted has the cluster believe the key for some repositories, until there is another cluster.
 func (k *kernelCaches) trusted(ctx context.Context) {
 	GinkgoHelper()
-	k.policy(ctx, "e2e", []string{"team/**", "private/**"}, nil, v1alpha1.TrustAuthority{
+	policy := k.trustPolicy("e2e", []string{"team/**", "private/**"}, v1alpha1.TrustAuthority{
 		Name: "release", Key: &v1alpha1.TrustKey{PEM: k.key.PEM(GinkgoTB())},
 	})
+	policies := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("trustpolicies"))
+	Eventually(ctx, func() error { // the API server may serve a kind a moment after it is there
+		if err := policies.Delete(ctx, policy.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		_, err := tryCreate(ctx, "trustpolicies", "", policy)
+		return err
+	}).Should(Succeed())
 }
 
-// policy makes a TrustPolicy for repositories of both registries.
+// policy makes a TrustPolicy for repositories of both registries, which is gone after the spec.
 func (k *kernelCaches) policy(
 	ctx context.Context, name string, repositories []string, change func(*v1alpha1.TrustPolicySpec), authorities ...v1alpha1.TrustAuthority,
 ) {
 	GinkgoHelper()
+	p := k.trustPolicy(name, repositories, authorities...)
+	if change != nil {
+		change(&p.Spec)
+	}
+	create(ctx, "trustpolicies", "", p)
+}
+
+func (k *kernelCaches) trustPolicy(name string, repositories []string, authorities ...v1alpha1.TrustAuthority) *v1alpha1.TrustPolicy {
 	p := &v1alpha1.TrustPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindTrustPolicy},
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TrustPolicySpec{Authorities: authorities},
@@ -133,10 +149,7 @@ func (k *kernelCaches) policy(
 	for _, r := range repositories {
 		p.Spec.Images = append(p.Spec.Images, k.Host+"/"+r, k.bare.Host+"/"+r)
 	}
-	if change != nil {
-		change(&p.Spec)
-	}
-	create(ctx, "trustpolicies", "", p)
+	return p
 }
 
 // mi300 are the files of a cache for the node's GPUs, with a text that makes them another image.

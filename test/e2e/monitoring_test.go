@@ -71,7 +71,7 @@ func answersDashboards(ctx SpecContext) {
 const watchedStack = "e2e-watched"
 
 // makeNews has happen in a namespace what no cluster begins with: a stack with a check that is late, a pod that waits, a claim that is
-// refused and one whose files are lost, a region that is programmed, and registries that do not answer.
+// refused and one whose files are lost, a region that is programmed, a cache, and registries that do not answer.
 func makeNews(ctx context.Context, ns string, f *fpgas) {
 	GinkgoHelper()
 	lateCheck(ctx)
@@ -91,6 +91,12 @@ func makeNews(ctx context.Context, ns string, f *fpgas) {
 	tolerates(&missing, r.namespace)
 	newTemplate(ctx, r.namespace, "missing", missing)
 	refusedAtPrepare(ctx, newPod(ctx, r.namespace, "missing", withTemplate("missing")), "BitstreamUnusable", "does not exist")
+
+	say("a node fetches a cache, which makes its store")
+	kernels.push(kernels.Registry, "team/news", "v1", mi300("news"))
+	kernels.cache(ctx, ns, "news", kernels.Host+"/team/news:v1")
+	kernels.claim(ctx, ns, "news", v1alpha1.KernelCacheSource{Name: "news"})
+	running(ctx, newPod(ctx, ns, "fetches", withTemplate("news")))
 
 	say("the CDI files of a node are lost")
 	newTemplate(ctx, ns, "placed", placedDisk())
