@@ -92,11 +92,9 @@ func makeNews(ctx context.Context, ns string, f *fpgas) {
 	newTemplate(ctx, r.namespace, "missing", missing)
 	refusedAtPrepare(ctx, newPod(ctx, r.namespace, "missing", withTemplate("missing")), "BitstreamUnusable", "does not exist")
 
-	say("a node fetches a cache, which makes its store")
+	say("nodes fetch a cache ahead of claims, and have a store then")
 	kernels.push(kernels.Registry, "team/news", "v1", mi300("news"))
 	kernels.cache(ctx, ns, "news", kernels.Host+"/team/news:v1")
-	kernels.claim(ctx, ns, "news", v1alpha1.KernelCacheSource{Name: "news"})
-	running(ctx, newPod(ctx, ns, "fetches", withTemplate("news")))
 
 	say("the CDI files of a node are lost")
 	newTemplate(ctx, ns, "placed", placedDisk())
