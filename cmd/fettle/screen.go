@@ -89,7 +89,8 @@ func (s countedSource) Open(ctx context.Context, d artifact.Descriptor) (io.Read
 // countedTarget shows how much of an image was written.
 type countedTarget struct{ push.Target }
 
-// Blob counts what is read of a blob to be written. It says so before the registry is asked, which may have the blob, and may take its time.
+// Blob counts what is read of a blob to be written. It says so before the registry is asked, which may have the blob, and may take its
+// time.
 func (t countedTarget) Blob(ctx context.Context, d artifact.Descriptor, open push.Opener) error {
 	terminal.FromContext(ctx).Step("pushing", d.Size)
 	return t.Target.Blob(ctx, d, func(ctx context.Context) (io.ReadCloser, error) {
