@@ -36,6 +36,8 @@ MODULES := . test/cluster
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 # Without cgo, for the same reason: what ships has none but fettle-nvml, and the race detector needs it.
 export CGO_ENABLED := 0
+# NVIDIA's header marks functions as deprecated that its binding has to call.
+export CGO_CFLAGS := -Wno-deprecated-declarations
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 
 # For tests and the demo: where the binaries, the tools and the images are, and which version they have.
@@ -89,19 +91,16 @@ LIBC_arm64 := libc6-dev-arm64-cross
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 
-# NVIDIA's header marks functions as deprecated that its binding has to call.
-NVML_ENV := CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations
-
 .PHONY: nvml-$(ARCH)
 nvml-$(ARCH):
 	@command -v gcc >/dev/null || tools/debian gcc libc6-dev
-	$(NVML_ENV) GOOS=linux $(GOBUILD) -o $(BIN)/ ./cmd/fettle-nvml
+	CGO_ENABLED=1 GOOS=linux $(GOBUILD) -o $(BIN)/ ./cmd/fettle-nvml
 
 .PHONY: nvml-$(OTHER)
 nvml-$(OTHER):
 	@if command -v $(CC_$(OTHER)) >/dev/null || tools/debian $(GCC_$(OTHER)) $(LIBC_$(OTHER)); then \
 		set -x; \
-		CC=$(CC_$(OTHER)) $(NVML_ENV) GOOS=linux GOARCH=$(OTHER) $(GOBUILD) -o dist/linux_$(OTHER)/ ./cmd/fettle-nvml; \
+		CC=$(CC_$(OTHER)) CGO_ENABLED=1 GOOS=linux GOARCH=$(OTHER) $(GOBUILD) -o dist/linux_$(OTHER)/ ./cmd/fettle-nvml; \
 	else \
 		echo "fettle-nvml for $(OTHER) is not built: there is no C compiler for it here"; \
 		[ "$${CI:-}" != true ]; \
@@ -367,7 +366,7 @@ test-vm-e2e-here: vm-build vm-simulators cluster-build image $(TOOLS)/helm $(TOO
 .PHONY: vm-simulators
 vm-simulators:
 	go build -o /dev/null ./test/pcisim/cmd
-	$(NVML_ENV) go build -o /dev/null ./test/nvmlsim/fettle-nvml
+	CGO_ENABLED=1 go build -o /dev/null ./test/nvmlsim/fettle-nvml
 	go build -o /dev/null ./test/fpgasim/cmd
 	go build -o /dev/null ./deployments/images
 

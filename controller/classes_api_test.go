@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // allClasses are the options of a controller that ships every class.
@@ -30,9 +31,7 @@ func (c cluster) createForeignClass(t *testing.T) *resourceapi.DeviceClass {
 	t.Helper()
 	class := &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "host.fettle.dev", Labels: map[string]string{"team": "storage"}},
-		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-			{CEL: &resourceapi.CELDeviceSelector{Expression: "false"}},
-		}},
+		Spec:       resourceapi.DeviceClassSpec{Selectors: objects.Selectors("false")},
 	}
 	c.create(t, class)
 	return class
@@ -84,9 +83,7 @@ func (c cluster) testClasses(t *testing.T) {
 	}
 	class.Labels["team"] = "ml"
 	class.Annotations = map[string]string{"note": "mine"}
-	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "x.dev", Parameters: rawObject(`{"a":1}`)},
-	}}}
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: objects.Opaque("x.dev", `{"a":1}`)}}
 	class.Spec.Selectors[0].CEL.Expression = "true"
 	class.Spec.ExtendedResourceName = ptr.To("x.dev/other")
 	if err := c.client.Update(t.Context(), &class); err != nil {
@@ -130,9 +127,9 @@ func (c cluster) testPartClasses(t *testing.T) {
 		if !test.untouched {
 			live.Spec.Config = nil
 			for _, text := range test.before {
-				live.Spec.Config = append(live.Spec.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: resourceapi.DeviceConfiguration{
-					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "fettle.dev", Parameters: rawObject(text)},
-				}})
+				live.Spec.Config = append(live.Spec.Config, resourceapi.DeviceClassConfiguration{
+					DeviceConfiguration: objects.Opaque("fettle.dev", text),
+				})
 			}
 		}
 		live.Spec.Selectors[0].CEL.Expression = "false"

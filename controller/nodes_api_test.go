@@ -8,7 +8,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // accelerator creates an AcceleratorNode, retired as the value says, and its Node if it is to have one.
@@ -150,20 +150,9 @@ func (c cluster) testDeletedClaims(t *testing.T) {
 // allocatedAndDeleted makes a claim with a device of a node and deletes it. In the usual way, its allocation goes first.
 func (c cluster) allocatedAndDeleted(t *testing.T, node string, usual bool) {
 	t.Helper()
-	claim := &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + node},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			},
-		}}}},
-	}
+	claim := objects.Claim("default", "on-"+node, objects.Request("gpu", "any"))
 	c.create(t, claim)
-	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{
-			{Request: "gpu", Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu0"},
-		},
-	}}
+	claim.Status.Allocation = objects.Allocation(objects.Result("gpu", v1alpha1.DriverName, node+"/gpu", "gpu0"))
 	check.Must(t, c.client.Status().Update(t.Context(), claim))
 	if usual {
 		claim.Status.Allocation = nil

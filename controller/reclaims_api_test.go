@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -92,10 +93,7 @@ func (c cluster) testReclaim(t *testing.T) {
 // ago.
 func (c cluster) claimPod(t *testing.T, namespace, name, class, node string) *corev1.Pod {
 	t.Helper()
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
-	}}
+	claim := objects.Claim(namespace, name, objects.Request("gpu", "gpu.fettle.dev"))
 	c.create(t, claim)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"holder": name}},
@@ -122,10 +120,8 @@ func (c cluster) claimPod(t *testing.T, namespace, name, class, node string) *co
 		return pod
 	}
 	claim.Status = resourceapi.ResourceClaimStatus{
-		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: v1alpha1.DriverName, Pool: node, Device: name}},
-		}},
-		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: pod.UID}},
+		Allocation:  objects.Allocation(objects.Result("gpu", v1alpha1.DriverName, node, name)),
+		ReservedFor: objects.ReservedFor(name, pod.UID),
 	}
 	check.Must(t, c.client.Status().Update(t.Context(), claim))
 	return pod

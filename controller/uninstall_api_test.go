@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/uninstall"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // workload is a pod that holds a claim, and the node that prepared it.
@@ -48,12 +49,8 @@ func (c cluster) startWorkload(t *testing.T, name string) workload {
 	w.claim.Name = name
 	c.create(t, w.claim)
 	w.claim.Status = resourceapi.ResourceClaimStatus{
-		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{
-				{Request: "gpu", Driver: v1alpha1.DriverName, Pool: name + "/gpu", Device: "nvidia-0000-1b-00-0"},
-			},
-		}},
-		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: w.pod.UID}},
+		Allocation:  objects.Allocation(objects.Result("gpu", v1alpha1.DriverName, name+"/gpu", "nvidia-0000-1b-00-0")),
+		ReservedFor: objects.ReservedFor(name, w.pod.UID),
 	}
 	if err := c.client.Status().Update(t.Context(), w.claim); err != nil {
 		t.Fatal(err)

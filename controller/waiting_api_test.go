@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/waiting"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // waitingPod creates a pod that waits for a GPU, of which the node's only one is held by a claim of another namespace.
@@ -30,17 +31,12 @@ func (c cluster) waitingPod(t *testing.T) *corev1.Pod {
 		}},
 	}})
 	claim := func(namespace, name string) *resourceapi.ResourceClaim {
-		out := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		out.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
-		}}
+		out := objects.Claim(namespace, name, objects.Request("gpu", "gpu.fettle.dev"))
 		c.create(t, out)
 		return out
 	}
 	held := claim("holders-team", "holders-claim")
-	held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: "waited-for/gpu", Device: "gpu-0"}},
-	}}
+	held.Status.Allocation = objects.Allocation(objects.Result("gpu", "fettle.dev", "waited-for/gpu", "gpu-0"))
 	if err := c.client.Status().Update(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,9 +32,8 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/objects"
 )
-
-func rawObject(s string) runtime.RawExtension { return runtime.RawExtension{Raw: []byte(s)} }
 
 // testCertificateRace: replicas that start together end with one certificate.
 func (c cluster) testCertificateRace(t *testing.T) {
@@ -305,12 +303,8 @@ func claimWith(parameters string) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "claim-"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{{
-				Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
-			}},
-			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "fettle.dev", Parameters: rawObject(parameters)},
-			}}},
+			Requests: []resourceapi.DeviceRequest{objects.Request("gpu", "gpu.fettle.dev")},
+			Config:   []resourceapi.DeviceClaimConfiguration{objects.Config("fettle.dev", parameters)},
 		}},
 	}
 }

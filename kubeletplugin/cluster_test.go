@@ -33,8 +33,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
-	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const namespace = "team-a"
@@ -245,11 +245,11 @@ func (n *node) claim(name string, change func(*resourceapi.ResourceClaim), resul
 	for i := range results {
 		results[i].Pool = n.name + results[i].Pool[len(testNode):]
 	}
-	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	c.Status.Allocation = objects.Allocation(results...)
 	if change != nil {
 		change(c)
 	}
-	claimspec.Set(c, nodefixture.Class)
+	objects.Asked(c, nodefixture.Class)
 	status := c.Status
 	c, err := claims.Create(n.t.Context(), c, metav1.CreateOptions{})
 	check.Must(n.t, err)

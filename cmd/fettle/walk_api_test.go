@@ -25,6 +25,7 @@ import (
 
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // TestAPI follows docs/user/cli.md from a fresh clone to kubectl fettle with completion, for a real API server: it runs the document's
@@ -316,14 +317,10 @@ func fill(t *testing.T, config *rest.Config) {
 	}, create)
 	check.Must(t, err)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "train-gpu", Namespace: team}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev"},
-	}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{objects.Request("gpu", "gpu.fettle.dev")}
 	claim, err = kube.ResourceV1().ResourceClaims(team).Create(t.Context(), claim, create)
 	check.Must(t, err)
-	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: "node-1/gpu", Device: "gpu-0"}},
-	}}
+	claim.Status.Allocation = objects.Allocation(objects.Result("gpu", "fettle.dev", "node-1/gpu", "gpu-0"))
 	_, err = kube.ResourceV1().ResourceClaims(team).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
 	check.Must(t, err)
 	_, err = kube.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{

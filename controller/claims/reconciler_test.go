@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // queue only remembers what was added.
@@ -26,7 +27,7 @@ func (q *queue) Add(r reconcile.Request) { q.added = append(q.added, r.Name) }
 func claimWith(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "hold", Labels: map[string]string{"a": "b"}}}
 	if results != nil {
-		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+		c.Status.Allocation = objects.Allocation(results...)
 	}
 	return c
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // world is a cluster of a fake client with a node of two GPUs, which low and middle hold.
@@ -98,9 +99,7 @@ func (w *world) evict(
 // pod is a pod and its claim, with the device of its name if it has a node.
 func (w *world) pod(namespace, name string, priority int32, node string) []client.Object {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("claim-" + name)}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "gpu.fettle.dev", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-	}}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{objects.Request("gpu", "gpu.fettle.dev")}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
 	pod.Spec = corev1.PodSpec{
 		NodeName: node, Priority: ptr.To(priority), Containers: []corev1.Container{{Name: "c"}},
@@ -113,10 +112,8 @@ func (w *world) pod(namespace, name string, priority int32, node string) []clien
 		}}
 		return []client.Object{pod, claim}
 	}
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: pod.UID}}
-	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: node, Device: name}},
-	}}
+	claim.Status.ReservedFor = objects.ReservedFor(name, pod.UID)
+	claim.Status.Allocation = objects.Allocation(objects.Result("gpu", "fettle.dev", node, name))
 	return []client.Object{pod, claim}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
@@ -121,15 +122,12 @@ func (f *fixture) inUse(t *testing.T) {
 		pod := podOn(node, "default", "user-"+node)
 		pod.UID = types.UID("uid-" + node)
 		f.write(t, pod)
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}
-		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-			Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.fettle.dev", Count: 1},
-		}}
+		claim := objects.Claim("default", pod.Name, objects.Request("r", "gpu.fettle.dev"))
 		claim.Status.Allocation = &resourceapi.AllocationResult{}
 		claim.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{
 			Request: "r", Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu-0",
 		}}
-		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+		claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
 		f.write(t, claim)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // world is a cluster of a fake client, the reconciler and its clock.
@@ -104,9 +104,7 @@ func (w *world) pod(name, class string) []client.Object {
 
 func claim(namespace, name, class string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
-	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-	}}}
+	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{objects.Request("gpu", class)}
 	return c
 }
 
@@ -117,15 +115,10 @@ func oneGPU() []client.Object {
 		Devices: []resourceapi.Device{{Name: "gpu-0"}},
 	}}
 	holder := claim("secret-team", "secret-claim", "gpu.fettle.dev")
-	holder.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: "fettle.dev", Pool: "n1/gpu", Device: "gpu-0"}},
-	}}
+	holder.Status.Allocation = objects.Allocation(objects.Result("gpu", "fettle.dev", "n1/gpu", "gpu-0"))
 	out := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, slice, holder}
 	for name, driver := range map[string]string{"gpu.fettle.dev": "fettle.dev", "other": "other.example"} {
-		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf("device.driver == %q", driver),
-		}}}
+		class := objects.Class(name, fmt.Sprintf("device.driver == %q", driver))
 		out = append(out, class)
 	}
 	return out
@@ -227,11 +220,9 @@ func TestBudget(t *testing.T) {
 // TestLargeObjects: what tenants make large is not kept, and nothing is explained until it is gone.
 func TestLargeObjects(t *testing.T) {
 	large := claim("research", "large", "other")
-	large.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: "other.example", Parameters: runtime.RawExtension{Raw: []byte(`"` + strings.Repeat("x", snapshotBytes) + `"`)},
-		},
-	}}}
+	large.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+		objects.Config("other.example", `"`+strings.Repeat("x", snapshotBytes)+`"`),
+	}
 	w := newWorld(t, append(oneGPU(), append((*world)(nil).pod("train", "gpu.fettle.dev"), large)...)...)
 	if said := w.pass(t, 2*time.Minute); len(said) > 0 {
 		t.Errorf("explained by a part of the objects: %q", said)

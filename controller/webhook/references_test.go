@@ -20,16 +20,14 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func naming(source string) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{
-				Raw: fmt.Appendf(nil, `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":%s}`, source),
-			}},
-		}}},
-	}}}
+	claim := objects.Claim("", "")
+	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config(v1alpha1.DriverName,
+		fmt.Sprintf(`{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":%s}`, source))}
+	return claim
 }
 
 // TestReferences: a claim that names what is another namespace's is refused, one that names what is not there yet is warned.
@@ -97,26 +95,14 @@ func TestReferences(t *testing.T) {
 
 // using returns a claim of one device of a class, with a configuration.
 func using(class, driver, parameters string, expressions ...string) *resourceapi.ResourceClaim {
-	claim := naming(`{}`)
-	claim.Spec.Devices.Config[0].Opaque = &resourceapi.OpaqueDeviceConfiguration{
-		Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-	}
-	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: class}
-	for _, e := range expressions {
-		exactly.Selectors = append(exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
-	}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "main", Exactly: exactly}}
+	claim := objects.Claim("", "", objects.Request("main", class, expressions...))
+	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config(driver, parameters)}
 	return claim
 }
 
 func classOf(name, kind, parameters string) *resourceapi.DeviceClass {
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "` + kind + `"`,
-	}}}
-	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
-	}}}
+	class := objects.Class(name, `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "`+kind+`"`)
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: objects.Opaque(v1alpha1.DriverName, parameters)}}
 	return class
 }
 
@@ -204,7 +190,7 @@ func TestPods(t *testing.T) {
 		return claim
 	}
 	used := keeps("used")
-	used.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "first", UID: "1"}}
+	used.Status.ReservedFor = objects.ReservedFor("first", "1")
 	cached := using("fpga", v1alpha1.DriverName, fpga+`,"bitstream":{"name":"late"}}`)
 	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		classOf("fpga", "fpga", fpga+`}`), keeps("new"), used,

@@ -23,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -34,17 +35,15 @@ const (
 func podsUnderTest(policies ...v1alpha1.PartitionPolicy) (p pods, verdicts *[]string) {
 	ours := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "ours"}}
 	ours.Spec.ExtendedResourceName = ptr.To("example.com/device")
-	ours.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "fettle.dev"`}}}
+	ours.Spec.Selectors = objects.Selectors(`device.driver == "fettle.dev"`)
 	devices := func(class string) resourceapi.DeviceClaim {
-		return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
-			{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}},
-		}}
+		return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{objects.Request("r", class)}}
 	}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim"}}
+	claim := objects.Claim("ns", "claim")
 	claim.Spec.Devices = devices("ours")
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "template"}}
 	template.Spec.Spec.Devices = devices("ours")
-	foreign := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "foreign"}}
+	foreign := objects.Claim("ns", "foreign")
 	foreign.Spec.Devices = devices("theirs")
 	verdicts = new([]string)
 	return pods{

@@ -681,7 +681,9 @@ func TestNodesNotSeenBack(t *testing.T) {
 			},
 			Allocation: claim.Allocation{Results: []claim.Result{{Request: "r", Kind: device.KindGPU, Device: name}}},
 		})
-		check.WantErr(t, err, nil, "GPU "+name+" has no device nodes")
+		if err == nil || !strings.Contains(err.Error(), "GPU "+name+" has no device nodes") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,8 +30,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
-	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // world is a node, its API server and its kubelet, all of whose changes go through an injector.
@@ -372,19 +371,15 @@ func crashClaims() map[string]*resourceapi.ResourceClaim {
 	for name, r := range results {
 		c := &resourceapi.ResourceClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name)},
-			Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
-				Devices: resourceapi.DeviceAllocationResult{Results: r},
-			}},
+			Status:     resourceapi.ResourceClaimStatus{Allocation: objects.Allocation(r...)},
 		}
 		if name == "a" {
 			c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
 				Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"ssd0"},
-				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-					Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(moved)},
-				}},
+				DeviceConfiguration: objects.Opaque(v1alpha1.DriverName, moved),
 			}}
 		}
-		claimspec.Set(c, plainClass)
+		objects.Asked(c, plainClass)
 		claims[name] = c
 	}
 	return claims

@@ -18,7 +18,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -30,8 +29,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
-	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -500,18 +499,14 @@ func (p *place) setClass(name string, class *resourceapi.DeviceClass) {
 func allocated(uid string, results ...apiResult) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-" + uid, UID: types.UID(uid)},
-		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
-			Devices: resourceapi.DeviceAllocationResult{Results: results},
-		}},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: objects.Allocation(results...)},
 	}
-	claimspec.Set(c, plainClass)
+	objects.Asked(c, plainClass)
 	return c
 }
 
 func opaque(content string) resourceapi.DeviceConfiguration {
-	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-		Driver: v1alpha1.DriverName, Parameters: apiruntime.RawExtension{Raw: []byte(content)},
-	}}
+	return objects.Opaque(v1alpha1.DriverName, content)
 }
 
 // configured adds an opaque configuration, for some requests or all, to an allocated claim.
@@ -527,7 +522,7 @@ func configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfi
 			class = string(config.Opaque.Parameters.Raw)
 		}
 	}
-	claimspec.Set(c, class)
+	objects.Asked(c, class)
 	return c
 }
 

@@ -32,9 +32,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/test/check"
-	"github.com/fettle-dev/fettle/test/claimspec"
 	"github.com/fettle-dev/fettle/test/elffile"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // presetWorld is a cluster with presets, and a node with files.
@@ -143,7 +143,7 @@ func thePod(claims ...*resourceapi.ResourceClaim) *corev1.Pod {
 // claimOfClass is an allocated claim whose requests are of class gpu.
 func claimOfClass(uid string, results ...nodefixture.APIResult) *resourceapi.ResourceClaim {
 	c := nodefixture.Allocated(uid, results...)
-	claimspec.Set(c, "gpu")
+	objects.Asked(c, "gpu")
 	return c
 }
 
@@ -408,7 +408,7 @@ func TestPresetOfSeveralClaims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			first, second := claimOfClass("u1", ofGPU("main", "gpu0")), nodefixture.Allocated("u2", ofGPU("main", "gpu1"))
-			claimspec.Set(second, "other")
+			objects.Asked(second, "other")
 			pod := thePod(first)
 			if test.second {
 				pod = thePod(first, second)

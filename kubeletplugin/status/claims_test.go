@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // TestOvertakenIsNotTold: that a claim is not what it was when its call came is nothing to say about the claim. The writer has no client
@@ -139,9 +139,7 @@ func TestWarnIgnored(t *testing.T) {
 	config := func(driver string) resourceapi.DeviceAllocationConfiguration {
 		return resourceapi.DeviceAllocationConfiguration{
 			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"gpu"},
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"GpuConfig","sharing":{"strategy":"MPS"}}`)},
-			}},
+			DeviceConfiguration: objects.Opaque(driver, `{"kind":"GpuConfig","sharing":{"strategy":"MPS"}}`),
 		}
 	}
 	c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{config(v1alpha1.DriverName)}

@@ -21,6 +21,8 @@ import (
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // oldest is the oldest API server that Fettle supports: its CEL has the fewest functions.
@@ -71,10 +73,6 @@ func evaluate(t *testing.T, object, old, params runtime.Object, request *admissi
 	return results, budget - left
 }
 
-func exactly(name, class string) resourceapi.DeviceRequest {
-	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
-}
-
 func firstAvailable(name string, classes ...string) resourceapi.DeviceRequest {
 	request := resourceapi.DeviceRequest{Name: name}
 	for i, class := range classes {
@@ -85,16 +83,7 @@ func firstAvailable(name string, classes ...string) resourceapi.DeviceRequest {
 }
 
 func claimOf(requests ...resourceapi.DeviceRequest) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "work"},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
-	}
-}
-
-func opaque(driver, parameters string) resourceapi.DeviceConfiguration {
-	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-		Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-	}}
+	return objects.Claim("team-a", "work", requests...)
 }
 
 func classOf(name string, configs ...resourceapi.DeviceConfiguration) *resourceapi.DeviceClass {
@@ -106,7 +95,7 @@ func classOf(name string, configs ...resourceapi.DeviceConfiguration) *resourcea
 }
 
 func policyFor(namespaces ...string) resourceapi.DeviceConfiguration {
-	return opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["`+
+	return objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["`+
 		strings.Join(namespaces, `","`)+`"]}}`)
 }
 
@@ -115,13 +104,13 @@ func create(namespace string) *admissionv1.AdmissionRequest {
 }
 
 func TestNamespacePolicy(t *testing.T) {
-	look := exactly("main", "closed")
+	look := objects.Request("main", "closed")
 	look.Exactly.AdminAccess = new(true)
 	template := &resourceapi.ResourceClaimTemplate{
-		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimOf(exactly("a", "closed")).Spec},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimOf(objects.Request("a", "closed")).Spec},
 	}
 	closed := classOf("closed",
-		opaque("other.example.com", `{"policy":{"allowedNamespaces":["team-a"]}}`), policyFor("team-b", "team-c"))
+		objects.Opaque("other.example.com", `{"policy":{"allowedNamespaces":["team-a"]}}`), policyFor("team-b", "team-c"))
 	message := "DeviceClass closed does not allow namespace team-a (it allows: team-b, team-c): create the claim in an allowed " +
 		"namespace, use another class, or ask an administrator to add team-a to policy.allowedNamespaces of the class"
 	for _, tc := range []struct {
@@ -130,21 +119,21 @@ func TestNamespacePolicy(t *testing.T) {
 		class  *resourceapi.DeviceClass
 		want   string
 	}{
-		{name: "not allowed", object: claimOf(exactly("a", "open"), exactly("b", "closed")), class: closed, want: message},
+		{name: "not allowed", object: claimOf(objects.Request("a", "open"), objects.Request("b", "closed")), class: closed, want: message},
 		{name: "as an alternative", object: claimOf(firstAvailable("a", "open", "closed")), class: closed, want: message},
 		{name: "in a template", object: template, class: closed, want: message},
-		{name: "another class", object: claimOf(exactly("a", "open"), firstAvailable("b", "open")), class: closed},
+		{name: "another class", object: claimOf(objects.Request("a", "open"), firstAvailable("b", "open")), class: closed},
 		{name: "a look", object: claimOf(look), class: closed},
-		{name: "allowed", object: claimOf(exactly("a", "closed")), class: classOf("closed", policyFor("team-b", "team-a"))},
+		{name: "allowed", object: claimOf(objects.Request("a", "closed")), class: classOf("closed", policyFor("team-b", "team-a"))},
 		{name: "no requests", object: claimOf([]resourceapi.DeviceRequest{}...), class: closed},
 		{
-			name: "two lists narrow", object: claimOf(exactly("a", "closed")),
+			name: "two lists narrow", object: claimOf(objects.Request("a", "closed")),
 			class: classOf("closed", policyFor("team-a", "team-b", "team-c"), policyFor("team-c", "team-b")), want: message,
 		},
-		{name: "no config", object: claimOf(exactly("a", "closed")), class: classOf("closed")},
+		{name: "no config", object: claimOf(objects.Request("a", "closed")), class: classOf("closed")},
 		{
-			name: "a policy without namespaces", object: claimOf(exactly("a", "closed")),
-			class: classOf("closed", opaque("fettle.dev", `{"policy":{"onRelease":"Keep"}}`), opaque("fettle.dev", `{}`)),
+			name: "a policy without namespaces", object: claimOf(objects.Request("a", "closed")),
+			class: classOf("closed", objects.Opaque("fettle.dev", `{"policy":{"onRelease":"Keep"}}`), objects.Opaque("fettle.dev", `{}`)),
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -210,9 +199,9 @@ func TestNamespacePolicyCost(t *testing.T) {
 }
 
 func TestMatchConditions(t *testing.T) {
-	ours, theirs := opaque("fettle.dev", `{}`), opaque("other.example.com", `{}`)
+	ours, theirs := objects.Opaque("fettle.dev", `{}`), objects.Opaque("other.example.com", `{}`)
 	withConfig := func(configs ...resourceapi.DeviceConfiguration) *resourceapi.ResourceClaim {
-		claim := claimOf(exactly("a", "open"))
+		claim := claimOf(objects.Request("a", "open"))
 		for _, config := range configs {
 			claim.Spec.Devices.Config = append(claim.Spec.Devices.Config,
 				resourceapi.DeviceClaimConfiguration{DeviceConfiguration: config})
@@ -222,11 +211,11 @@ func TestMatchConditions(t *testing.T) {
 	templateOf := func(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaimTemplate {
 		return &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claim.Spec}}
 	}
-	every := []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
+	every := objects.Selectors("true")
 	selecting := classOf("c")
 	selecting.Spec.Selectors = every
 	selects := func(class string) resourceapi.DeviceRequest {
-		r := exactly("a", class)
+		r := objects.Request("a", class)
 		r.Exactly.Selectors = every
 		return r
 	}
@@ -241,7 +230,7 @@ func TestMatchConditions(t *testing.T) {
 	}{
 		{name: "claim", object: withConfig(theirs, ours), want: true},
 		{name: "claim with another driver's configuration", object: withConfig(theirs), want: true},
-		{name: "claim on a class of ours", object: claimOf(exactly("a", "gpu.fettle.dev"))},
+		{name: "claim on a class of ours", object: claimOf(objects.Request("a", "gpu.fettle.dev"))},
 		{name: "claim that selects of ours", object: claimOf(selects("gpu.fettle.dev")), want: true},
 		{name: "claim that selects of another", object: claimOf(selects("gpu.nvidia.com"))},
 		{name: "claim that selects of ours as an alternative", object: claimOf(either), want: true},

@@ -14,22 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const nvidiaMPS = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS"}}`
 
 func selecting(name, expression string, configs ...resourceapi.DeviceConfiguration) *resourceapi.DeviceClass {
 	class := classOf(name, configs...)
-	class.Spec.Selectors = selectors(expression)
+	class.Spec.Selectors = objects.Selectors(expression)
 	return class
-}
-
-func selectors(expressions ...string) []resourceapi.DeviceSelector {
-	var all []resourceapi.DeviceSelector
-	for _, e := range expressions {
-		all = append(all, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
-	}
-	return all
 }
 
 func knownClasses(classes ...*resourceapi.DeviceClass) Known {
@@ -85,10 +78,10 @@ func TestIgnored(t *testing.T) {
 		c.Spec.Devices.Config = entries
 		return c
 	}
-	one := []resourceapi.DeviceRequest{exactly("gpu", "gpu.nvidia.com")}
-	nvidia := opaque("gpu.nvidia.com", nvidiaMPS)
-	narrowed := exactly("gpu", "any")
-	narrowed.Exactly.Selectors = selectors(`device.driver == "fettle.dev"`)
+	one := []resourceapi.DeviceRequest{objects.Request("gpu", "gpu.nvidia.com")}
+	nvidia := objects.Opaque("gpu.nvidia.com", nvidiaMPS)
+	narrowed := objects.Request("gpu", "any")
+	narrowed.Exactly.Selectors = objects.Selectors(`device.driver == "fettle.dev"`)
 	for name, tt := range map[string]struct {
 		object runtime.Object
 		want   []string
@@ -104,18 +97,19 @@ func TestIgnored(t *testing.T) {
 		},
 		"of a class of any driver": {selecting("c", `has(device.attributes["fettle.dev"].type)`, nvidia), nil},
 		"a class by our name": {
-			claim([]resourceapi.DeviceRequest{exactly("gpu", "nvidia.gpu.fettle.dev")}, entry(nvidia)),
+			claim([]resourceapi.DeviceRequest{objects.Request("gpu", "nvidia.gpu.fettle.dev")}, entry(nvidia)),
 			[]string{"request gpu"},
 		},
-		"a class that is not known": {claim([]resourceapi.DeviceRequest{exactly("gpu", "team-gpu")}, entry(nvidia)), nil},
+		"a class that is not known": {claim([]resourceapi.DeviceRequest{objects.Request("gpu", "team-gpu")}, entry(nvidia)), nil},
 		"selected by the request":   {claim([]resourceapi.DeviceRequest{narrowed}, entry(nvidia)), []string{"request gpu"}},
-		"one of several is unknown": {claim([]resourceapi.DeviceRequest{one[0], exactly("b", "any")}, entry(nvidia)), nil},
+		"one of several is unknown": {claim([]resourceapi.DeviceRequest{one[0], objects.Request("b", "any")}, entry(nvidia)), nil},
 		"named beside an unknown": {
-			claim([]resourceapi.DeviceRequest{one[0], exactly("b", "any")}, entry(nvidia, "gpu")),
+			claim([]resourceapi.DeviceRequest{one[0], objects.Request("b", "any")}, entry(nvidia, "gpu")),
 			[]string{"request gpu"},
 		},
 		"an alternative is another's": {
-			claim([]resourceapi.DeviceRequest{firstAvailable("gpu", "gpu.nvidia.com", "gpu.amd.com")}, entry(opaque("gpu.amd.com", `{}`), "gpu")),
+			claim([]resourceapi.DeviceRequest{firstAvailable("gpu", "gpu.nvidia.com", "gpu.amd.com")},
+				entry(objects.Opaque("gpu.amd.com", `{}`), "gpu")),
 			nil,
 		},
 		"all alternatives": {
@@ -123,11 +117,11 @@ func TestIgnored(t *testing.T) {
 			[]string{"request gpu/alt-0, gpu/alt-1"},
 		},
 		"ours for another's": {
-			claim([]resourceapi.DeviceRequest{exactly("gpu", "gpu.amd.com")}, entry(opaque("fettle.dev", good))),
+			claim([]resourceapi.DeviceRequest{objects.Request("gpu", "gpu.amd.com")}, entry(objects.Opaque("fettle.dev", good))),
 			[]string{"driver fettle.dev (GPUConfig: sharing.strategy)"},
 		},
-		"between two others":     {claim([]resourceapi.DeviceRequest{exactly("gpu", "gpu.amd.com")}, entry(nvidia)), nil},
-		"ours for ours":          {claim(one, entry(opaque("fettle.dev", good))), nil},
+		"between two others":     {claim([]resourceapi.DeviceRequest{objects.Request("gpu", "gpu.amd.com")}, entry(nvidia)), nil},
+		"ours for ours":          {claim(one, entry(objects.Opaque("fettle.dev", good))), nil},
 		"another kind of object": {&v1alpha1.PartitionPolicy{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +133,7 @@ func TestIgnored(t *testing.T) {
 
 // TestNames: requests of configurations and constraints, and attributes of constraints.
 func TestNames(t *testing.T) {
-	c := claimOf(exactly("gpu", "gpu.fettle.dev"), firstAvailable("any", "a.example.com", "b.example.com"))
+	c := claimOf(objects.Request("gpu", "gpu.fettle.dev"), firstAvailable("any", "a.example.com", "b.example.com"))
 	c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
 		entry(resourceapi.DeviceConfiguration{}, "gpu", "any", "any/alt-1"), entry(resourceapi.DeviceConfiguration{}, "gpuu", "any/alt-2"),
 	}
@@ -163,10 +157,10 @@ func TestNames(t *testing.T) {
 func TestSelectors(t *testing.T) {
 	const misspelt = `device.attributes["fettle.dev"].vender == "nvidia"`
 	foreign := `device.attributes["gpu.nvidia.com"].productName == "x"`
-	c := claimOf(exactly("gpu", "gpu.fettle.dev"), firstAvailable("any", "ours", "theirs"))
-	c.Spec.Devices.Requests[0].Exactly.Selectors = append(selectors("true", misspelt), resourceapi.DeviceSelector{})
-	c.Spec.Devices.Requests[1].FirstAvailable[0].Selectors = selectors(foreign)
-	c.Spec.Devices.Requests[1].FirstAvailable[1].Selectors = selectors(foreign, `device.driver ==`)
+	c := claimOf(objects.Request("gpu", "gpu.fettle.dev"), firstAvailable("any", "ours", "theirs"))
+	c.Spec.Devices.Requests[0].Exactly.Selectors = append(objects.Selectors("true", misspelt), resourceapi.DeviceSelector{})
+	c.Spec.Devices.Requests[1].FirstAvailable[0].Selectors = objects.Selectors(foreign)
+	c.Spec.Devices.Requests[1].FirstAvailable[1].Selectors = objects.Selectors(foreign, `device.driver ==`)
 	known := knownClasses(selecting("ours", `device.driver == "fettle.dev"`), selecting("theirs", `device.driver == "gpu.nvidia.com"`))
 	var j Judge
 	says(t, lines(j.Selectors(c, known)),
@@ -179,13 +173,13 @@ func TestSelectors(t *testing.T) {
 
 func fpgaClass(policy string) *resourceapi.DeviceClass {
 	return selecting("fpga", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "fpga"`,
-		opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`+policy+`}`))
+		objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`+policy+`}`))
 }
 
 func fpgaClaim(fields string) *resourceapi.ResourceClaim {
-	c := claimOf(exactly("region", "fpga"))
+	c := claimOf(objects.Request("region", "fpga"))
 	c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		entry(opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`+fields+`}`)),
+		entry(objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"`+fields+`}`)),
 	}
 	return c
 }
@@ -312,7 +306,7 @@ func TestPolicies(t *testing.T) {
 			if faults, remarks := j.Policies("team-a", c, known); len(faults) > 0 || len(remarks) != len(tt.faults)+len(tt.remarks) {
 				t.Errorf("of an alternative: faults %v, remarks %v; want remarks only", faults, remarks)
 			}
-			c.Spec.Devices.Requests = []resourceapi.DeviceRequest{exactly("region", "fpga")}
+			c.Spec.Devices.Requests = []resourceapi.DeviceRequest{objects.Request("region", "fpga")}
 			c.Spec.Devices.Requests[0].Exactly.AdminAccess = new(true)
 			if faults, remarks := j.Policies("team-a", c, known); len(faults)+len(remarks) > 0 {
 				t.Errorf("of a look: %v, %v", faults, remarks)
@@ -339,7 +333,7 @@ func TestPoliciesOfOtherKinds(t *testing.T) {
 		t.Errorf("a class that is not known: %v", faults)
 	}
 	byConfig := selecting("fpga", `device.driver == "fettle.dev"`,
-		opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"}`))
+		objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig"}`))
 	if faults, _ := j.Policies("team-a", c, knownClasses(byConfig)); len(faults) != 1 {
 		t.Errorf("a class whose configuration says what it is for: %v", faults)
 	}
@@ -347,12 +341,12 @@ func TestPoliciesOfOtherKinds(t *testing.T) {
 
 // TestReferences: those of the object come first, then those of its classes. A class alone has those of the cluster.
 func TestReferences(t *testing.T) {
-	caches := opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[{"name":"a"},`+
+	caches := objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[{"name":"a"},`+
 		`{"name":"b","kind":"ClusterGPUKernelCache","optional":true}]}`)
 	class := selecting("team", "true", caches)
-	c := claimOf(exactly("gpu", "team"), exactly("other", "absent"))
+	c := claimOf(objects.Request("gpu", "team"), objects.Request("other", "absent"))
 	c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		entry(opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":{"name":"nlb"}}`)), entry(caches),
+		entry(objects.Opaque("fettle.dev", `{"apiVersion":"fettle.dev/v1alpha1","kind":"FPGAConfig","bitstream":{"name":"nlb"}}`)), entry(caches),
 	}
 	list := func(references []Reference) []string {
 		var all []string

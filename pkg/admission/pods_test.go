@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/pkg/admission"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // TestWantsDevices is which claims, templates and extended resources may get devices of this driver.
@@ -20,7 +21,7 @@ func TestWantsDevices(t *testing.T) {
 			c.Spec.ExtendedResourceName = &extended
 		}
 		if expression != "" {
-			c.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+			c.Spec.Selectors = objects.Selectors(expression)
 		}
 		return c
 	}
@@ -36,7 +37,7 @@ func TestWantsDevices(t *testing.T) {
 	request := func(class, expression string) resourceapi.DeviceRequest {
 		r := resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
 		if expression != "" {
-			r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+			r.Exactly.Selectors = objects.Selectors(expression)
 		}
 		return r
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -29,7 +30,7 @@ func entry(config resourceapi.DeviceConfiguration, requests ...string) resourcea
 
 func TestValidate(t *testing.T) {
 	ours := func(parameters string) resourceapi.DeviceConfiguration {
-		return opaque(v1alpha1.DriverName, parameters)
+		return objects.Opaque(v1alpha1.DriverName, parameters)
 	}
 	claim := func(requests []resourceapi.DeviceRequest, entries ...resourceapi.DeviceClaimConfiguration) *resourceapi.ResourceClaim {
 		c := claimOf(requests...)
@@ -39,7 +40,7 @@ func TestValidate(t *testing.T) {
 	template := func(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaimTemplate {
 		return &resourceapi.ResourceClaimTemplate{Spec: resourceapi.ResourceClaimTemplateSpec{Spec: c.Spec}}
 	}
-	several := exactly("many", "host.fettle.dev")
+	several := objects.Request("many", "host.fettle.dev")
 	several.Exactly.Count = 2
 	either := firstAvailable("either", "host.fettle.dev", "host.fettle.dev")
 	either.FirstAvailable[1].Count = 3
@@ -65,7 +66,7 @@ func TestValidate(t *testing.T) {
 		{name: "no config", object: claim(nil)},
 		{name: "another kind of object", object: &corev1.Pod{}},
 		{name: "good", object: claim(nil, entry(ours(good)))},
-		{name: "another driver", object: claim(nil, entry(opaque("gpu.example.com", `{]`)), entry(resourceapi.DeviceConfiguration{}))},
+		{name: "another driver", object: claim(nil, entry(objects.Opaque("gpu.example.com", `{]`)), entry(resourceapi.DeviceConfiguration{}))},
 		{
 			name: "claim", object: claim(nil, entry(ours(good)), entry(ours(typing))),
 			want: []string{"spec.devices.config[1].opaque.parameters.sharing.strateggy"},
@@ -80,7 +81,7 @@ func TestValidate(t *testing.T) {
 		},
 		{name: "class with a policy", object: classOf("c", ours(closed))},
 		{
-			name: "class", object: classOf("c", opaque("gpu.example.com", `[]`), ours(typing)),
+			name: "class", object: classOf("c", objects.Opaque("gpu.example.com", `[]`), ours(typing)),
 			want: []string{"spec.config[1].opaque.parameters.sharing.strateggy"},
 		},
 		{
@@ -105,7 +106,7 @@ func TestValidate(t *testing.T) {
 		},
 		{
 			name: "one path for several devices",
-			object: claim([]resourceapi.DeviceRequest{exactly("one", "host.fettle.dev"), several, either},
+			object: claim([]resourceapi.DeviceRequest{objects.Request("one", "host.fettle.dev"), several, either},
 				entry(ours(atData), "one"), entry(ours(atData), "many"), entry(ours(atData), "either/alt-1"), entry(ours(atData)),
 				entry(ours(atData), "either"), entry(ours(atData), "either/alt-0"), entry(ours(atData), "absent")),
 			want: []string{

@@ -5,10 +5,9 @@ package claim
 import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fettle-dev/fettle/test/claimspec"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -40,7 +39,7 @@ func allocated(results []apiResult, configs ...apiConfig) *resourceapi.ResourceC
 			Devices: resourceapi.DeviceAllocationResult{Results: results, Config: configs},
 		}},
 	}
-	claimspec.Set(c, "any")
+	objects.Asked(c, "any")
 	return c
 }
 
@@ -67,9 +66,5 @@ func own(parameters string, requests ...string) apiConfig {
 }
 
 func config(source resourceapi.AllocationConfigSource, driver, parameters string, requests []string) apiConfig {
-	return apiConfig{Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-		},
-	}}
+	return apiConfig{Source: source, Requests: requests, DeviceConfiguration: objects.Opaque(driver, parameters)}
 }

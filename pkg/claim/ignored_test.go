@@ -7,7 +7,8 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const nvidiaMPS = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS",` +
@@ -16,9 +17,7 @@ const nvidiaMPS = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig
 func allocatedEntry(driver, parameters string, requests ...string) resourceapi.DeviceAllocationConfiguration {
 	return resourceapi.DeviceAllocationConfiguration{
 		Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
-		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-		}},
+		DeviceConfiguration: objects.Opaque(driver, parameters),
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // liveClass is the class of all requests of these tests, with these configurations of the driver and one of another.
@@ -20,9 +20,7 @@ func liveClass(contents ...string) map[string]*resourceapi.DeviceClass {
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}}
 	add := func(driver, content string) {
 		class.Spec.Config = append(class.Spec.Config, resourceapi.DeviceClassConfiguration{
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(content)},
-			}},
+			DeviceConfiguration: objects.Opaque(driver, content),
 		})
 	}
 	for _, content := range contents {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -100,13 +101,5 @@ func newSlices(devices []device.Device) []*resourceapi.ResourceSlice {
 }
 
 func newClaim(name, class string) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name: "gpu",
-			Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			},
-		}}}},
-	}
+	return objects.Claim("default", name, objects.Request("gpu", class))
 }

@@ -352,7 +352,9 @@ func TestFiles(t *testing.T) {
 	} {
 		check.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		for verb, err := range map[string]error{"apply": n.apply(w), "undo": n.undo(w), "verify": n.verify(w)} {
-			check.WantErr(t, err, nil, "remove the file")
+			if err == nil || !strings.Contains(err.Error(), "remove the file") {
+				t.Errorf("%s, %s: %v", name, verb, err)
+			}
 		}
 		held, err := n.process().Held()
 		wants(t, err, w.Device)

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const gib = 1 << 30
@@ -203,7 +204,7 @@ func (c *cluster) claim(t testing.TB, memory string) string {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", c.next), Namespace: "default"}}
 	request := &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: typed("gpu")}}},
+		Selectors: objects.Selectors(typed("gpu")),
 	}
 	if memory != "" {
 		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{

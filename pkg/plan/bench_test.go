@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // fleet is a cluster of nodes with 8 GPUs each, and of pods that ask for one GPU of a template each.
@@ -20,18 +21,14 @@ func fleet(nodes, pods int) plan.Snapshot {
 	s := plan.Snapshot{
 		Classes: []*resourceapi.DeviceClass{{
 			ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
-			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-				{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}},
-			}},
+			Spec:       resourceapi.DeviceClassSpec{Selectors: objects.Selectors(`device.driver == "gpu.example.com"`)},
 		}},
 		Templates: []*resourceapi.ResourceClaimTemplate{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"},
 			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 				Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 					DeviceClassName: "gpu",
-					Selectors: []resourceapi.DeviceSelector{
-						{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].model == "h100"`}},
-					},
+					Selectors:       objects.Selectors(`device.attributes["gpu.example.com"].model == "h100"`),
 				}}},
 			}}},
 		}},

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // TestFitsLikeTheAllocator plans pods one by one on random clusters, and compares the nodes that fit with what the allocator says when it
@@ -114,7 +115,7 @@ func randomCluster(random *rand.Rand) plan.Snapshot {
 	})...)
 	for p := range 8 {
 		name := fmt.Sprintf("p%d", p)
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		claim := objects.Claim("default", name)
 		for r := range 1 + random.IntN(2) {
 			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, randomRequest(random, fmt.Sprintf("r%d", r)))
 		}
@@ -138,9 +139,7 @@ func randomRequest(random *rand.Rand, name string) resourceapi.DeviceRequest {
 	case 0:
 		request.Exactly.AllocationMode, request.Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
 	case 1, 2:
-		request.Exactly.Selectors = []resourceapi.DeviceSelector{
-			{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["d.io"].kind == "a"`}},
-		}
+		request.Exactly.Selectors = objects.Selectors(`device.attributes["d.io"].kind == "a"`)
 	case 3:
 		request.FirstAvailable = []resourceapi.DeviceSubRequest{
 			{Name: "many", DeviceClassName: "any", Count: 3}, {Name: "one", DeviceClassName: "any"},

@@ -10,16 +10,17 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func TestOfClaim(t *testing.T) {
 	c := &resourceapi.ResourceClaim{}
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{
-		{Name: "plain", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: gpu}},
+		objects.Request("plain", gpu),
 		{Name: "either", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{Name: "best", DeviceClassName: "h100.example.com"}, {Name: "next", DeviceClassName: fpga},
 		}},
-		{Name: "net", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "rdma.example.com"}},
+		objects.Request("net", "rdma.example.com"),
 	}
 	published := func(_, name string) *resourceapi.Device {
 		if name == "gone" {

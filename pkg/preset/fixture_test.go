@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -73,7 +74,7 @@ func device(request, class string, words ...string) preset.Device {
 // claim is one that the pod owns.
 func claim(name string, devices ...preset.Device) preset.Claim {
 	c := preset.Claim{
-		ResourceClaim: &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name}},
+		ResourceClaim: objects.Claim(team, name),
 		Devices:       devices, Owned: true,
 	}
 	for _, d := range devices {

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
-	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestOpenable(t *testing.T) {
@@ -107,7 +106,9 @@ func TestOpenableMachines(t *testing.T) {
 		name := strings.TrimSuffix(path.Base(file), ".txtar")
 		m, err := parseMachine(t, name).Openable()
 		if name == "200-devices" {
-			check.WantErr(t, err, nil, "203 character device numbers: at most 63")
+			if err == nil || !strings.Contains(err.Error(), "203 character device numbers: at most 63") {
+				t.Errorf("%s: error %v, want one that names both numbers", name, err)
+			}
 			continue
 		}
 		if err != nil {

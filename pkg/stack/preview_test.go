@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // previewed is a cluster whose stack s is to have the driver 2 on the nodes, which have the driver 1.
@@ -62,12 +63,12 @@ func holds(o *stack.Objects, node, namespace, name string, admin bool) *corev1.P
 	}}
 	p.Status.Phase = corev1.PodRunning
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-gpu"}}
+	c := objects.Claim(namespace, name+"-gpu")
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	c.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{
 		Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu-0", AdminAccess: &admin,
 	}}
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: p.UID}}
+	c.Status.ReservedFor = objects.ReservedFor(name, p.UID)
 	o.Pods, o.Claims = append(o.Pods, p), append(o.Claims, c)
 	return p
 }

@@ -19,6 +19,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // claim is a claim that was allocated as its shape says.
@@ -53,7 +54,7 @@ func (s shape) spec() (*resourceapi.ResourceClaim, error) {
 		return nil, err
 	}
 	class := s.class(configs)
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: s.name}}
+	c := objects.Claim(namespace, s.name)
 	for i := range s.devices {
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: s.request(i), Exactly: &resourceapi.ExactDeviceRequest{

@@ -14,12 +14,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -164,9 +164,7 @@ func allocation(grants []grant) *resourceapi.AllocationResult {
 
 func mountAt(path string) resourceapi.DeviceConfiguration {
 	parameters := fmt.Sprintf(`{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":%q}`, path)
-	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-		Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-	}}
+	return objects.Opaque(driver, parameters)
 }
 
 func (a *api) remove(ctx context.Context, name string) error {

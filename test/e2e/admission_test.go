@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func refusesWrongConfigs() {
@@ -49,7 +50,7 @@ func wrongConfigs(ctx SpecContext) {
 	} {
 		say("%s", c.name)
 		s := spec(request("gpu", gpuClass))
-		s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque("fettle.dev", c.parameters)}
+		s.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config("fettle.dev", c.parameters)}
 		path := "devices.config[0].opaque.parameters"
 		if c.path != "" {
 			path += "." + c.path
@@ -204,7 +205,7 @@ func slippedThrough(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
 	s := spec(request("gpu", gpuClass))
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`)),
+		objects.Config("fettle.dev", config("GPUConfig", `"sharing":{"strategie":"Exclusive"}`)),
 	}
 	withoutWebhook(ctx, func() { newClaim(ctx, ns, "slipped", s) })
 	pod := newPod(ctx, ns, "refused", withClaim("slipped"))
@@ -223,10 +224,10 @@ func otherDrivers(ctx SpecContext) {
 	ns := newNamespace(ctx, nil)
 	other := spec(request("nic", "nic.example.com"))
 	other.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		opaque("nic.example.com", `{"kind":"GPUConfig","sharing":7}`),
-		opaque("gpu.example.com", config("GPUConfig", `"sharing":{"strategie":1}`)),
+		objects.Config("nic.example.com", `{"kind":"GPUConfig","sharing":7}`),
+		objects.Config("gpu.example.com", config("GPUConfig", `"sharing":{"strategie":1}`)),
 	}
-	class := opaque("nic.example.com", `{"policy":{"allowedNamespaces":7}}`)
+	class := objects.Config("nic.example.com", `{"policy":{"allowedNamespaces":7}}`)
 	pass := func(name string) {
 		newClaim(ctx, ns, name, other)
 		newTemplate(ctx, ns, name, other)
@@ -240,7 +241,7 @@ func otherDrivers(ctx SpecContext) {
 func allowedNamespaces(ctx SpecContext) {
 	allowed, denied := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	policy := func(namespace string) resourceapi.DeviceClaimConfiguration {
-		return opaque("fettle.dev", config("GPUConfig", fmt.Sprintf(`"policy":{"allowedNamespaces":[%q]}`, namespace)))
+		return objects.Config("fettle.dev", config("GPUConfig", fmt.Sprintf(`"policy":{"allowedNamespaces":[%q]}`, namespace)))
 	}
 	newClass(ctx, "team.example.com", gpuClass, policy(allowed))
 	newClass(ctx, "open.example.com", gpuClass)

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func givesDevices() {
@@ -78,7 +80,7 @@ func givesDevices() {
 		func(ctx SpecContext) {
 			ns := newNamespace(ctx, nil)
 			choice := func(name, class, expression string) resourceapi.DeviceSubRequest {
-				return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: class, Selectors: selectors(expression)}
+				return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: class, Selectors: objects.Selectors(expression)}
 			}
 			s := spec(
 				resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
@@ -86,13 +88,13 @@ func givesDevices() {
 				}},
 			)
 			s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-				opaque("fettle.dev", config("GPUConfig", `"sharing":{"strategy":"Exclusive"}`), "gpu"),
+				objects.Config("fettle.dev", config("GPUConfig", `"sharing":{"strategy":"Exclusive"}`), "gpu"),
 			}
 			disks := spec(resourceapi.DeviceRequest{Name: "disk", FirstAvailable: []resourceapi.DeviceSubRequest{
 				choice("none", hostClass, onProduct("nothing-of-that-name")), choice("ssd", hostClass, onProduct("ssd")),
 			}})
 			disks.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-				opaque("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
+				objects.Config("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
 			}
 			newTemplate(ctx, ns, "gpu", s)
 			newTemplate(ctx, ns, "disk", disks)

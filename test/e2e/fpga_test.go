@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/test/fpgasim"
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -243,7 +244,7 @@ func newFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) 
 // newStrictFPGAClass makes a class with a policy and nothing else.
 func newStrictFPGAClass(ctx context.Context, name string, policy v1alpha1.FPGAPolicy) {
 	GinkgoHelper()
-	newClass(ctx, name, fpgaClass, opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy})))
+	newClass(ctx, name, fpgaClass, objects.Config(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy})))
 }
 
 // setFPGAPolicy gives a class another policy.
@@ -251,7 +252,7 @@ func setFPGAPolicy(ctx context.Context, name string, policy v1alpha1.FPGAPolicy)
 	GinkgoHelper()
 	class, err := h.Kube.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
 	Expect(err).NotTo(HaveOccurred())
-	config := opaque(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy}))
+	config := objects.Config(v1alpha1.DriverName, fpgaConfig(v1alpha1.FPGAConfig{Policy: &policy}))
 	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: config.DeviceConfiguration}}
 	_, err = h.Kube.ResourceV1().DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
 	Expect(err).NotTo(HaveOccurred())
@@ -326,7 +327,7 @@ func (f *fpgas) end(ctx context.Context, pod *corev1.Pod) {
 func claimRegion(class string, port int, c v1alpha1.FPGAConfig) resourceapi.ResourceClaimSpec {
 	GinkgoHelper()
 	s := spec(request("region", class, where(onInterface(arriaInterface), onPort(port))))
-	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config(v1alpha1.DriverName, fpgaConfig(c))}
 	return s
 }
 
@@ -334,7 +335,7 @@ func claimRegion(class string, port int, c v1alpha1.FPGAConfig) resourceapi.Reso
 func claimOn(interfaceID, class string, c v1alpha1.FPGAConfig) resourceapi.ResourceClaimSpec {
 	GinkgoHelper()
 	s := spec(request("region", class, where(onInterface(interfaceID))))
-	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{opaque(v1alpha1.DriverName, fpgaConfig(c))}
+	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config(v1alpha1.DriverName, fpgaConfig(c))}
 	return s
 }
 
@@ -473,7 +474,8 @@ func (f *fpgas) twoRegions(ctx SpecContext) {
 	newFPGAClass(ctx, "fpga-two", open("first", "second"))
 	s := spec(request("a", "fpga-two", where(onInterface(arriaInterface))), request("b", "fpga-two", where(onInterface(arriaInterface))))
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		opaque(v1alpha1.DriverName, fpgaConfig(named("first")), "a"), opaque(v1alpha1.DriverName, fpgaConfig(named("second")), "b"),
+		objects.Config(v1alpha1.DriverName, fpgaConfig(named("first")), "a"),
+		objects.Config(v1alpha1.DriverName, fpgaConfig(named("second")), "b"),
 	}
 	newTemplate(ctx, namespace, "two", s)
 	pod := newPod(ctx, namespace, "two", withTemplate("two"), func(p *corev1.Pod) {

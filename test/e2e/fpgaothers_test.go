@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -112,7 +113,7 @@ func (f *otherFPGAs) load(ctx context.Context, name, class string, content []byt
 	pushed := strings.TrimSpace(fettle(ctx, append(args, file, f.registry+"/team/"+name+":v1")...))
 	c := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Ref: pushed}, Program: v1alpha1.ProgramAlways}
 	s := claimOn("", class, c)
-	s.Devices.Requests[0].Exactly.Selectors = selectors(device)
+	s.Devices.Requests[0].Exactly.Selectors = objects.Selectors(device)
 	newTemplate(ctx, f.namespace, name, s)
 	return name
 }

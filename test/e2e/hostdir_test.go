@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func lendsDirectories() {
@@ -53,7 +55,7 @@ func lendsDirectories() {
 	It("keeps what a claim wrote where the class says onRelease: Keep", later("scenario 09 of the demo shows it"),
 		ofNode, func(ctx SpecContext) {
 			ns := newNamespace(ctx, nil)
-			newClass(ctx, "kept.example.com", hostClass, opaque("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
+			newClass(ctx, "kept.example.com", hostClass, objects.Config("fettle.dev", config("HostConfig", `"policy":{"onRelease":"Keep"}`)))
 			newTemplate(ctx, ns, "ssd", spec(request("ssd", "kept.example.com", where(onProduct("kept")))))
 			first := newPod(ctx, ns, "first", withTemplate("ssd"))
 			running(ctx, first)

@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -213,7 +214,7 @@ func (k *kernelCaches) claim(ctx context.Context, namespace, name string, caches
 func (k *kernelCaches) claimOf(ctx context.Context, vendor, namespace, name string, caches ...v1alpha1.KernelCacheSource) {
 	GinkgoHelper()
 	s := spec(request("gpu", gpuClass, where(onVendor(vendor))))
-	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, cacheConfig(caches...)))
+	s.Devices.Config = append(s.Devices.Config, objects.Config(v1alpha1.DriverName, cacheConfig(caches...)))
 	newTemplate(ctx, namespace, name, s)
 }
 

@@ -16,7 +16,6 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -394,8 +394,7 @@ func (k *kernelCaches) volumeKept(ctx SpecContext) {
 // fourWays has converted pods on the node with MI300X; their DaemonSets have others that wait on nodes without.
 func (k *kernelCaches) fourWays(ctx SpecContext) {
 	const class = "e2e-mi300x"
-	object := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
-	object.Spec.Selectors = selectors(`device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "gpu"`, onVendor("amd"))
+	object := objects.Class(class, `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "gpu"`, onVendor("amd"))
 	_, err := h.Kube.ResourceV1().DeviceClasses().Create(ctx, object, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {

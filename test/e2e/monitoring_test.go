@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 	"github.com/fettle-dev/fettle/test/prometheus"
 )
 
@@ -127,7 +128,7 @@ spec:
 	availableStack(ctx, watchedStack, gpuNode, "")
 	class, err := h.Kube.ResourceV1().DeviceClasses().Get(ctx, watchedStack, metav1.GetOptions{})
 	Expect(err).NotTo(HaveOccurred())
-	class.Spec.Selectors = selectors("false")
+	class.Spec.Selectors = objects.Selectors("false")
 	_, err = h.Kube.ResourceV1().DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 }

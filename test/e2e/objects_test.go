@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -54,19 +54,11 @@ func count(n int64) func(*resourceapi.ExactDeviceRequest) {
 
 func where(expressions ...string) func(*resourceapi.ExactDeviceRequest) {
 	return func(r *resourceapi.ExactDeviceRequest) {
-		r.Selectors = append(r.Selectors, selectors(expressions...)...)
+		r.Selectors = append(r.Selectors, objects.Selectors(expressions...)...)
 	}
 }
 
 func asAdmin(r *resourceapi.ExactDeviceRequest) { r.AdminAccess = new(true) }
-
-func selectors(expressions ...string) []resourceapi.DeviceSelector {
-	var out []resourceapi.DeviceSelector
-	for _, e := range expressions {
-		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
-	}
-	return out
-}
 
 // onVendor selects by our attribute vendor.
 func onVendor(vendor string) string {
@@ -75,13 +67,6 @@ func onVendor(vendor string) string {
 
 func spec(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimSpec {
 	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
-}
-
-// opaque is a configuration of a driver for some requests, or for all.
-func opaque(driver, parameters string, requests ...string) resourceapi.DeviceClaimConfiguration {
-	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
-	}}
 }
 
 // config is a GPUConfig or HostConfig with further fields, in JSON.
@@ -113,7 +98,7 @@ func newClass(ctx context.Context, name, like string, configs ...resourceapi.Dev
 	GinkgoHelper()
 	kind, _, _ := strings.Cut(like, ".")
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	class.Spec.Selectors = selectors(fmt.Sprintf(
+	class.Spec.Selectors = objects.Selectors(fmt.Sprintf(
 		`device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == %q`, kind))
 	for _, c := range configs {
 		class.Spec.Config = append(class.Spec.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: c.DeviceConfiguration})

@@ -20,6 +20,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // What is written for other drivers, and the classes of vendors that it becomes claims for.
@@ -127,7 +129,7 @@ func classesOfOthers(ctx context.Context) {
 		if vendor != "example" {
 			conditions = append(conditions, onVendor(vendor))
 		}
-		class.Spec.Selectors = selectors(conditions...)
+		class.Spec.Selectors = objects.Selectors(conditions...)
 		if extended != "" {
 			class.Spec.ExtendedResourceName = &extended
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/test/harness"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -144,14 +145,15 @@ func partOf(kind, profile string) string {
 // newPassedClass makes the class that allows devices for virtual machines.
 func newPassedClass(ctx context.Context) {
 	GinkgoHelper()
-	newPartClass(ctx, passedClass, partOf("vfio", ""), opaque(v1alpha1.DriverName, config("GPUConfig", `"policy":{"allowPassthrough":true}`)))
+	newPartClass(ctx, passedClass, partOf("vfio", ""),
+		objects.Config(v1alpha1.DriverName, config("GPUConfig", `"policy":{"allowPassthrough":true}`)))
 }
 
 // newPartClass makes a class with one selector and configurations.
 func newPartClass(ctx context.Context, name, expression string, configs ...resourceapi.DeviceClaimConfiguration) {
 	GinkgoHelper()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	class.Spec.Selectors = selectors(expression)
+	class.Spec.Selectors = objects.Selectors(expression)
 	for _, c := range configs {
 		class.Spec.Config = append(class.Spec.Config, resourceapi.DeviceClassConfiguration{DeviceConfiguration: c.DeviceConfiguration})
 	}

@@ -8,10 +8,10 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // turns is a policy by which claims may choose strategies, and may share if there are to be shares.
@@ -25,11 +25,8 @@ func turns(address string, claims int32, strategies ...v1alpha1.SharingStrategy)
 // choosing gives a claim a configuration of how programs take turns, in JSON.
 func choosing(sharing string) func(*resourceapi.ResourceClaimSpec) {
 	return func(s *resourceapi.ResourceClaimSpec) {
-		s.Devices.Config = append(s.Devices.Config, resourceapi.DeviceClaimConfiguration{DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{
-				Raw: fmt.Appendf(nil, `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":%s}`, sharing),
-			}},
-		}})
+		s.Devices.Config = append(s.Devices.Config, objects.Config(v1alpha1.DriverName,
+			fmt.Sprintf(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":%s}`, sharing)))
 	}
 }
 

@@ -11,11 +11,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // What the proposal of resource-dependent PodPresets wants to be possible.
@@ -142,8 +142,7 @@ func ofImage(ref string) func(*corev1.Pod) {
 func newSSD(ctx context.Context, class, extended string) {
 	GinkgoHelper()
 	onGPUNode("localssd/welcome", "fast\n", 0o644)
-	object := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
-	object.Spec.Selectors = selectors(`device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "host"`)
+	object := objects.Class(class, `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "host"`)
 	if extended != "" {
 		object.Spec.ExtendedResourceName = &extended
 	}

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // quotaName is the name of the specs' ResourceQuotas.
@@ -178,7 +180,7 @@ func createPod(ctx context.Context, p *corev1.Pod) func() error {
 func (g *dividedGPUs) quotaOfExtended(ctx SpecContext) {
 	needsExtendedResources()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: quotaClass}}
-	class.Spec.Selectors = selectors(partOf("gpu", "") + ` && device.attributes["fettle.dev"].pciAddress in [` +
+	class.Spec.Selectors = objects.Selectors(partOf("gpu", "") + ` && device.attributes["fettle.dev"].pciAddress in [` +
 		quoted([]string{g.address(5), g.address(6), g.address(7)}) + `]`)
 	class.Spec.ExtendedResourceName = new(quotaExtended)
 	_, err := h.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // tenants are pods of the GPU node that hold something of every sort, and must not notice what happens around them.
@@ -153,7 +154,7 @@ func withKernels(s resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec 
 func withKernelsBy(access v1alpha1.CacheAccess, s resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
 	GinkgoHelper()
 	source := v1alpha1.KernelCacheSource{Name: "tenants", MountPath: "/opt/kernels", Access: access}
-	s.Devices.Config = append(s.Devices.Config, opaque(v1alpha1.DriverName, cacheConfig(source)))
+	s.Devices.Config = append(s.Devices.Config, objects.Config(v1alpha1.DriverName, cacheConfig(source)))
 	return s
 }
 
@@ -174,7 +175,7 @@ func (t *tenants) forget(one *tenant) {
 func placedDisk() resourceapi.ResourceClaimSpec {
 	s := spec(request("disk", hostClass, where(onProduct("ssd"))))
 	s.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		opaque("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
+		objects.Config("fettle.dev", config("HostConfig", `"mountPath":"/data/fast"`), "disk"),
 	}
 	return s
 }

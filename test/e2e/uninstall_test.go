@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/test/harness"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func comesAndGoes() {
@@ -71,7 +72,8 @@ func comesAndGoes() {
 
 		say("the API server's policy on namespaces knows only the classes of before, until it starts anew (kubernetes/kubernetes#130887)")
 		Expect(h.RestartComponent(ctx, "", "kube-apiserver", true)).To(Succeed())
-		newClass(ctx, "reinstalled.example.com", gpuClass, opaque("fettle.dev", config("GPUConfig", `"policy":{"allowedNamespaces":["other"]}`)))
+		newClass(ctx, "reinstalled.example.com", gpuClass,
+			objects.Config("fettle.dev", config("GPUConfig", `"policy":{"allowedNamespaces":["other"]}`)))
 		ns := newNamespace(ctx, nil)
 		Eventually(ctx, func() error {
 			_, err := h.Kube.ResourceV1().ResourceClaims(ns).Create(ctx, &resourceapi.ResourceClaim{

@@ -5,12 +5,11 @@ package nodefixture
 import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/test/claimspec"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // APIResult is an allocated device in a claim's status.
@@ -34,11 +33,9 @@ const Class = "any"
 func Allocated(uid string, results ...APIResult) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim-" + uid, UID: types.UID(uid)},
-		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
-			Devices: resourceapi.DeviceAllocationResult{Results: results},
-		}},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: objects.Allocation(results...)},
 	}
-	claimspec.Set(c, Class)
+	objects.Asked(c, Class)
 	return c
 }
 
@@ -46,10 +43,8 @@ func Allocated(uid string, results ...APIResult) *resourceapi.ResourceClaim {
 func Configured(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, parameters string) *resourceapi.ResourceClaim {
 	devices := &c.Status.Allocation.Devices
 	devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
-		Source: source, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-		}},
+		Source: source, DeviceConfiguration: objects.Opaque(v1alpha1.DriverName, parameters),
 	})
-	claimspec.Set(c, Class)
+	objects.Asked(c, Class)
 	return c
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -109,11 +110,11 @@ func published(t testing.TB, form partition.Form, divisions ...partition.Divisio
 
 // claim has devices of the pool.
 func claim(name string, devices ...string) *resourceapi.ResourceClaim {
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+	c := objects.Claim("team", name)
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, d := range devices {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
-			resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: driver, Pool: pool, Device: d})
+			objects.Result("gpu", driver, pool, d))
 	}
 	return c
 }
@@ -234,12 +235,10 @@ func TestSchedulerAgrees(t *testing.T) {
 // gives says whether a claim for one device would get it.
 func gives(t *testing.T, allocator structured.Allocator, name string) bool {
 	t.Helper()
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "asks"}}
+	c := objects.Claim("team", "asks")
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf(`device.attributes["fettle.dev"].testName == %q`, name),
-		}}},
+		Selectors: objects.Selectors(fmt.Sprintf(`device.attributes["fettle.dev"].testName == %q`, name)),
 	}}}
 	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, []*resourceapi.ResourceClaim{c})
 	check.Must(t, err)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // identity is an attribute that every generated device has, with a value of its own.
@@ -89,15 +91,11 @@ func (g *generator) classes() map[string]*resourceapi.DeviceClass {
 	} {
 		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		for _, text := range selectors {
-			class.Spec.Selectors = append(class.Spec.Selectors, selectorOf(text))
+			class.Spec.Selectors = append(class.Spec.Selectors, objects.Selectors(text)...)
 		}
 		out[name] = class
 	}
 	return out
-}
-
-func selectorOf(text string) resourceapi.DeviceSelector {
-	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: text}}
 }
 
 // pool adds the slices of a pool: some of an old generation, some missing, some with mistakes.
@@ -341,7 +339,7 @@ func (g *generator) exactly() *resourceapi.ExactDeviceRequest {
 		r.Count = 33
 	}
 	for range g.IntN(5) / 2 {
-		r.Selectors = append(r.Selectors, selectorOf(g.expression()))
+		r.Selectors = append(r.Selectors, objects.Selectors(g.expression())...)
 	}
 	if g.often(3) {
 		key := pick(g.Rand, "ill", "busy", "")

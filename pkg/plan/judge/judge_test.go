@@ -16,6 +16,8 @@ import (
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // gpus makes a node with so many GPUs, all alike, on two PCIe roots.
@@ -33,7 +35,7 @@ func gpus(n int) Input {
 		})
 	}
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}
-	class.Spec.Selectors = []resourceapi.DeviceSelector{selectorOf(`device.attributes["fettle.dev"].type == "gpu"`)}
+	class.Spec.Selectors = objects.Selectors(`device.attributes["fettle.dev"].type == "gpu"`)
 	return Input{
 		Features: structured.Features{
 			AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true, ConsumableCapacity: true,

@@ -13,6 +13,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 var (
@@ -304,8 +306,8 @@ func narrowed(in Input, claim *resourceapi.ResourceClaim, r RequestVerdict, id s
 	narrow := map[string]*resourceapi.DeviceClass{}
 	for name, class := range in.Classes {
 		class = class.DeepCopy()
-		only := selectorOf(fmt.Sprintf(`device.attributes["test.fettle.dev"].id == %q`, id))
-		class.Spec.Selectors = append([]resourceapi.DeviceSelector{only}, class.Spec.Selectors...)
+		only := objects.Selectors(fmt.Sprintf(`device.attributes["test.fettle.dev"].id == %q`, id))
+		class.Spec.Selectors = append(only, class.Spec.Selectors...)
 		narrow[name] = class
 	}
 	in.Classes = narrow

@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const driver = "fettle.dev"
@@ -119,11 +120,11 @@ func taint(published []*resourceapi.ResourceSlice, card string) {
 
 // claim has devices of a node for pods.
 func claim(node, name string, pods []string, devices ...string) *resourceapi.ResourceClaim {
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
+	c := objects.Claim("team-a", name)
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, d := range devices {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
-			resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: driver, Pool: node + "/gpu", Device: d})
+			objects.Result("gpu", driver, node+"/gpu", d))
 	}
 	for _, pod := range pods {
 		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod})
@@ -135,9 +136,9 @@ func claim(node, name string, pods []string, devices ...string) *resourceapi.Res
 func wants(name, class, selector string, count int64, sameRoot bool) (*corev1.Pod, *resourceapi.ResourceClaim) {
 	request := resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 	if selector != "" {
-		request.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}
+		request.Selectors = objects.Selectors(selector)
 	}
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name + "-gpu"}}
+	c := objects.Claim("team-b", name+"-gpu")
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &request}}
 	if sameRoot {
 		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{
@@ -147,12 +148,6 @@ func wants(name, class, selector string, count int64, sameRoot bool) (*corev1.Po
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name}}
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &c.Name}}
 	return pod, c
-}
-
-func class(name, expression string) *resourceapi.DeviceClass {
-	c := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	c.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
-	return c
 }
 
 func nodes(names ...string) []*corev1.Node {
@@ -171,8 +166,8 @@ func snapshot(t testing.TB) plan.Snapshot {
 	s := plan.Snapshot{
 		Nodes: nodes("node-1", "control-plane"), Slices: publish(t, "node-1", gpus, 0),
 		Classes: []*resourceapi.DeviceClass{
-			class("gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "gpu"`),
-			class("mig.gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "mig"`),
+			objects.Class("gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "gpu"`),
+			objects.Class("mig.gpu.fettle.dev", `device.driver == "fettle.dev" && device.attributes["fettle.dev"].type == "mig"`),
 		},
 		Claims: []*resourceapi.ResourceClaim{
 			claim("node-1", "pretrain-gpu-x7k2p", []string{"pretrain"}, gpus[0].Name),

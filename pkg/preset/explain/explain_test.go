@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/explain"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 const (
@@ -29,13 +30,13 @@ const (
 
 // claim holds a device of class gpu for request main, and one of another driver.
 func claim(name string, owner types.UID) *resourceapi.ResourceClaim {
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name}}
+	c := objects.Claim(team, name)
 	if owner != "" {
 		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod", UID: owner, Controller: new(true)}}
 	}
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{
-		{Name: "main", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"}},
-		{Name: "nic", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "nic"}},
+		objects.Request("main", "gpu"),
+		objects.Request("nic", "nic"),
 	}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	c.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{

@@ -10,27 +10,19 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func fettleConfig(parameters string) resourcev1.DeviceConfiguration {
-	return resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{
-		Driver: "fettle.dev", Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-	}}
+	return objects.Opaque("fettle.dev", parameters)
 }
 
 // newClaim asks for one device of a class.
 func newClaim(name, class string) *resourcev1.ResourceClaim {
-	return &resourcev1.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
-			Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
-				DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
-			},
-		}}}},
-	}
+	return objects.Claim("", name, objects.Request("gpu", class))
 }
 
 // newClass is a class whose policy allows these namespaces, or any if the JSON list is empty.
@@ -105,8 +97,8 @@ func testNamespaces(t *testing.T, server *apiServer) {
 // allocated makes a claim that holds a device of ours on node1 and one of another driver.
 func allocated(t *testing.T, clients kubernetes.Interface) *resourcev1.ResourceClaim {
 	t.Helper()
-	ours := resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "fettle.dev", Pool: "node1/gpu", Device: "gpu-0"}
-	theirs := resourcev1.DeviceRequestAllocationResult{Request: "gpu", Driver: "nic.example.com", Pool: "node1", Device: "nic-0"}
+	ours := objects.Result("gpu", "fettle.dev", "node1/gpu", "gpu-0")
+	theirs := objects.Result("gpu", "nic.example.com", "node1", "nic-0")
 	claim, err := clients.ResourceV1().ResourceClaims("held").Create(t.Context(), newClaim("held", "any"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +147,7 @@ func testClaimStatus(t *testing.T, server *apiServer) {
 		"another driver's": {"node1", func(c *resourcev1.ResourceClaim) { c.Status.Devices = nil }},
 		"allocation":       {"node1", func(c *resourcev1.ResourceClaim) { c.Status.Devices, c.Status.Allocation = nil, nil }},
 		"reservation": {"node1", func(c *resourcev1.ResourceClaim) {
-			c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u"}}
+			c.Status.ReservedFor = objects.ReservedFor("p", "u")
 		}},
 	} {
 		if err := refused(write(t.Context(), test.node, test.change), ""); err != nil {
@@ -197,9 +189,7 @@ func testAllocations(t *testing.T, server *apiServer) {
 	}
 	allocate := func(driver string) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) {
-			c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
-				Results: []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: driver, Pool: "node1/gpu", Device: "gpu-0"}},
-			}}
+			c.Status.Allocation = objects.Allocation(objects.Result("gpu", driver, "node1/gpu", "gpu-0"))
 		}
 	}
 	clearing := func(c *resourcev1.ResourceClaim) { c.Status = resourcev1.ResourceClaimStatus{} }

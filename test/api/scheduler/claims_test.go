@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 type (
@@ -22,7 +24,7 @@ type (
 // exactly asks for a number of devices of the class gpu.
 func exactly(name string, count int64, selectors ...string) request {
 	return request{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "gpu", Count: count, Selectors: cel(selectors),
+		DeviceClassName: "gpu", Count: count, Selectors: objects.Selectors(selectors...),
 	}}
 }
 
@@ -40,7 +42,7 @@ func first(name string, alternatives ...subrequest) request {
 
 // sub is an alternative.
 func sub(name string, count int64, selectors ...string) subrequest {
-	return subrequest{Name: name, DeviceClassName: "gpu", Count: count, Selectors: cel(selectors)}
+	return subrequest{Name: name, DeviceClassName: "gpu", Count: count, Selectors: objects.Selectors(selectors...)}
 }
 
 // of changes the class of a request.
@@ -71,10 +73,7 @@ func needing(name, amount string, r request) request {
 }
 
 func claim(name string, requests ...request) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
-	}
+	return objects.Claim("", name, requests...)
 }
 
 // matching wants the devices of the claim, or of some of its requests, to have the same attribute.

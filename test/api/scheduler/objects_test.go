@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // driver publishes all devices but those that say otherwise.
@@ -181,17 +183,7 @@ func class(name string, selectors ...string) *resourceapi.DeviceClass {
 	if len(selectors) == 0 {
 		selectors = []string{`device.driver == "` + driver + `"`}
 	}
-	return &resourceapi.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Selectors: cel(selectors)},
-	}
-}
-
-func cel(expressions []string) []resourceapi.DeviceSelector {
-	var out []resourceapi.DeviceSelector
-	for _, expression := range expressions {
-		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
-	}
-	return out
+	return objects.Class(name, selectors...)
 }
 
 // rule taints the devices of a pool; an empty device means all.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claimspec gives the claims of tests a spec that asks for what their allocation has. The plugin refuses an allocation that the
-// spec does not ask for.
-package claimspec
+package objects
 
 import (
 	"slices"
@@ -11,8 +9,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// Set replaces the spec of an allocated claim. All requests name the class.
-func Set(c *resourceapi.ResourceClaim, class string) {
+// Asked gives an allocated claim a spec that asks for what its allocation has, of one class: the plugin refuses an allocation that the spec
+// does not ask for.
+func Asked(c *resourceapi.ResourceClaim, class string) {
 	c.Spec = resourceapi.ResourceClaimSpec{}
 	if c.Status.Allocation == nil {
 		return
