@@ -34,7 +34,7 @@ type Answer struct {
 // Serve mounts the machine at root and obeys commands until there are no more; then the machine is gone.
 func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	s := newModel(m)
-	server, err := fusetree.Mount(root, "fpgasim", m.Base, func(ctx context.Context, grown *fusetree.Tree) {
+	err = fusetree.Mount(root, "fpgasim", m.Base, func(ctx context.Context, grown *fusetree.Tree) {
 		s.tree = &tree{Tree: grown, dev: m.Dev}
 		s.tree.grow(ctx, m, s)
 	})
@@ -47,9 +47,7 @@ func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 			err = errors.Join(err, unix.Unmount(root, unix.MNT_DETACH))
 			return
 		}
-		if busy := server.Unmount(); busy != nil { // Somebody left a file open; the mount ends with this process then.
-			err = errors.Join(err, busy, unix.Unmount(root, unix.MNT_DETACH))
-		}
+		err = errors.Join(err, fusetree.Unmount(root))
 	}()
 	answers := json.NewEncoder(out)
 	if err := answers.Encode(Answer{}); err != nil {

@@ -10,8 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,6 +126,23 @@ func TestRefuses(t *testing.T) {
 func TestServeFails(t *testing.T) {
 	err := Serve(filepath.Join(t.TempDir(), "none"), Machine{}, strings.NewReader(""), io.Discard)
 	check.WantErr(t, err, nil, "mount the simulated machine")
+}
+
+// TestEndsAlone: a machine ends although a mount namespace that was made meanwhile still has it.
+func TestEndsAlone(t *testing.T) {
+	other := exec.Command("cat")
+	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	in, err := other.StdinPipe()
+	check.Must(t, err)
+	var root string
+	t.Run("machine", func(t *testing.T) {
+		root = Start(t, Machine{Cards: []Card{{Ports: []Port{{Interface: shell, AFU: nlb0}}}}}).Root
+		check.Must(t, other.Start())
+	})
+	if _, err := os.Stat(filepath.Join(root, "sys")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of what was served there is still sys (%v)", err)
+	}
+	check.Must(t, in.Close(), other.Wait())
 }
 
 func reader(raw []byte) io.Reader { return bytes.NewReader(raw) }

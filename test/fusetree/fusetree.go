@@ -6,6 +6,7 @@ package fusetree
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -84,10 +85,10 @@ type Tree struct {
 // Mount serves at a directory the tree that grow makes. base is the directory of the machine that is served, empty for the whole of it.
 // The kernel keeps names, links and modes for as long as it likes: programs look far more often than anything changes, and every element of
 // a path would be a question to this process. So only Add and Remove may change the tree.
-func Mount(dir, program, base string, grow func(context.Context, *Tree)) (*fuse.Server, error) {
+func Mount(dir, program, base string, grow func(context.Context, *Tree)) error {
 	t := &Tree{root: &fs.Inode{}, base: base}
 	long := time.Hour
-	server, err := fs.Mount(dir, t.root, &fs.Options{
+	_, err := fs.Mount(dir, t.root, &fs.Options{
 		MountOptions: fuse.MountOptions{
 			DirectMountStrict: true, AllowOther: true, FsName: program, Name: program, EnableSymlinkCaching: true,
 		},
@@ -95,9 +96,27 @@ func Mount(dir, program, base string, grow func(context.Context, *Tree)) (*fuse.
 		OnAdd: func(ctx context.Context) { grow(ctx, t) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mount the simulated machine at %s: %w", dir, err)
+		return fmt.Errorf("mount the simulated machine at %s: %w", dir, err)
 	}
-	return server, nil
+	return nil
+}
+
+// Unmount takes the tree away, and detaches it with an error where a file of it is still open. Mount namespaces that others made meanwhile
+// keep it until the process that serves it ends, so nothing may wait for them, as fuse.Server does.
+func Unmount(dir string) error {
+	const tries = 100
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for i := 1; ; i++ { // the kernel closes some files a moment after their programs did
+		err := unix.Unmount(dir, 0)
+		if err == nil {
+			return nil
+		}
+		if i == tries || !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("unmount the simulated machine at %s: %w", dir, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)))
+		}
+		<-pause.C
+	}
 }
 
 // below is a name relative to what is served.

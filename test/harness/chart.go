@@ -75,6 +75,9 @@ func (h *Harness) Install(ctx context.Context, values Values) error {
 	return h.InstallChart(ctx, chartDir, values)
 }
 
+// waits has Helm wait for all pods but those that nothing replaces while claims use them. Its newer way waits for these, too.
+const waits = "--wait=legacy"
+
 // InstallChart does so with a chart in another directory.
 func (h *Harness) InstallChart(ctx context.Context, chart string, values Values) error {
 	data, err := yaml.Marshal(values)
@@ -82,13 +85,13 @@ func (h *Harness) InstallChart(ctx context.Context, chart string, values Values)
 		return fmt.Errorf("encode the chart's values: %w", err)
 	}
 	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, chart,
-		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", h.helmLimit(), "--values", "-")
+		"--namespace", Namespace, "--create-namespace", waits, "--timeout", h.helmLimit(), "--values", "-")
 	return err
 }
 
 // Rollback goes back to a revision, 0 for the one before, and waits.
 func (h *Harness) Rollback(ctx context.Context, revision int) error {
-	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), "--wait", "--timeout", h.helmLimit())
+	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), waits, "--timeout", h.helmLimit())
 	return err
 }
 

@@ -18,7 +18,7 @@ import (
 // Serve mounts the machine's sys at root and obeys commands until there are no more; then it is gone.
 func Serve(root string, m Machine, in io.Reader, out io.Writer) (err error) {
 	s := newModel(m)
-	_, err = fusetree.Mount(root, "pcisim", "sys", func(ctx context.Context, tree *fusetree.Tree) {
+	err = fusetree.Mount(root, "pcisim", "sys", func(ctx context.Context, tree *fusetree.Tree) {
 		s.tree = tree
 		s.grow(ctx)
 	})
