@@ -68,7 +68,7 @@ func dividedBothWays(ctx SpecContext, p previous) {
 		held.right(ctx)
 	}
 	made.restarts(ctx)
-	c.stackStays(ctx)
+	c.driversStay(ctx) // that version has nothing good to say of a GPU at a virtual machine, which NVML does not see
 	made.giveBack(ctx)
 	stays.right(ctx)
 	stays.giveBack(ctx)
@@ -179,6 +179,14 @@ func (c *crossing) stackStays(ctx context.Context) {
 		check := availableStack(ctx, crossedStack, node, c.evidence[node])
 		c.evidence[node] = check.Evidence
 		Expect(check.Passed).To(BeTrue(), check.Message)
+	}
+	c.driversStay(ctx)
+}
+
+// driversStay expects that the pods of the driver are those of before.
+func (c *crossing) driversStay(ctx context.Context) {
+	GinkgoHelper()
+	for _, node := range h.NodeNames() {
 		Expect(driverPod(ctx, node).UID).To(Equal(c.drivers[node]), "the pod of the driver on %s", node)
 	}
 }
