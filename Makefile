@@ -230,7 +230,7 @@ test-crash: ## Kill the plugin and the controller, lose power and fail the disk 
 
 # The API tests mostly wait for other programs, so two packages run at a time, those first that take longest. The bench and the chaos test
 # need the machine to themselves, and are never repeated: a failure that comes once in many kills is what the chaos test looks for.
-API_FIRST := ./test/api/scheduler ./controller
+API_FIRST := ./test/api/scheduler ./controller ./controller/stacks
 API_ALONE := ./test/bench ./test/chaos
 API_PACKAGES = $(API_FIRST) $(filter-out $(API_ALONE),$(call packages-with,$(API_FUNCTIONS),*_test.go,api cmd controller kubeletplugin pkg test))
 # As an older Kubernetes, the first tier plays the scenarios in which the scheduler does something else.
