@@ -35,12 +35,14 @@ type daemon struct {
 	percentage float64
 	pinned     map[string]string
 	// server is the process that the clients of one user have, and user its user.
-	server  *exec.Cmd
-	user    uint32
-	clients map[int]*client
-	next    int
-	quit    chan struct{}
-	ending  bool
+	server *exec.Cmd
+	user   uint32
+	// starting is set while a server is started, for which the clients that come meanwhile wait.
+	starting bool
+	clients  map[int]*client
+	next     int
+	quit     chan struct{}
+	ending   bool
 }
 
 type client struct {
@@ -219,7 +221,7 @@ func (d *daemon) admit(conn net.Conn, user uint32, pid int32) (answer string, id
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.logf("NEW CLIENT %d from user %d", pid, user)
-	for d.server != nil && d.user != user && len(d.clients) > 0 {
+	for d.starting || d.server != nil && d.user != user && len(d.clients) > 0 {
 		d.mu.Unlock()
 		<-time.After(10 * time.Millisecond)
 		d.mu.Lock()
@@ -259,9 +261,11 @@ func (d *daemon) startServer(user uint32) error {
 		return fmt.Errorf("MPS client failed to connect to the MPS control daemon or the MPS server: start it as user %d: %w", user, err)
 	}
 	// The pipe of the log blocks nobody, so the server tells at once.
+	d.starting = true
 	d.mu.Unlock()
 	line, err := bufio.NewReader(ready).ReadString('\n')
 	d.mu.Lock()
+	d.starting = false
 	if err != nil || line != "ready\n" {
 		failed := errors.Join(err, cmd.Wait())
 		d.logf("Server %d exited: %s", cmd.Process.Pid, said.String())

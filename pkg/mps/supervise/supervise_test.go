@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -249,6 +250,30 @@ func TestUsers(t *testing.T) {
 	check.Must(t, first.Process.Kill())
 	if said := <-second; !strings.Contains(said, "user=2000") {
 		t.Errorf("second client: %q", said)
+	}
+}
+
+// TestTogether: clients that come at the same time have one server.
+func TestTogether(t *testing.T) {
+	n := newNode(t)
+	c := n.start()
+	d := limited()
+	check.Must(t, runner(c).Ensure(t.Context(), d))
+	const clients = 8
+	said := make(chan string, clients)
+	for range clients {
+		go func() {
+			text, _ := n.client(d.ID, 0)
+			said <- text
+		}()
+	}
+	first := regexp.MustCompile(`server=\d+`)
+	servers := map[string]bool{}
+	for range clients {
+		servers[first.FindString(<-said)] = true
+	}
+	if len(servers) != 1 || servers[""] {
+		t.Errorf("servers of %d clients: %v, want one", clients, servers)
 	}
 }
 
