@@ -399,7 +399,7 @@ func (r *run) hold(ctx context.Context, p pod, claims []*tenancy, generation int
 	until, over := r.operations.Load()+int64(p.hold), false
 	r.scheduler.hold(1)
 	for {
-		// While a disk does not answer nobody waits for others, who may all wait for the disk.
+		// A disk that does not answer stops the other pods, so this one does not wait for them then.
 		over = over || r.operations.Load() >= until || r.scheduler.stuck() || r.window.Load() != nil
 		current := r.generation.Load()
 		again := current != generation && (!over || back)

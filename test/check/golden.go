@@ -13,10 +13,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// Updating says whether golden files are written anew: go test -update.
+// Updating reports whether the test was started with -update, which writes golden files anew.
 func Updating() bool { return *update }
 
-// Golden compares a text with a file, which -update writes anew.
+// Golden fails the test if a file has another text. With -update it writes the text to the file first.
 func Golden[T ~string | ~[]byte](t testing.TB, file string, got T) {
 	t.Helper()
 	if Updating() {

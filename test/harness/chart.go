@@ -75,7 +75,7 @@ func (h *Harness) Install(ctx context.Context, values Values) error {
 	return h.InstallChart(ctx, chartDir, values)
 }
 
-// waits has Helm wait for all pods but those that nothing replaces while claims use them. Its newer way waits for these, too.
+// waits is how Helm waits for pods. Its default, watcher, waits for the pods of fettle-mps as well, which no upgrade replaces.
 const waits = "--wait=legacy"
 
 // InstallChart does so with a chart in another directory.
