@@ -123,10 +123,7 @@ func (f *fixture) inUse(t *testing.T) {
 		pod.UID = types.UID("uid-" + node)
 		f.write(t, pod)
 		claim := objects.Claim("default", pod.Name, objects.Request("r", "gpu.fettle.dev"))
-		claim.Status.Allocation = &resourceapi.AllocationResult{}
-		claim.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{
-			Request: "r", Driver: v1alpha1.DriverName, Pool: node + "/gpu", Device: "gpu-0",
-		}}
+		claim.Status.Allocation = objects.Allocation(objects.Result("r", v1alpha1.DriverName, node+"/gpu", "gpu-0"))
 		claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
 		f.write(t, claim)
 	}
