@@ -22,10 +22,32 @@ import (
 func running(ctx context.Context, pods ...*corev1.Pod) {
 	GinkgoHelper()
 	for _, p := range pods {
-		Expect(h.Poll(ctx, "pod "+p.Name+" to run", soon, func(ctx context.Context) error {
+		err := h.Poll(ctx, "pod "+p.Name+" to run", soon, func(ctx context.Context) error {
 			return h.PodDone(ctx, p.Namespace, p.Name, corev1.PodRunning)
-		})).To(Succeed())
+		})
+		if err != nil {
+			err = fmt.Errorf("%w\nwarnings of its namespace: %s", err, warned(ctx, p.Namespace))
+		}
+		Expect(err).NotTo(HaveOccurred())
 	}
+}
+
+// warned is the newest warning of each reason about each object of a namespace: why a pod has no sandbox, for one.
+func warned(ctx context.Context, namespace string) string {
+	list, err := h.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning})
+	if err != nil {
+		return err.Error()
+	}
+	newest := map[string]string{}
+	for i := range list.Items {
+		e := &list.Items[i]
+		newest[fmt.Sprintf("%s %s %s", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason)] = e.Message
+	}
+	var out []string
+	for _, what := range slices.Sorted(maps.Keys(newest)) {
+		out = append(out, what+": "+newest[what])
+	}
+	return strings.Join(out, "; ")
 }
 
 // inside runs a shell script in a pod's container.

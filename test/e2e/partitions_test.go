@@ -61,13 +61,14 @@ func dividesGPUs() {
 	each("gives a GPU whole, in parts or to a virtual machine, whatever came first", (*dividedGPUs).oneWinner, ofNode)
 	each("shares a GPU among claims by memory, and tells each what it was granted", (*dividedGPUs).shares, ofNode)
 	each("gives a GPU to one claim at a time, where the API keeps no shares", (*dividedGPUs).noShares, differs)
+	// Before any policy allows a strategy: the plugin sees a moment later than the API server that a policy is gone.
+	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
 	each("gives shares of a GPU turns of one length, and takes it back after the last", (*dividedGPUs).timeSlices, ofNode)
 	each("serves the pods of one claim by one MPS daemon, whatever is killed or updated", (*dividedGPUs).mps, ofNode)
 	each("runs NVIDIA's examples of time slices, MPS and shares", (*dividedGPUs).foreignSharing, ofNode,
 		later("repeats shares, time slices and MPS with the objects of another project"))
 	each("runs NVIDIA's examples of partitions", (*dividedGPUs).foreignPartitions, ofNode,
 		later("repeats instances with the objects of another project"))
-	each("refuses a strategy that no policy allows", (*dividedGPUs).notAllowed)
 	each("counts each share of a GPU as one device in a quota", (*dividedGPUs).quotaOfShares, ofNode,
 		later("a quota counts devices alike, whatever they are"))
 	each("counts pods and claims in a quota of extended resources", (*dividedGPUs).quotaOfExtended, ofNode)
