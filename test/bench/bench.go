@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 // bench is what all measurements share.
 type bench struct {
 	options
 	report  *report
-	cluster *cluster
+	cluster *lone.Cluster
 	floor   *floor
 	// fast and disk are directories of the run's own, in memory and on the disk of the plugins' records.
 	fast, disk string
@@ -54,7 +56,7 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 		return nil, err
 	}
 	b.say("starting the control plane")
-	b.cluster, err = startCluster(ctx, b.assets, b.root, b.fast)
+	b.cluster, err = lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace)
 	return b, err
 }
 
@@ -78,7 +80,7 @@ func (b *bench) makeDirectories() (err error) {
 func (b *bench) close() error {
 	var errs []error
 	if b.cluster != nil {
-		errs = append(errs, b.cluster.stop())
+		errs = append(errs, b.cluster.Stop())
 	}
 	if b.floor != nil {
 		errs = append(errs, b.floor.close())

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 const (
@@ -224,7 +225,7 @@ func (c *cold) ctr(ctx context.Context) error {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	daemon, err := startProcess(syscall.CLONE_NEWNS, filepath.Join(c.assets, "containerd"), "--config", config, "--log-level", "warn")
+	daemon, err := lone.Start(syscall.CLONE_NEWNS, filepath.Join(c.assets, "containerd"), "--config", config, "--log-level", "warn")
 	if err != nil {
 		return err
 	}
@@ -238,8 +239,8 @@ func (c *cold) ctr(ctx context.Context) error {
 		return time.Since(begin), err
 	}
 	var start, took time.Duration
-	_, err = await(ctx, time.Now(), "containerd to answer", func() (bool, error) {
-		if err := daemon.running(); err != nil {
+	_, err = lone.Await(ctx, time.Now(), "containerd to answer", func() (bool, error) {
+		if err := daemon.Running(); err != nil {
 			return false, err
 		}
 		start, err = client("version") // of which the last counts
@@ -249,7 +250,7 @@ func (c *cold) ctr(ctx context.Context) error {
 		took, err = client("images", "pull", "--plain-http", "--snapshotter", "overlayfs", c.host+"/"+cacheRepository+":v1")
 		c.keep(stageCTR, told{Wall: took - start})
 	}
-	if stopped := daemon.stop(); err != nil || stopped != nil {
+	if stopped := daemon.Stop(); err != nil || stopped != nil {
 		c.noCTR = errors.Join(err, stopped)
 		delete(c.best, stageCTR)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 // The media types of layers.
@@ -224,7 +225,7 @@ func serveImage(i *cacheImage) (host string, stop func() error, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	server := &http.Server{Handler: i, ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: i, ReadHeaderTimeout: lone.Patience}
 	go func() { _ = server.Serve(listener) }()
 	return listener.Addr().String(), server.Close, nil
 }

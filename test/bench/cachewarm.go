@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 // The series of claims with a cache that the node has, and of the same claims without one, by what is in front of them.
@@ -64,7 +65,7 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods s
 	if err != nil {
 		return err
 	}
-	unmount, err := shareMounts(n.disk)
+	unmount, err := shareMounts(n.Disk)
 	if err != nil {
 		return b.report.nothing(warmAdded, &at, err)
 	}
@@ -74,7 +75,7 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods s
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.stop()) }()
+	defer func() { err = errors.Join(err, p.Stop()) }()
 	if err := b.makeCache(ctx, image, host, name); err != nil {
 		return err
 	}
@@ -104,16 +105,16 @@ func shareMounts(dir string) (unmount func() error, err error) {
 }
 
 func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string, watchPods bool) (*plugin, error) {
-	if err := expandFile(b.root, warmMachine, n.host); err != nil {
+	if err := expandFile(b.root, warmMachine, n.Host); err != nil {
 		return nil, err
 	}
-	config, registries := filepath.Join(n.disk, "config.yaml"), filepath.Join(n.disk, "registries.yaml")
+	config, registries := filepath.Join(n.Disk, "config.yaml"), filepath.Join(n.Disk, "registries.yaml")
 	err := errors.Join(os.WriteFile(config, fmt.Appendf(nil, warmConfiguration, watchPods), 0o600),
 		os.WriteFile(registries, fmt.Appendf(nil, "plainHTTP: [%q]\n", host), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("write the plugin's configuration: %w", err)
 	}
-	n.flags = append(n.flags, "--config="+config, "--registries="+registries)
+	n.Flags = append(n.Flags, "--config="+config, "--registries="+registries)
 	p, err := b.start(ctx, *n)
 	if err != nil {
 		return nil, err
@@ -122,7 +123,7 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string, watch
 		p.standing, err = p.files()
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.stop())
+		return nil, errors.Join(err, p.Stop())
 	}
 	return p, nil
 }
@@ -153,7 +154,7 @@ func (b *bench) make(ctx context.Context, resource, in string, object any) error
 	if err != nil {
 		return err
 	}
-	client := b.cluster.dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(in)
+	client := b.cluster.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(in)
 	made, err := client.Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create one of %s: %w", resource, err)
@@ -177,7 +178,7 @@ func (b *bench) warmClaims(ctx context.Context, p *plugin, what, cache string) (
 	}
 	var shapes []shape
 	for i, name := range found.of("gpu") {
-		s := shape{name: fmt.Sprintf("%s-%s-%d", what, cache, i), node: p.node.name, pool: "gpu", devices: []string{name}}
+		s := shape{name: fmt.Sprintf("%s-%s-%d", what, cache, i), node: p.node.Name, pool: "gpu", devices: []string{name}}
 		if what == caseCache {
 			config, err := opaque(resourceapi.AllocationConfigSourceClaim, nil, v1alpha1.GPUConfig{
 				TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
@@ -198,7 +199,7 @@ func (b *bench) warmClaims(ctx context.Context, p *plugin, what, cache string) (
 
 // makePod makes a pod that is on a node, as far as the API server knows.
 func (b *bench) makePod(ctx context.Context, name, node string) (types.UID, error) {
-	pod, err := b.cluster.kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+	pod, err := b.cluster.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "kernels", Image: "kernels"}}},
 	}, metav1.CreateOptions{})
@@ -211,7 +212,7 @@ func (b *bench) makePod(ctx context.Context, name, node string) (types.UID, erro
 // fetched waits until a claim could have its cache, so that it is on the node.
 func (b *bench) fetched(ctx context.Context, p *plugin, c claim) error {
 	var last error
-	_, err := await(ctx, time.Now(), "the cache to be on the node", func() (bool, error) {
+	_, err := lone.Await(ctx, time.Now(), "the cache to be on the node", func() (bool, error) {
 		_, last = p.prepare(ctx, c)
 		return last == nil, nil
 	})

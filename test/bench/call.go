@@ -25,7 +25,7 @@ func (p *plugin) prepare(ctx context.Context, c claim) (time.Duration, error) {
 func (p *plugin) prepareAll(ctx context.Context, claims []claim) (time.Duration, error) {
 	request := &drapb.NodePrepareResourcesRequest{Claims: wire(claims)}
 	begin := time.Now()
-	response, err := p.dra.NodePrepareResources(ctx, request)
+	response, err := p.DRA.NodePrepareResources(ctx, request)
 	took := time.Since(begin)
 	if err != nil {
 		return 0, fmt.Errorf("prepare: %w", err)
@@ -42,7 +42,7 @@ func (p *plugin) prepareAll(ctx context.Context, claims []claim) (time.Duration,
 func (p *plugin) unprepare(ctx context.Context, c claim) (time.Duration, error) {
 	request := &drapb.NodeUnprepareResourcesRequest{Claims: wire([]claim{c})}
 	begin := time.Now()
-	response, err := p.dra.NodeUnprepareResources(ctx, request)
+	response, err := p.DRA.NodeUnprepareResources(ctx, request)
 	took := time.Since(begin)
 	if err != nil {
 		return 0, fmt.Errorf("unprepare: %w", err)
@@ -61,7 +61,7 @@ func (p *plugin) nothing(ctx context.Context, _ claim) (time.Duration, error) {
 // get reads a claim as the plugin's helper does before it asks the plugin.
 func (b *bench) get(ctx context.Context, c claim) (time.Duration, error) {
 	begin := time.Now()
-	_, err := b.cluster.kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	_, err := b.cluster.Kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("get claim %s: %w", c.Name, err)
 	}

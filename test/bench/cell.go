@@ -6,6 +6,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 // cell is what is measured at one point.
@@ -205,7 +207,7 @@ func (c claim) use() error {
 // rest waits until what the plugin clears after its answers is cleared, so that the next Prepare finds as much to do as the first:
 // the directories are empty, and only the CDI files of before are there.
 func (b *bench) rest(ctx context.Context, c cell) error {
-	_, err := await(ctx, time.Now(), "the directories and CDI files of released claims to go", func() (bool, error) {
+	_, err := lone.Await(ctx, time.Now(), "the directories and CDI files of released claims to go", func() (bool, error) {
 		for _, one := range c.claims {
 			for _, dir := range one.directories {
 				if ok, err := empty(dir); !ok || err != nil {

@@ -189,7 +189,7 @@ func (b *bench) createClass(ctx context.Context, s shape) error {
 	if _, known := b.classes.Load(class.Name); known {
 		return nil
 	}
-	_, err = b.cluster.kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+	_, err = b.cluster.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create class %s: %w", class.Name, err)
 	}
@@ -198,7 +198,7 @@ func (b *bench) createClass(ctx context.Context, s shape) error {
 }
 
 func (b *bench) createClaim(ctx context.Context, s shape) (claim, error) {
-	client := b.cluster.kube.ResourceV1().ResourceClaims(namespace)
+	client := b.cluster.Kube.ResourceV1().ResourceClaims(namespace)
 	object, err := s.spec()
 	if err != nil {
 		return claim{}, err

@@ -124,7 +124,7 @@ func (s samples) cycle(ctx context.Context, p *plugin, c claim) error {
 }
 
 func (b *bench) reportMemory(p *plugin, at point) error {
-	used, err := readMemory(p.pid())
+	used, err := readMemory(p.PID())
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func (b *bench) measureMIG(ctx context.Context) (err error) {
 	var nodes []*migNode
 	defer func() {
 		for _, n := range nodes {
-			err = errors.Join(err, n.plugin.stop())
+			err = errors.Join(err, n.plugin.Stop())
 		}
 	}()
 	for _, held := range []int{0, migPlaces - 1} {
@@ -131,7 +131,7 @@ func (b *bench) createPolicy(ctx context.Context, text string) (forget func() er
 		return nil, fmt.Errorf("read a policy: %w", err)
 	}
 	resource := schema.GroupVersionResource{Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "partitionpolicies"}
-	client := b.cluster.dynamic.Resource(resource)
+	client := b.cluster.Dynamic.Resource(resource)
 	if _, err := client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("make a PartitionPolicy: %w", err)
 	}
@@ -146,14 +146,14 @@ func (b *bench) newMIGNode(ctx context.Context, command string, held int) (*migN
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.simulateMIG(object.host, object.disk); err != nil {
+	if _, err := b.simulateMIG(object.Host, object.Disk); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(object.disk, "config.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, migConfiguration, object.disk), 0o600); err != nil {
+	file := filepath.Join(object.Disk, "config.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, migConfiguration, object.Disk), 0o600); err != nil {
 		return nil, fmt.Errorf("write the plugin's configuration: %w", err)
 	}
-	object.flags = []string{"--config=" + file, "--nvml-command=" + command}
+	object.Flags = []string{"--config=" + file, "--nvml-command=" + command}
 	n := &migNode{held: held, samples: samples{}}
 	if n.plugin, err = b.start(ctx, object); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (b *bench) newMIGNode(ctx context.Context, command string, held int) (*migN
 	shapes := make([]shape, 0, held+1)
 	for i, name := range append(slices.Clone(places[:held]), places[len(places)-1]) {
 		shapes = append(shapes, shape{
-			name: fmt.Sprintf("mig-%d-%d", held, i), node: object.name, pool: "gpu", devices: []string{name}, what: casePlain,
+			name: fmt.Sprintf("mig-%d-%d", held, i), node: object.Name, pool: "gpu", devices: []string{name}, what: casePlain,
 		})
 	}
 	claims, err := b.createClaims(ctx, shapes)
@@ -197,11 +197,11 @@ func (b *bench) simulateMIG(host, driverRoot string) (nvmlsim.Machine, error) {
 
 // simulateAlone makes the machine that has no plugin, with as many instances.
 func (b *bench) simulateAlone(n *migNode, object node, command string) error {
-	root := filepath.Join(object.disk, "alone")
+	root := filepath.Join(object.Disk, "alone")
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return fmt.Errorf("make a machine without a plugin: %w", err)
 	}
-	machine, err := b.simulateMIG(filepath.Join(object.fast, "alone"), root)
+	machine, err := b.simulateMIG(filepath.Join(object.Fast, "alone"), root)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 func TestParse(t *testing.T) {
@@ -237,8 +238,8 @@ func TestTogether(t *testing.T) {
 }
 
 func TestPasses(t *testing.T) {
-	node := node{fast: t.TempDir()}
-	check.Must(t, os.Mkdir(node.cdi(), 0o700))
+	node := node{lone.Node{Fast: t.TempDir()}}
+	check.Must(t, os.Mkdir(node.CDI(), 0o700))
 	c := cell{point: point{Parallel: 1}, plugin: &plugin{node: node}, claims: make([]claim, 40)}
 	count := func(f form) (n int) {
 		b := &bench{options: options{form: f}}

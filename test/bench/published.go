@@ -10,6 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fettle-dev/fettle/test/lone"
 )
 
 // pools are the names of a node's devices by pool, sorted.
@@ -19,12 +21,12 @@ type pools map[string][]string
 // scheduler sees them.
 func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, error) {
 	var found pools
-	_, err := await(ctx, p.begin, fmt.Sprintf("%d devices of node %s in slices", devices, p.node.name), func() (bool, error) {
-		if err := p.running(); err != nil {
+	_, err := lone.Await(ctx, p.Begin, fmt.Sprintf("%d devices of node %s in slices", devices, p.node.Name), func() (bool, error) {
+		if err := p.Running(); err != nil {
 			return false, err
 		}
-		own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + p.node.name}
-		list, err := b.cluster.kube.ResourceV1().ResourceSlices().List(ctx, own)
+		own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + p.node.Name}
+		list, err := b.cluster.Kube.ResourceV1().ResourceSlices().List(ctx, own)
 		if err != nil {
 			return false, err
 		}

@@ -40,7 +40,7 @@ func (b *bench) measureShares(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.stop()) }()
+	defer func() { err = errors.Join(err, p.Stop()) }()
 	found, err := b.published(ctx, p, len(b.form.shares))
 	if err != nil {
 		return err
@@ -76,20 +76,20 @@ func (b *bench) startShares(ctx context.Context) (*plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := (machine{name: shareMachine, gpus: len(b.form.shares)}).expand(n.host); err != nil {
+	if err := (machine{name: shareMachine, gpus: len(b.form.shares)}).expand(n.Host); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(n.disk, "config.yaml")
+	file := filepath.Join(n.Disk, "config.yaml")
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
 		return nil, fmt.Errorf("write the plugin's configuration: %w", err)
 	}
-	n.flags = append(n.flags, "--config="+file)
+	n.Flags = append(n.Flags, "--config="+file)
 	return b.start(ctx, n)
 }
 
 // holdShares prepares so many claims for shares of a GPU, and makes one more claim.
 func (b *bench) holdShares(ctx context.Context, p *plugin, gpu string, held int) (*sharedGPU, error) {
-	claims, err := b.createClaims(ctx, shares(p.node.name+"-"+gpu, p.node.name, []string{gpu}, held+1))
+	claims, err := b.createClaims(ctx, shares(p.node.Name+"-"+gpu, p.node.Name, []string{gpu}, held+1))
 	if err != nil {
 		return nil, err
 	}

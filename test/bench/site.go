@@ -54,16 +54,16 @@ func (b *bench) startSite(ctx context.Context, name string, m machine) (*plugin,
 		return nil, nil, err
 	}
 	if m.directories > 0 {
-		n.host = filepath.Join(n.disk, "host") // what a claim leaves in a directory is on a disk
+		n.Host = filepath.Join(n.Disk, "host") // what a claim leaves in a directory is on a disk
 	}
-	if err := m.expand(n.host); err != nil {
+	if err := m.expand(n.Host); err != nil {
 		return nil, nil, err
 	}
-	file := filepath.Join(n.disk, "config.yaml")
+	file := filepath.Join(n.Disk, "config.yaml")
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
 		return nil, nil, fmt.Errorf("write the plugin's configuration: %w", err)
 	}
-	n.flags = append(n.flags, "--config="+file)
+	n.Flags = append(n.Flags, "--config="+file)
 	p, err := b.start(ctx, n)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +73,7 @@ func (b *bench) startSite(ctx context.Context, name string, m machine) (*plugin,
 		p.standing, err = p.files()
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, p.stop())
+		return nil, nil, errors.Join(err, p.Stop())
 	}
 	return p, found, nil
 }
@@ -82,7 +82,7 @@ func (s *site) stop() error {
 	var errs []error
 	for _, p := range []*plugin{s.loaded, s.bare} {
 		if p != nil {
-			errs = append(errs, p.stop())
+			errs = append(errs, p.Stop())
 		}
 	}
 	return errors.Join(errs...)
@@ -99,7 +99,7 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	if err != nil {
 		return nil, err
 	}
-	node, shared := s.loaded.node.name, b.form.shared()
+	node, shared := s.loaded.node.Name, b.form.shared()
 	gpus, free := loaded.of("gpu")[:shared], loaded.of("gpu")[shared:]
 	b.say("creating claims to hold")
 	if s.held, err = b.createClaims(ctx, shares(node, node, gpus, b.form.top())); err != nil {
@@ -112,7 +112,7 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 			return nil, err
 		}
 		if devices == 1 {
-			shapes = cut("gpu", one, s.bare.node.name, bare.of("gpu")[shared:], b.form.width())
+			shapes = cut("gpu", one, s.bare.node.Name, bare.of("gpu")[shared:], b.form.width())
 			if one.bare, err = b.createClaims(ctx, shapes); err != nil {
 				return nil, err
 			}
@@ -180,7 +180,7 @@ func (b *bench) diskSite(ctx context.Context, held []claim) (_ *site, err error)
 }
 
 func (b *bench) directoryClaims(ctx context.Context, g group, p *plugin, devices []string) ([]claim, error) {
-	claims, err := b.createClaims(ctx, cut("host", g, p.node.name, devices, b.form.width()))
+	claims, err := b.createClaims(ctx, cut("host", g, p.node.Name, devices, b.form.width()))
 	if err != nil || g.what != caseEffect {
 		return claims, err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package lone
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// patience is how long anything may take.
-const patience = time.Minute
+// Patience is how long anything may take.
+const Patience = time.Minute
 
-// await polls until check is done, and returns the time since begin.
-func await(ctx context.Context, begin time.Time, what string, done func() (bool, error)) (time.Duration, error) {
+// Await polls until check is done, and returns the time since begin.
+func Await(ctx context.Context, begin time.Time, what string, done func() (bool, error)) (time.Duration, error) {
 	const interval = 2 * time.Millisecond
-	for time.Since(begin) < patience {
+	for time.Since(begin) < Patience {
 		ok, err := done()
 		if err != nil {
 			return 0, fmt.Errorf("wait for %s: %w", what, err)
@@ -22,15 +22,15 @@ func await(ctx context.Context, begin time.Time, what string, done func() (bool,
 		if ok {
 			return time.Since(begin), nil
 		}
-		if err := pause(ctx, interval); err != nil {
+		if err := Pause(ctx, interval); err != nil {
 			return 0, fmt.Errorf("wait for %s: %w", what, err)
 		}
 	}
-	return 0, fmt.Errorf("wait for %s: not within %s", what, patience)
+	return 0, fmt.Errorf("wait for %s: not within %s", what, Patience)
 }
 
-// pause waits, less when ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
+// Pause waits, less when ctx ends.
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package lone
 
 import (
 	"context"
@@ -21,58 +21,56 @@ import (
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
-// namespace is that of all claims.
-const namespace = "bench"
-
-// cluster is a control plane without kubelets.
-type cluster struct {
+// Cluster is etcd and an API server with Fettle's kinds, and nothing else.
+type Cluster struct {
 	environment *envtest.Environment
-	kubeconfig  string
-	// kube calls as fast as the API server takes it. It GETs claims as kubelet's helper does in the plugin.
-	kube kubernetes.Interface
-	// dynamic is for objects of ours.
-	dynamic dynamic.Interface
+	// Kubeconfig is the file for programs.
+	Kubeconfig string
+	// Kube calls as fast as the API server takes it. It GETs claims as kubelet's helper does in the plugin.
+	Kube kubernetes.Interface
+	// Dynamic is for objects of Fettle.
+	Dynamic dynamic.Interface
 }
 
-// startCluster runs etcd, with its data in dir, and kube-apiserver.
-func startCluster(ctx context.Context, assets, root, dir string) (c *cluster, err error) {
+// StartCluster runs the etcd and the kube-apiserver of a directory, with their data in another one, the kinds of a directory of
+// CustomResourceDefinitions, and a namespace for claims.
+func StartCluster(ctx context.Context, programs, crds, dir, namespace string) (c *Cluster, err error) {
 	log.SetLogger(klog.Background()) // envtest's; without one it complains
-	c = &cluster{
+	c = &Cluster{
 		environment: &envtest.Environment{
-			BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute,
-			CRDInstallOptions: envtest.CRDInstallOptions{
-				Paths: []string{filepath.Join(root, "deployments", "crds")}, ErrorIfPathMissing: true,
-			},
+			BinaryAssetsDirectory: programs, ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute,
+			CRDInstallOptions: envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true},
 		},
-		kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Kubeconfig: filepath.Join(dir, "kubeconfig"),
 	}
 	c.environment.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}
 	config, err := c.environment.Start()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the API server with the binaries of %s: %w", assets, err), c.stop())
+		return nil, errors.Join(fmt.Errorf("start the API server with the programs of %s: %w", programs, err), c.Stop())
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.stop())
+			err = errors.Join(err, c.Stop())
 		}
 	}()
-	if err := apitest.WriteKubeconfig(c.kubeconfig, config); err != nil {
+	if err := apitest.WriteKubeconfig(c.Kubeconfig, config); err != nil {
 		return nil, err
 	}
-	if c.kube, err = newClient(config); err != nil {
+	if c.Kube, err = newClient(config); err != nil {
 		return nil, err
 	}
-	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+	if c.Dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := c.kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("make the claims' namespace: %w", err)
 	}
 	return c, nil
 }
 
-func (c *cluster) stop() error { return c.environment.Stop() }
+// Stop ends both.
+func (c *Cluster) Stop() error { return c.environment.Stop() }
 
 // newClient is the client of the plugin's own build: the compact encoding, and one kept-alive connection.
 func newClient(config *rest.Config) (kubernetes.Interface, error) {

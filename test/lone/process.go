@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package lone
 
 import (
 	"errors"
@@ -13,37 +13,33 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
-// process is a child and what it said.
-type process struct {
+// Process is a child and what it said.
+type Process struct {
+	// Begin is when it was started, Output what it has said since.
+	Begin   time.Time
+	Output  check.Buffer
 	command *exec.Cmd
-	begin   time.Time
-	output  check.Buffer
 	ended   chan struct{}
 	err     error
 }
 
 // tail is the end of what it said, for an error.
-func (p *process) tail() string {
+func (p *Process) tail() string {
 	const most = 4 << 10
-	text := p.output.String()
+	text := p.Output.String()
 	return text[max(0, len(text)-most):]
 }
 
-// startProcess runs a program until stop, whatever becomes of a context: it is stopped in order. unshare is the namespaces that it
-// has of its own.
-func startProcess(unshare uintptr, path string, args ...string) (*process, error) {
+// Start runs a program until Stop, whatever becomes of a context: it is stopped in order. Unshare is the namespaces (CLONE_NEW...) that
+// it has of its own.
+func Start(unshare uintptr, path string, args ...string) (*Process, error) {
 	command := exec.Command(path, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare, Pdeathsig: syscall.SIGKILL}
-	return startCommand(command)
-}
-
-// startCommand starts a child and keeps what it says.
-func startCommand(command *exec.Cmd) (*process, error) {
-	p := &process{command: command, ended: make(chan struct{})}
-	p.command.Stdout, p.command.Stderr = &p.output, &p.output
+	p := &Process{command: command, ended: make(chan struct{})}
+	p.command.Stdout, p.command.Stderr = &p.Output, &p.Output
 	// The plugin refuses a FETTLE_ variable that it does not know, and make exports some.
 	p.command.Env = []string{"PATH=" + os.Getenv("PATH")}
-	p.begin = time.Now()
+	p.Begin = time.Now()
 	if err := p.command.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", command.Path, err)
 	}
@@ -54,10 +50,11 @@ func startCommand(command *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-func (p *process) pid() int { return p.command.Process.Pid }
+// PID is the process id.
+func (p *Process) PID() int { return p.command.Process.Pid }
 
-// running is an error with what the process said last where it has ended.
-func (p *process) running() error {
+// Running is an error with what the process said last where it has ended.
+func (p *Process) Running() error {
 	select {
 	case <-p.ended:
 		return fmt.Errorf("%s has ended (%w):\n%s", p.command.Path, errors.Join(p.err, os.ErrProcessDone), p.tail())
@@ -66,8 +63,8 @@ func (p *process) running() error {
 	}
 }
 
-// stop asks the process to end, and kills it where it does not.
-func (p *process) stop() error {
+// Stop asks the process to end, and kills it where it does not.
+func (p *Process) Stop() error {
 	const grace = 20 * time.Second
 	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
