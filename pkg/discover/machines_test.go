@@ -129,6 +129,41 @@ func TestMachinesWithNVML(t *testing.T) {
 	golden(t, "8xh100-sxm+nvml", discoverIn(t, dir, opts))
 }
 
+// TestSeen: a machine with a real card is discovered from its text and its library's report as it was there.
+func TestSeen(t *testing.T) {
+	for _, card := range []string{"h100", "h200"} {
+		t.Run(card, func(t *testing.T) {
+			data, err := os.ReadFile("../../test/gpu/seen/" + card + ".json")
+			check.Must(t, err)
+			var seen struct {
+				Parts []struct {
+					Name     string
+					Findings struct {
+						Facts struct {
+							Report    nvml.Report
+							Inventory Inventory
+						}
+					}
+				}
+			}
+			check.Must(t, json.Unmarshal(data, &seen))
+			for i := range seen.Parts {
+				if seen.Parts[i].Name != "discovery" {
+					continue
+				}
+				facts := &seen.Parts[i].Findings.Facts
+				opts := Options{NVML: func(context.Context) (nvml.Report, error) { return facts.Report, nil }}
+				dir := expand(t, parseMachine(t, "../../test/machines/1x"+card+"-vm.txtar"))
+				if diff := cmp.Diff(encode(t, facts.Inventory), encode(t, discoverIn(t, dir, opts))); diff != "" {
+					t.Errorf("the machine differs from what was seen (-seen +now):\n%s", diff)
+				}
+				return
+			}
+			t.Fatal("nothing was discovered there")
+		})
+	}
+}
+
 func encode(t testing.TB, inventory Inventory) string {
 	t.Helper()
 	inventory.Physical = slices.Clone(inventory.Physical)

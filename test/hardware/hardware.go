@@ -62,6 +62,8 @@ func machines() map[string]Machine {
 	return map[string]Machine{
 		"8xh100-sxm":   {Devices: h100},
 		"8xh100-iommu": {Devices: h100},
+		"1xh100-vm":    {Devices: gpus("nvidia", "0000:00:06.0 00")},
+		"1xh200-vm":    {Devices: gpus("nvidia", "0000:00:06.0 00")},
 		"8xmi300x": {Devices: gpus(
 			"amd", "0000:05:00.0 00", "0000:26:00.0 20", "0000:46:00.0 40", "0000:65:00.0 60",
 			"0000:85:00.0 80", "0000:a6:00.0 a0", "0000:c6:00.0 c0", "0000:e5:00.0 e0",

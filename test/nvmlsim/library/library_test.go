@@ -6,7 +6,9 @@ package library_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,6 +64,39 @@ func profilesOf(m *nvml.MIG) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// TestSeen: the simulator answers about a GPU as the card did that test/gpu looked at.
+func TestSeen(t *testing.T) {
+	for file, model := range map[string]string{"h100": nvmlsim.H100, "h200": nvmlsim.H200} {
+		t.Run(file, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join("..", "..", "gpu", "seen", file+".json"))
+			check.Must(t, err)
+			var seen struct {
+				Parts []struct {
+					Findings struct {
+						Facts struct{ Report *nvml.Report }
+					}
+				}
+			}
+			check.Must(t, json.Unmarshal(data, &seen))
+			for _, p := range seen.Parts {
+				if p.Findings.Facts.Report == nil {
+					continue
+				}
+				card, simulated := p.Findings.Facts.Report.Devices[0], report(t, machine(t, model)).Devices[0]
+				// What tells a card from another.
+				for _, d := range []*nvml.Device{&card, &simulated} {
+					d.PCIBusID, d.UUID, d.Serial, d.VBIOSVersion, d.MIG.Instances = "", "", "", "", nil
+				}
+				if diff := cmp.Diff(card, simulated); diff != "" {
+					t.Errorf("the simulator differs from the card (-card +simulator)\n%s", diff)
+				}
+				return
+			}
+			t.Fatal("the file has no report")
+		})
+	}
 }
 
 // TestProfiles: the report names the profiles as NVIDIA does, with the id that is not the number they are asked by, with MIG on and off.
