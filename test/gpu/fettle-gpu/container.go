@@ -256,7 +256,10 @@ func (s *site) spec(r *running, j jail) (*oci.Spec, error) {
 		Linux: &oci.Linux{
 			CgroupsPath: cgroup + "/" + id(j.name),
 			Namespaces: []oci.LinuxNamespace{
-				{Type: oci.PIDNamespace}, {Type: oci.MountNamespace}, {Type: oci.IPCNamespace}, {Type: oci.UTSNamespace},
+				{Type: oci.PIDNamespace},
+				{Type: oci.MountNamespace},
+				{Type: oci.IPCNamespace},
+				{Type: oci.UTSNamespace},
 				{Type: oci.NetworkNamespace},
 			},
 			Resources: &oci.LinuxResources{Devices: []oci.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},

@@ -64,7 +64,7 @@ func (f *findings) same(name, ours, theirs string) {
 		f.check(name, nil)
 		return
 	}
-	f.check(name, fmt.Errorf("Fettle says %q, NVIDIA %q", ours, theirs))
+	f.check(name, fmt.Errorf("we say %q, NVIDIA says %q", ours, theirs))
 }
 
 // fact notes what was read or measured, as JSON.

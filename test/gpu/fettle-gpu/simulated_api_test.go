@@ -39,7 +39,11 @@ func TestAPI(t *testing.T) {
 	}
 	check.Must(t, os.Symlink(filepath.Join(repository, "deployments", "crds"), filepath.Join(bundle, "crds")))
 	var stdout, stderr check.Buffer
-	args := []string{"-bundle", bundle, "-out", out, "-root", root, "-driver-root", driver, "-parts", "machine,discovery,calls,plugin,container"}
+	wanted := "machine,discovery,plugin,container"
+	if !testing.Short() {
+		wanted += ",calls,health" // a minute and more
+	}
+	args := []string{"-bundle", bundle, "-out", out, "-root", root, "-driver-root", driver, "-parts", wanted}
 	code := run(t.Context(), args, &stdout, &stderr)
 	r := readReport(t, out)
 	if failed := failures(r); code != 0 || len(failed) > 0 {
