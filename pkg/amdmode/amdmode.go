@@ -4,7 +4,7 @@
 // and refuses a switch while a process computes: on older kernels any process on the node, on newer ones those that may use this GPU
 // (kgd2kfd_check_and_lock_kfd in drivers/gpu/drm/amd/amdkfd/kfd_device.c). The memory partition mode is read and never written.
 //
-// Not seen on a card: all of it.
+// Not seen on a card (docs/design/hardware.md): all of it.
 package amdmode
 
 import (

@@ -6,8 +6,8 @@
 // Claims that share a GPU have the mode together. The first one's step notes the former mode, which is restored after the last claim.
 // Another mode is refused meanwhile.
 //
-// Nothing of this was seen on a card. Not known is whether the mode outlives the last process that has the GPU open where no persistence
-// daemon runs.
+// No setting was changed on a card (docs/design/hardware.md). Not known is whether the mode outlives the last process that has the GPU
+// open where no persistence daemon runs.
 package computemode
 
 import (

@@ -18,9 +18,9 @@ import (
 // tool's source shows their place: after the metadata of a GBS, whose JSON then has the key "signature", or before an image that came
 // without metadata. Fettle checks only the magic, and that the blocks are whole.
 //
-// Two things are assumed and were not seen on a card. The blocks go to the device together with the image, since the card checks them. A
-// GBS with the blocks before its header is possible, as a vendor's text can be read; such a file is described but has no payload. A block
-// 0 of 4 KiB, which one card is said to have, is not recognised.
+// Two things are assumed and were not seen on a card (docs/design/hardware.md). The blocks go to the device together with the image, since
+// the card checks them. A GBS with the blocks before its header is possible, as a vendor's text can be read; such a file is described but
+// has no payload. A block 0 of 4 KiB, which one card is said to have, is not recognised.
 const (
 	gbsHeader   = 0x14
 	maxMetadata = 4096 // the first length that is refused

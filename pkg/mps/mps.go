@@ -4,7 +4,7 @@
 // the claim are clients of. The daemons must outlive the kubelet plugin, so a supervisor of its own runs them (command fettle-mps, package
 // supervise). The plugin asks it over a socket, as the step of a claim. This package is the step, the protocol and its two ends.
 //
-// Not seen on a card: all of it.
+// Not seen on a card (docs/design/hardware.md): all of it.
 package mps
 
 import (

@@ -28,7 +28,7 @@ type row struct {
 	dec, jpeg, ofa uint32
 }
 
-// model is a GPU with its profiles (NVIDIA, MIG User Guide). Not seen on a card.
+// model is a GPU with its profiles (NVIDIA, MIG User Guide).
 type model struct {
 	name, architecture string
 	memory             int64

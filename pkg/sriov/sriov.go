@@ -4,7 +4,8 @@
 // and removes only what it made: virtual functions that somebody else made are never touched. Before it makes them it provisions them,
 // where Intel's xe driver lets it, and says whether the kernel binds drivers to them.
 //
-// What was seen: the kernel itself with NVMe functions in a virtual machine. Not seen on a card: xe's provisioning.
+// What was seen: the kernel itself with NVMe functions in a virtual machine. Not seen on a card (docs/design/hardware.md): xe's
+// provisioning.
 package sriov
 
 import (

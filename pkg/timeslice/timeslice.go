@@ -7,8 +7,8 @@
 // Claims that share a GPU have the interval together, and another one is refused meanwhile. After the last claim the driver's default is
 // set: what the tool prints about the interval has no documented form, so the former one is not known.
 //
-// Nothing of this was seen on a card. Not known is whether the interval outlives the last process that has the GPU open, where no
-// persistence daemon runs.
+// No setting was changed on a card (docs/design/hardware.md). Not known is whether the interval outlives the last process that has
+// the GPU open, where no persistence daemon runs.
 package timeslice
 
 import (

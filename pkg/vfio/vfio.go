@@ -7,8 +7,8 @@
 // program can bind a driver that is not meant, then unbind, then bind. A GPU leaves its driver before its audio function does and comes
 // back after it, since NVIDIA's driver takes whatever holds the audio function for a sound driver (open-gpu-kernel-modules#1365).
 //
-// What was seen: the kernel itself with an edu device and NVMe functions in a virtual machine. Not seen on a card: a GPU's driver that lets
-// go slowly or never, and resets by the driver.
+// What was seen: the kernel itself with an edu device and NVMe functions in a virtual machine. Not seen on a card
+// (docs/design/hardware.md): a GPU's driver that lets go slowly or never, and resets by the driver.
 package vfio
 
 import (

@@ -9,5 +9,6 @@
 // library cannot: it starts and ends processes, resets GPUs, has the driver report critical errors, makes instances as an
 // administrator does, and scripts faults.
 //
-// Nothing of it was compared with a card. The tables follow NVIDIA's MIG user guide; memory sizes are near, not exact.
+// What it answers about an H100 and an H200 is what cards answered; the other tables follow NVIDIA's MIG user guide, with memory sizes that
+// are near. What changes a card was not compared with one (docs/design/hardware.md).
 package nvmlsim
