@@ -20,9 +20,9 @@ import (
 	"github.com/fettle-dev/fettle/test/seed"
 )
 
-// TestEveryCallMayFail has each call of a report answer errors of the library, one at a time. The child does not crash, the other GPU is reported
-// as without the error, the GPU of the call lacks no more than what was asked for and what hangs on it, a fault names it, and the next
-// report is whole again.
+// TestEveryCallMayFail has each call of a report answer errors of the library, one at a time. The child does not crash, the other GPU is
+// reported as without the error, the GPU of the call lacks no more than what was asked for and what hangs on it, a fault names it, and the
+// next report is whole again.
 func TestEveryCallMayFail(t *testing.T) {
 	m := machine(t, nvmlsim.H100, nvmlsim.H100)
 	check.Must(t, m.SwitchOn())
