@@ -34,6 +34,11 @@ func newNamespace(ctx context.Context, labels map[string]string) string {
 	DeferCleanup(func(ctx SpecContext) {
 		Expect(h.Kube.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{})).To(Succeed())
 	})
+	// No pod is admitted before the controller manager has made it.
+	Eventually(ctx, func() error {
+		_, err := h.Kube.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}).Should(Succeed())
 	return ns.Name
 }
 
