@@ -19,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/gpu/seen"
 )
 
 // fixedCapacity stands in for statfs, whose answer depends on the disk that the test runs on.
@@ -133,33 +134,16 @@ func TestMachinesWithNVML(t *testing.T) {
 func TestSeen(t *testing.T) {
 	for _, card := range []string{"h100", "h200"} {
 		t.Run(card, func(t *testing.T) {
-			data, err := os.ReadFile("../../test/gpu/seen/" + card + ".json")
-			check.Must(t, err)
-			var seen struct {
-				Parts []struct {
-					Name     string
-					Findings struct {
-						Facts struct {
-							Report    nvml.Report
-							Inventory Inventory
-						}
-					}
-				}
+			var facts struct {
+				Report    nvml.Report
+				Inventory Inventory
 			}
-			check.Must(t, json.Unmarshal(data, &seen))
-			for i := range seen.Parts {
-				if seen.Parts[i].Name != "discovery" {
-					continue
-				}
-				facts := &seen.Parts[i].Findings.Facts
-				opts := Options{NVML: func(context.Context) (nvml.Report, error) { return facts.Report, nil }}
-				dir := expand(t, parseMachine(t, "../../test/machines/1x"+card+"-vm.txtar"))
-				if diff := cmp.Diff(encode(t, facts.Inventory), encode(t, discoverIn(t, dir, opts))); diff != "" {
-					t.Errorf("the machine differs from what was seen (-seen +now):\n%s", diff)
-				}
-				return
+			seen.Discovery(t, card, &facts)
+			opts := Options{NVML: func(context.Context) (nvml.Report, error) { return facts.Report, nil }}
+			dir := expand(t, parseMachine(t, "../../test/machines/1x"+card+"-vm.txtar"))
+			if diff := cmp.Diff(encode(t, facts.Inventory), encode(t, discoverIn(t, dir, opts))); diff != "" {
+				t.Errorf("the machine differs from what was seen (-seen +now):\n%s", diff)
 			}
-			t.Fatal("nothing was discovered there")
 		})
 	}
 }

@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -145,29 +143,7 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host, name str
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: []string{host + "/**"}},
 	}
-	return errors.Join(b.make(ctx, "trustpolicies", "", policy), b.make(ctx, "gpukernelcaches", namespace, cache))
-}
-
-// make creates an object with its status.
-func (b *bench) make(ctx context.Context, resource, in string, object any) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return err
-	}
-	client := b.cluster.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(in)
-	made, err := client.Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("create one of %s: %w", resource, err)
-	}
-	status, ok := content["status"]
-	if !ok {
-		return nil
-	}
-	made.Object["status"] = status
-	if _, err := client.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("write the status of one of %s: %w", resource, err)
-	}
-	return nil
+	return errors.Join(b.cluster.Create(ctx, "trustpolicies", "", policy), b.cluster.Create(ctx, "gpukernelcaches", namespace, cache))
 }
 
 // warmClaims are a claim for each GPU.

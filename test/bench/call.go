@@ -23,16 +23,12 @@ func (p *plugin) prepare(ctx context.Context, c claim) (time.Duration, error) {
 
 // prepareAll asks for several claims in one call.
 func (p *plugin) prepareAll(ctx context.Context, claims []claim) (time.Duration, error) {
-	request := &drapb.NodePrepareResourcesRequest{Claims: wire(claims)}
-	begin := time.Now()
-	response, err := p.DRA.NodePrepareResources(ctx, request)
-	took := time.Since(begin)
+	response, took, err := p.Prepare(ctx, wire(claims))
 	if err != nil {
-		return 0, fmt.Errorf("prepare: %w", err)
+		return 0, err
 	}
 	for _, c := range claims {
-		answer := response.Claims[c.Uid]
-		if answer == nil || answer.Error != "" || len(answer.Devices) != c.devices {
+		if answer := response.Claims[c.Uid]; len(answer.Devices) != c.devices {
 			return 0, fmt.Errorf("prepare claim %s: the plugin answered %v, expected %d devices", c.Name, answer, c.devices)
 		}
 	}
@@ -40,17 +36,7 @@ func (p *plugin) prepareAll(ctx context.Context, claims []claim) (time.Duration,
 }
 
 func (p *plugin) unprepare(ctx context.Context, c claim) (time.Duration, error) {
-	request := &drapb.NodeUnprepareResourcesRequest{Claims: wire([]claim{c})}
-	begin := time.Now()
-	response, err := p.DRA.NodeUnprepareResources(ctx, request)
-	took := time.Since(begin)
-	if err != nil {
-		return 0, fmt.Errorf("unprepare: %w", err)
-	}
-	if answer := response.Claims[c.Uid]; answer == nil || answer.Error != "" {
-		return 0, fmt.Errorf("unprepare claim %s: the plugin answered %v", c.Name, answer)
-	}
-	return took, nil
+	return p.Unprepare(ctx, c.Claim)
 }
 
 // nothing asks for no claim: what the way to the plugin and back costs.

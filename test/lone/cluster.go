@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/apitest"
 )
 
@@ -67,6 +70,29 @@ func StartCluster(ctx context.Context, programs, crds, dir, namespace string) (c
 		return nil, fmt.Errorf("make the claims' namespace: %w", err)
 	}
 	return c, nil
+}
+
+// Create makes an object of Fettle, with its status if it has one. Resource is the plural of its kind; namespace is empty for an object of
+// the cluster.
+func (c *Cluster) Create(ctx context.Context, resource, namespace string, object any) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return err
+	}
+	client := c.Dynamic.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace)
+	made, err := client.Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create one of %s: %w", resource, err)
+	}
+	status, ok := content["status"]
+	if !ok {
+		return nil
+	}
+	made.Object["status"] = status
+	if _, err := client.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("write the status of one of %s: %w", resource, err)
+	}
+	return nil
 }
 
 // Stop ends both.

@@ -27,7 +27,7 @@ type Node struct {
 	// Fast holds the directories of sockets and CDI files, Disk the plugin's state, and Host is the host tree. The path of Fast is short,
 	// because of the sockets.
 	Fast, Disk, Host string
-	// Flags are given to the plugin beside those that every node needs, and win over them.
+	// Flags are more flags of the plugin. They win over those that Start gives.
 	Flags []string
 }
 
@@ -51,8 +51,8 @@ func (n Node) Make(ctx context.Context, c *Cluster) error {
 // Plugin is a running plugin that is registered.
 type Plugin struct {
 	*Process
-	// DRA is what kubelet calls.
-	DRA        drapb.DRAPluginClient
+	// dra is what kubelet calls.
+	dra        drapb.DRAPluginClient
 	connection *grpc.ClientConn
 	// HTTP is the address of its metrics.
 	HTTP string
@@ -110,8 +110,41 @@ func (p *Plugin) register(ctx context.Context, n Node) (err error) {
 	if p.connection, err = dial(info.Endpoint); err != nil {
 		return err
 	}
-	p.DRA = drapb.NewDRAPluginClient(p.connection)
+	p.dra = drapb.NewDRAPluginClient(p.connection)
 	return nil
+}
+
+// Prepare asks for claims in one call, as kubelet does, and says how long the call took. An answer that refuses one of them is an error, so
+// that no refusal is taken for a fast answer.
+func (p *Plugin) Prepare(ctx context.Context, claims []*drapb.Claim) (*drapb.NodePrepareResourcesResponse, time.Duration, error) {
+	request := &drapb.NodePrepareResourcesRequest{Claims: claims}
+	begin := time.Now()
+	response, err := p.dra.NodePrepareResources(ctx, request)
+	took := time.Since(begin)
+	if err != nil {
+		return nil, 0, fmt.Errorf("prepare: %w", err)
+	}
+	for _, c := range claims {
+		if answer := response.Claims[c.Uid]; answer == nil || answer.Error != "" || len(answer.Devices) == 0 {
+			return nil, 0, fmt.Errorf("prepare claim %s: the plugin answered %v", c.Name, answer)
+		}
+	}
+	return response, took, nil
+}
+
+// Unprepare lets go of a claim.
+func (p *Plugin) Unprepare(ctx context.Context, c *drapb.Claim) (time.Duration, error) {
+	request := &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{c}}
+	begin := time.Now()
+	response, err := p.dra.NodeUnprepareResources(ctx, request)
+	took := time.Since(begin)
+	if err != nil {
+		return 0, fmt.Errorf("unprepare: %w", err)
+	}
+	if answer := response.Claims[c.Uid]; answer == nil || answer.Error != "" {
+		return 0, fmt.Errorf("unprepare claim %s: the plugin answered %v", c.Name, answer)
+	}
+	return took, nil
 }
 
 // Stop ends the plugin.

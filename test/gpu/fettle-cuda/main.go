@@ -15,8 +15,9 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -68,18 +69,16 @@ type attempt struct {
 }
 
 func tryOpen(path string) string {
-	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err.Error()
 	}
-	_ = syscall.Close(fd)
+	_ = unix.Close(fd)
 	return ""
 }
 
 func tryMknod(path string, major, minor uint32) string {
-	// As glibc's makedev packs them.
-	device := uint64(minor&0xff) | uint64(major&0xfff)<<8 | uint64(minor&^0xff)<<12 | uint64(major&^0xfff)<<32
-	if err := syscall.Mknod(path, syscall.S_IFCHR|0o666, int(device)); err != nil {
+	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))); err != nil {
 		return err.Error()
 	}
 	return ""

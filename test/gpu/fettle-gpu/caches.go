@@ -166,7 +166,7 @@ func (k *kernelCaches) python(ctx context.Context, kernels string, env ...string
 	// A library may have printed something before.
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	if err := json.Unmarshal(lines[len(lines)-1], &r); err != nil {
-		return r, fmt.Errorf("%s %s printed no JSON: %w: %s", k.script, kernels, err, ending(string(out)))
+		return r, fmt.Errorf("%s %s printed no JSON: %w: %s", k.script, kernels, err, tail(out))
 	}
 	if r.Impossible != "" {
 		return r, errors.New(r.Impossible)
@@ -189,15 +189,9 @@ func (k *kernelCaches) output(ctx context.Context, env []string, name string, ar
 		err = errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, ending(complaints.String()+out.String()))
+		err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, tail(append(complaints.Bytes(), out.Bytes()...)))
 	}
 	return out.Bytes(), err
-}
-
-// ending is the last 2 KB of what a program printed.
-func ending(text string) string {
-	const most = 2 << 10
-	return strings.ToValidUTF8(strings.TrimSpace(text[max(0, len(text)-most):]), "")
 }
 
 // fettle runs the CLI and reads its result, also where the exit status is 1.
@@ -207,7 +201,7 @@ func (k *kernelCaches) fettle(ctx context.Context, result any, args ...string) e
 		return err
 	}
 	if jsonErr := json.Unmarshal(out, result); jsonErr != nil {
-		return errors.Join(err, fmt.Errorf("fettle %s: %w: %s", strings.Join(args, " "), jsonErr, ending(string(out))))
+		return errors.Join(err, fmt.Errorf("fettle %s: %w: %s", strings.Join(args, " "), jsonErr, tail(out)))
 	}
 	return err
 }
@@ -391,7 +385,7 @@ func retargeted(data []byte) []byte {
 	return data
 }
 
-// extract brings the image to a directory by the policy, and compares its files with those that were packed.
+// extract unpacks the image, which the policy allows. Each file must be as it was packed.
 func (k *kernelCaches) extract(ctx context.Context, policy string) error {
 	dir := filepath.Join(k.dir, "extracted")
 	begin := time.Now()

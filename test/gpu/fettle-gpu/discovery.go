@@ -109,14 +109,16 @@ func (s *site) discovery(ctx context.Context, f *findings) error {
 		return impossible("NVIDIA's library was not asked: %w", err)
 	}
 	f.fact("report", report)
-	f.check("every question of the child is answered", noFaults(report.Faults))
+	f.check("every question of the child is answered", none(report.Faults))
 	found, err := lookAt(ctx, s.root, func(context.Context) (nvml.Report, error) { return report, nil })
 	if err != nil {
 		return err
 	}
 	f.fact("inventory", found)
-	f.check("nothing is wrong with the machine", noProblems(found.Problems))
-	gpus := slices.DeleteFunc(slices.Clone(found.Devices), func(d device.Device) bool { return attribute(&d, "driver") != "nvidia" })
+	f.check("nothing is wrong with the machine", none(found.Problems))
+	gpus := slices.DeleteFunc(slices.Clone(found.Devices), func(d device.Device) bool {
+		return device.StringOf(d.Attributes["driver"]) != "nvidia"
+	})
 	f.check("each GPU of the library is a device", counted(len(gpus), len(report.Devices)))
 	if s.simulated() {
 		return nil
@@ -137,18 +139,12 @@ func (s *site) discovery(ctx context.Context, f *findings) error {
 	return nil
 }
 
-func noFaults(faults []nvml.Fault) error {
-	if len(faults) == 0 {
+// none wants nothing of a kind.
+func none[T any](found []T) error {
+	if len(found) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d are not: %+v", len(faults), faults)
-}
-
-func noProblems(problems []discover.Problem) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%+v", problems)
+	return fmt.Errorf("there are %d: %+v", len(found), found)
 }
 
 func counted(have, want int) error {
@@ -156,22 +152,6 @@ func counted(have, want int) error {
 		return nil
 	}
 	return fmt.Errorf("there are %d, expected %d", have, want)
-}
-
-// attribute is one attribute of a device as text.
-func attribute(d *device.Device, name resourceapi.QualifiedName) string {
-	a := d.Attributes[name]
-	switch {
-	case a.StringValue != nil:
-		return *a.StringValue
-	case a.VersionValue != nil:
-		return *a.VersionValue
-	case a.IntValue != nil:
-		return strconv.FormatInt(*a.IntValue, 10)
-	case a.BoolValue != nil:
-		return strconv.FormatBool(*a.BoolValue)
-	}
-	return ""
 }
 
 // smiLog is what is compared of "nvidia-smi -q -x".
@@ -221,14 +201,15 @@ func tool(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
+// tail is the last 2 KB of what a program printed.
 func tail(text []byte) string {
 	const most = 2 << 10
-	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+	return strings.ToValidUTF8(strings.TrimSpace(string(text[max(0, len(text)-most):])), "")
 }
 
 // compare holds a device against what nvidia-smi says of the GPU at its address.
 func (s *site) compare(f *findings, d *device.Device, said smiLog) {
-	address := attribute(d, "pciAddress")
+	address := device.StringOf(d.Attributes["pciAddress"])
 	at := slices.IndexFunc(said.GPUs, func(g smiGPU) bool {
 		parsed, err := pci.ParseBusID(g.BusID)
 		return err == nil && parsed.String() == address
@@ -242,9 +223,9 @@ func (s *site) compare(f *findings, d *device.Device, said smiLog) {
 		"productName": g.Name, "architecture": g.Architecture, "serial": g.Serial, "uuid": g.UUID, "firmwareVersion": g.VBIOS,
 		"pciDeviceID": strings.ToLower(g.DeviceID[:min(4, len(g.DeviceID))]),
 	} {
-		f.same(d.Name+" "+string(name), attribute(d, name), theirs)
+		f.same(d.Name+" "+string(name), device.StringOf(d.Attributes[name]), theirs)
 	}
-	f.same(d.Name+" brand, in any case", strings.ToLower(attribute(d, "brand")), strings.ToLower(g.Brand))
+	f.same(d.Name+" brand, in any case", strings.ToLower(device.StringOf(d.Attributes["brand"])), strings.ToLower(g.Brand))
 	memory := d.Capacity["memory"].Value
 	f.same(d.Name+" memory", strconv.FormatInt(memory.Value()>>20, 10)+" MiB", g.Memory)
 	node := "/dev/nvidia" + g.Minor

@@ -69,10 +69,8 @@ func failures(r report) (out []string) {
 		if p.Error != "" && !p.Impossible {
 			out = append(out, p.Name+": "+p.Error)
 		}
-		for _, v := range p.Findings.Checks {
-			if v.Result == "fails" {
-				out = append(out, p.Name+": "+v.Name+": "+v.Text)
-			}
+		for _, failed := range p.Findings.verdicts("fails") {
+			out = append(out, p.Name+": "+failed)
 		}
 	}
 	slices.Sort(out)

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/conformance/plugintest"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 )
 
@@ -20,12 +20,7 @@ func TestAPI(t *testing.T) {
 	bundle, root, out := t.TempDir(), filepath.Join(t.TempDir(), "host"), t.TempDir()
 	bin := filepath.Join(bundle, "bin")
 	check.Must(t, os.Mkdir(bin, 0o755))
-	text, err := os.ReadFile(filepath.Join(repository, "test", "machines", "8xh100-iommu.txtar"))
-	check.Must(t, err)
-	machine, err := sim.Parse(text)
-	check.Must(t, err)
-	_, err = machine.Expand(root, sim.Options{})
-	check.Must(t, err)
+	nodefixture.ExpandInto(t, "8xh100-iommu", root)
 	// The simulator's state is where the child looks for the driver.
 	driver := t.TempDir()
 	_, err = nvmlsim.Adopt(nvmlsim.DefaultFile(driver), root, nvmlsim.H100)

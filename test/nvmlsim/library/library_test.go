@@ -6,9 +6,7 @@ package library_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/cmd/fettle-nvml/child"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/gpu/seen"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/library"
 )
@@ -70,31 +69,16 @@ func profilesOf(m *nvml.MIG) []string {
 func TestSeen(t *testing.T) {
 	for file, model := range map[string]string{"h100": nvmlsim.H100, "h200": nvmlsim.H200} {
 		t.Run(file, func(t *testing.T) {
-			data, err := os.ReadFile(filepath.Join("..", "..", "gpu", "seen", file+".json"))
-			check.Must(t, err)
-			var seen struct {
-				Parts []struct {
-					Findings struct {
-						Facts struct{ Report *nvml.Report }
-					}
-				}
+			var facts struct{ Report nvml.Report }
+			seen.Discovery(t, file, &facts)
+			card, simulated := facts.Report.Devices[0], report(t, machine(t, model)).Devices[0]
+			// What tells a card from another.
+			for _, d := range []*nvml.Device{&card, &simulated} {
+				d.PCIBusID, d.UUID, d.Serial, d.VBIOSVersion, d.MIG.Instances = "", "", "", "", nil
 			}
-			check.Must(t, json.Unmarshal(data, &seen))
-			for _, p := range seen.Parts {
-				if p.Findings.Facts.Report == nil {
-					continue
-				}
-				card, simulated := p.Findings.Facts.Report.Devices[0], report(t, machine(t, model)).Devices[0]
-				// What tells a card from another.
-				for _, d := range []*nvml.Device{&card, &simulated} {
-					d.PCIBusID, d.UUID, d.Serial, d.VBIOSVersion, d.MIG.Instances = "", "", "", "", nil
-				}
-				if diff := cmp.Diff(card, simulated); diff != "" {
-					t.Errorf("the simulator differs from the card (-card +simulator)\n%s", diff)
-				}
-				return
+			if diff := cmp.Diff(card, simulated); diff != "" {
+				t.Errorf("the simulator differs from the card (-card +simulator)\n%s", diff)
 			}
-			t.Fatal("the file has no report")
 		})
 	}
 }
