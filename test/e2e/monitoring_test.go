@@ -80,7 +80,7 @@ func makeNews(ctx context.Context, ns string, f *fpgas) {
 	waits := newPod(ctx, ns, "waits", withTemplate("many"))
 
 	say("a region is programmed, and one is refused")
-	r := f.regions(ctx)
+	r := f.regions(ctx, newFPGAClass) // specs before may have left something in the card's memory
 	r.hold(ctx, "programs", 0)
 	create(ctx, "fpgabitstreams", r.namespace, &v1alpha1.FPGABitstream{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindFPGABitstream},

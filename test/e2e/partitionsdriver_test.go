@@ -35,6 +35,7 @@ func (g *dividedGPUs) failsByXid(ctx SpecContext) {
 	worker := newPod(ctx, ns, "worker", withTemplate("failing"))
 	running(ctx, worker)
 	healthIn(ctx, worker, corev1.ResourceHealthStatusHealthy, "")
+	g.eventuallyWatched(ctx)
 	Expect(g.Report(card, 79)).To(Succeed())
 	eventuallyTainted(ctx, address, "Xid79:NoExecute")
 	eventuallyProblem(ctx, gpuNode, "Xid79", address)
@@ -55,6 +56,13 @@ func (g *dividedGPUs) failsByXid(ctx SpecContext) {
 	removePods(ctx, watcher)
 	running(ctx, next)
 	removePods(ctx, next)
+}
+
+// eventuallyWatched waits until somebody has read the cards' health since the spec began. Who does has an event set: the library tells no
+// one of an error that came before.
+func (g *dividedGPUs) eventuallyWatched(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func() int { return g.look().Calls["Device.GetTotalEccErrors"] }).Should(BeNumerically(">", 0))
 }
 
 func partAt(address string) string {

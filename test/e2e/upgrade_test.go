@@ -102,7 +102,7 @@ func bothWays(ctx SpecContext, p previous) {
 	with := values().Merge(f.values())
 	p.install(ctx, with)
 	showBootID(ctx)
-	regions := f.regions(ctx)
+	regions := f.regions(ctx, newStrictFPGAClass)
 	say("the version before prepares claims of every sort")
 	stays := regions.hold(ctx, "stays", 1)
 	overtaken := newOvertaken(ctx, regions)
@@ -202,12 +202,13 @@ type regions struct {
 	namespace string
 }
 
-func (f *fpgas) regions(ctx context.Context) *regions {
+// regions makes the namespace, the templates and the class of the two ports. newClass says what the class accepts.
+func (f *fpgas) regions(ctx context.Context, newClass func(context.Context, string, v1alpha1.FPGAPolicy)) *regions {
 	GinkgoHelper()
 	r := &regions{fpgas: f, namespace: newNamespace(ctx, nil)}
 	stage(ctx, arriaInterface, openCL, "auto")
 	staged(ctx, "e2e-upgrade", openCL, false, "*")
-	newStrictFPGAClass(ctx, "fpga-upgrade", open("e2e-upgrade"))
+	newClass(ctx, "fpga-upgrade", open("e2e-upgrade"))
 	for port := range 2 {
 		c := named("e2e-upgrade")
 		c.Program = v1alpha1.ProgramAlways
