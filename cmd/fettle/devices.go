@@ -134,7 +134,9 @@ func (m *machineFlags) look(ctx context.Context) (discover.Inventory, error) {
 	if err != nil {
 		return discover.Inventory{}, err
 	}
-	opts := discover.Options{HostDevices: file.HostDevices, FPGARegions: file.FPGARegions}
+	opts := discover.Options{
+		HostDevices: file.HostDevices, FPGARegions: file.FPGARegions, PublishUnlinked: file.NVML.PublishUnlinked,
+	}
 	if m.nvml != "" {
 		command := nvml.Command{Path: m.nvml, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}
 		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }

@@ -140,7 +140,7 @@ func (s *Scanner) review(ctx context.Context) {
 }
 
 // scanHost runs discovery without NVML, and again with its report. It queries NVML only if the kernel shows other devices than before, or
-// the last answer does not say how a GPU is divided.
+// something could not be answered the last time.
 func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	// The tree is opened again each time: a driver container may mount over it.
 	tree, err := sysfs.Open(s.HostRoot)
@@ -148,7 +148,9 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 		return nil, fmt.Errorf("open the host tree %s: %w", s.HostRoot, err)
 	}
 	defer tree.Close()
-	opts := discover.Options{HostDevices: s.File.HostDevices, FPGARegions: s.File.FPGARegions}
+	opts := discover.Options{
+		HostDevices: s.File.HostDevices, FPGARegions: s.File.FPGARegions, PublishUnlinked: s.File.NVML.PublishUnlinked,
+	}
 	inventory := discover.Discover(ctx, tree, opts)
 	if s.Query != nil && !reflect.DeepEqual(s.queried, inventory.Devices) {
 		s.report, s.queried = nil, nil
@@ -157,7 +159,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 		kernel := inventory.Devices
 		opts.NVML = s.cachedQuery
 		inventory = discover.Discover(ctx, tree, opts)
-		if s.report != nil && len(s.report.UnknownMIG()) == 0 {
+		if s.report != nil && len(s.report.Faults) == 0 {
 			s.queried = kernel
 		}
 	}

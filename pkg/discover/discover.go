@@ -20,9 +20,11 @@ import (
 
 // Options are what discovery needs beside the host tree. The zero value finds PCI devices only, by what the kernel tells.
 type Options struct {
-	// NVML asks NVIDIA's management library. It is called at most once, and only where NVIDIA's driver holds a GPU. Nil, or an
-	// error, leaves what the kernel tells.
+	// NVML asks NVIDIA's management library. It is called at most once, and only where NVIDIA's driver holds a GPU or has device nodes. Nil,
+	// or an error, leaves what the kernel tells.
 	NVML func(context.Context) (nvml.Report, error)
+	// PublishUnlinked publishes the NVIDIA GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them.
+	PublishUnlinked bool
 	// HostDevices are the admin's directories and character devices.
 	HostDevices []HostDevice
 	// FPGARegions are what the admin knows of FPGAs that do not tell it themselves.
@@ -44,6 +46,9 @@ type Inventory struct {
 // Discover looks at the whole machine. It never fails: what is wrong with one device is a problem of that device. When ctx ends
 // it returns what it has and a problem that says so.
 func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
+	if opts.NVML != nil {
+		opts.NVML = once(opts.NVML)
+	}
 	functions, err := pci.List(tree)
 	found := gpus(ctx, tree, opts, functions, err)
 	fpgas, engines := dflFPGAs(ctx, tree, functions, err)
@@ -62,6 +67,20 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	}
 	found.withoutEngines(engines)
 	return found.checked()
+}
+
+// once asks the first time only.
+func once(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
+	var report nvml.Report
+	var err error
+	asked := false
+	return func(ctx context.Context) (nvml.Report, error) {
+		if !asked {
+			report, err = ask(ctx)
+			asked = true
+		}
+		return report, err
+	}
 }
 
 func (inv *Inventory) add(more Inventory) {
@@ -155,6 +174,10 @@ const (
 	ReasonPartitioned = "Partitioned"
 	// ReasonNotResponding: the driver holds the device and cannot reach it.
 	ReasonNotResponding = "NotResponding"
+	// ReasonNoDriverLink: NVIDIA's library tells of the GPU, and the kernel does not say that NVIDIA's driver holds it.
+	ReasonNoDriverLink = "NoDriverLink"
+	// ReasonNotPermitted: the driver does not let the plugin ask about the device.
+	ReasonNotPermitted = "NotPermitted"
 	// ReasonIdentityUnreadable: what the device is cannot be read.
 	ReasonIdentityUnreadable = "IdentityUnreadable"
 	// ReasonDeviceNumbersUnknown: the numbers of a node that the device needs cannot be read.

@@ -5,6 +5,7 @@ package discover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,21 @@ func TestNVIDIA(t *testing.T) {
 			return nvml.Report{Devices: []nvml.Device{dev}, Faults: []nvml.Fault{fault}}, nil
 		}
 	}
+	failing := func(err error) func(context.Context) (nvml.Report, error) {
+		return func(context.Context) (nvml.Report, error) {
+			const bus = "00000000:1B:00.0"
+			return nvml.Report{Devices: []nvml.Device{{PCIBusID: bus}}, Faults: []nvml.Fault{
+				nvml.NewFault(bus, "serial", err), nvml.NewFault(bus, "uuid", err),
+			}}, nil
+		}
+	}
+	nameless := func(err error) func(context.Context) (nvml.Report, error) {
+		return func(context.Context) (nvml.Report, error) {
+			return nvml.Report{
+				Devices: []nvml.Device{{PCIBusID: "00000000:1C:00.0"}}, Faults: []nvml.Fault{nvml.NewFault("device 1", "", err)},
+			}, nil
+		}
+	}
 	const name, bus, address = "nvidia-0000-1b-00-0", "00000000:1B:00.0", "0000:1b:00.0"
 	const driver = "/proc/driver/nvidia"
 	for title, tc := range map[string]struct {
@@ -144,6 +160,13 @@ func TestNVIDIA(t *testing.T) {
 			nvml: lacking(nvml.FieldMIG, nvml.Device{PCIBusID: bus, MIGMode: &mig}),
 			want: []string{address + " AttributeUnreadable", address + " Partitioned"},
 		},
+		"the GPU is lost while it is asked": {nvml: failing(nvml.ErrGone), want: []string{address + " NotResponding"}},
+		"it lacks power":                    {nvml: failing(nvml.ErrNoPower), want: []string{address + " NotResponding"}},
+		"the plugin may not ask": {
+			nvml: failing(nvml.ErrForbidden), want: []string{name, address + " NotPermitted", address + " NotPermitted"},
+		},
+		"another GPU does not answer at all": {nvml: nameless(nvml.ErrGone), want: []string{address + " NotResponding"}},
+		"the plugin may not open it":         {nvml: nameless(nvml.ErrForbidden), want: []string{address + " NotPermitted"}},
 		"nor how it could be divided": {
 			nvml: lacking(nvml.FieldMIG, nvml.Device{PCIBusID: bus, MIGMode: new(false)}),
 			want: []string{name, address + " AttributeUnreadable"},
@@ -153,6 +176,105 @@ func TestNVIDIA(t *testing.T) {
 			got := discoverIn(t, inMachine(t, oneH100, tc.change...), Options{NVML: tc.nvml})
 			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+		})
+	}
+}
+
+// TestUnlinked: GPUs of which only NVIDIA's library tells are named, and published where the admin says so, with the numbers of the host's
+// nodes.
+func TestUnlinked(t *testing.T) {
+	zero, one := 0, 1
+	gpu := func(bus string, minor *int) nvml.Device {
+		return nvml.Device{PCIBusID: bus, Name: "NVIDIA RTX A2000", UUID: "GPU-" + bus, MemoryBytes: 4 << 30, Minor: minor}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("device nodes take root")
+	}
+	const sandbox = "char dev/nvidia0 195:0\nchar dev/nvidiactl 195:255\nchar dev/nvidia-uvm 511:0\n"
+	const wsl = "char dev/dxg 10:125\n"
+	const seen = `
+-- sys/bus/pci/devices/0000:01:00.0/* --
+vendor 0x10de
+device 0x2531
+class 0x030200
+`
+	const first, second = "0000:01:00.0", "0000:02:00.0"
+	a, b := gpu("00000000:01:00.0", &zero), gpu("00000000:02:00.0", nil)
+	for title, tc := range map[string]struct {
+		machine string
+		report  nvml.Report
+		err     error
+		publish bool
+		want    []string
+		nodes   []string
+	}{
+		"in a sandbox": {
+			machine: sandbox,
+			report:  nvml.Report{Devices: []nvml.Device{a}}, want: []string{first + " NoDriverLink"},
+		},
+		"in a sandbox with PCI": {
+			machine: sandbox + seen,
+			report:  nvml.Report{Devices: []nvml.Device{a}}, want: []string{first + " NoDriverLink"},
+		},
+		"published": {
+			machine: sandbox + seen, report: nvml.Report{Devices: []nvml.Device{a}}, publish: true, want: []string{"nvidia-0000-01-00-0"},
+			nodes: []string{"/dev/nvidia-uvm 511:0", "/dev/nvidia0 195:0", "/dev/nvidiactl 195:255"},
+		},
+		"another minor": {
+			machine: sandbox, report: nvml.Report{Devices: []nvml.Device{gpu("00000000:01:00.0", &one)}}, publish: true,
+			want: []string{first + " DeviceNumbersUnknown"},
+		},
+		"no minor": {
+			machine: sandbox, report: nvml.Report{Devices: []nvml.Device{b}}, publish: true, want: []string{second + " DeviceNumbersUnknown"},
+		},
+		"WSL": {
+			machine: wsl, report: nvml.Report{Devices: []nvml.Device{b}}, publish: true, want: []string{"nvidia-0000-02-00-0"},
+			nodes: []string{"/dev/dxg 10:125"},
+		},
+		"WSL with two": {
+			machine: wsl, report: nvml.Report{Devices: []nvml.Device{a, b}}, publish: true,
+			want: []string{first + " DeviceNumbersUnknown", second + " DeviceNumbersUnknown"},
+		},
+		"divided": {
+			machine: sandbox, report: nvml.Report{Devices: []nvml.Device{{PCIBusID: a.PCIBusID, Minor: &zero, MIGMode: new(true)}}}, publish: true,
+			want: []string{first + " Partitioned"},
+		},
+		"lost": {
+			machine: sandbox, publish: true, want: []string{first + " NotResponding"},
+			report: nvml.Report{Devices: []nvml.Device{a}, Faults: []nvml.Fault{nvml.NewFault(a.PCIBusID, "name", nvml.ErrGone)}},
+		},
+		"a node is left over": {machine: sandbox + seen, err: nvml.ErrNotLoaded, publish: true, want: []string{first + " DriverNotLoaded"}},
+		"no node": {
+			machine: seen, report: nvml.Report{Devices: []nvml.Device{a}}, publish: true, want: []string{first + " DriverNotLoaded"},
+		},
+		"beside one with a driver": {
+			machine: sandbox + oneH100, want: []string{"nvidia-0000-1b-00-0", first + " NoDriverLink"},
+			report: nvml.Report{Devices: []nvml.Device{{PCIBusID: "00000000:1B:00.0"}, a}},
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			asked := 0
+			got := discoverIn(t, inMachine(t, tc.machine), Options{PublishUnlinked: tc.publish, NVML: func(context.Context) (nvml.Report, error) {
+				asked++
+				return tc.report, tc.err
+			}})
+			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+			if asked > 1 {
+				t.Errorf("the library was asked %d times", asked)
+			}
+			var nodes []string
+			for _, d := range got.Devices {
+				for _, n := range d.Edits.Nodes {
+					nodes = append(nodes, fmt.Sprintf("%s %d:%d", n.Path, n.Major, n.Minor))
+				}
+			}
+			if tc.nodes != nil {
+				if diff := cmp.Diff(tc.nodes, nodes); diff != "" {
+					t.Errorf("nodes (-want +got):\n%s", diff)
+				}
 			}
 		})
 	}

@@ -28,6 +28,9 @@ type vendor struct {
 	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of drivers
 	// holds. The second result is for the driver as a whole; a nil probe withholds all of the vendor's GPUs.
 	open func(context.Context, *sysfs.Tree, Options, []pci.Function) (probe, []Problem)
+	// unlinked finds the GPUs that the vendor's library tells of and that none of drivers holds, of all functions that are the vendor's. It
+	// answers for them: the second result are their addresses. Nil: the vendor has none.
+	unlinked func(context.Context, *sysfs.Tree, Options, []pci.Function) (Inventory, map[pci.Address]bool)
 }
 
 // probe describes one GPU: it adds to a draft that already has what PCI tells.
@@ -41,8 +44,8 @@ func vendors() []vendor {
 			drivers: []string{"amdgpu"}, open: openAMD,
 		},
 		{
-			id: 0x10de, name: "nvidia", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
-			drivers: []string{"nvidia"}, open: openNVIDIA,
+			id: nvidiaVendor, name: "nvidia", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
+			drivers: []string{"nvidia"}, open: openNVIDIA, unlinked: unlinkedNVIDIA,
 		},
 		{
 			// Intel's accelerators are its FPGAs, not GPUs.
@@ -81,9 +84,13 @@ func (v vendor) makes(f pci.Function) bool {
 // gpus describes the GPUs among functions that all are this vendor's.
 func (v vendor) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function) Inventory {
 	var found Inventory
+	var unlinked map[pci.Address]bool
+	if v.unlinked != nil {
+		found, unlinked = v.unlinked(ctx, tree, opts, functions)
+	}
 	held := slices.DeleteFunc(slices.Clone(functions), func(f pci.Function) bool {
 		problem, ok := v.held(f)
-		if !ok {
+		if !ok && !unlinked[f.Address] {
 			found.Problems = append(found.Problems, problem)
 		}
 		return !ok

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
+
+// nvidiaVendor is NVIDIA's PCI vendor id.
+const nvidiaVendor = 0x10de
 
 // The fixed minors of NVIDIA's driver (kernel-open/common/inc/nv.h, NV_CONTROL_DEVICE_MINOR and NV_MODESET...; uvm_common.h).
 const (
@@ -41,6 +45,10 @@ type nvidiaHost struct {
 	devices map[pci.Address]nvml.Device
 	// unknown has the GPUs of which NVML did not say how they are divided.
 	unknown map[pci.Address]bool
+	// unusable has what NVML says of GPUs that cannot be used, whatever they are asked.
+	unusable map[pci.Address]nvml.Fault
+	// nameless is what it says of GPUs whose address it did not tell.
+	nameless []nvml.Fault
 }
 
 // openNVIDIA reads the driver's majors and version and asks NVML.
@@ -56,20 +64,12 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 			problems = append(problems, driverProblem(node.Path, ReasonNodeMismatch, err))
 		}
 	}
-	report, faults := askNVML(ctx, opts)
-	problems = append(problems, faults...)
-	host.asked = len(report.Devices)+len(report.Faults) > 0
-	host.devices, host.unknown = map[pci.Address]nvml.Device{}, map[pci.Address]bool{}
-	for _, dev := range report.Devices {
-		if address, err := pci.ParseBusID(dev.PCIBusID); err == nil { // Validated by whoever decoded the report.
-			host.devices[address] = dev
-		}
+	report, err := askNVML(ctx, opts)
+	if err != nil {
+		problems = append(problems, driverProblem(sysfs.ProcDriverNVIDIA, ReasonNVMLUnavailable,
+			fmt.Errorf("memory, compute capability and architecture stay unknown: %w", err)))
 	}
-	for _, id := range report.UnknownMIG() {
-		if address, err := pci.ParseBusID(id); err == nil {
-			host.unknown[address] = true
-		}
-	}
+	problems = append(problems, host.take(report)...)
 	version, faults := nvidiaDriverVersion(tree, report)
 	host.driverVersion, host.cudaVersion = version, report.CUDADriverVersion
 	return host.describe, append(problems, faults...)
@@ -118,28 +118,72 @@ func controlNode(tree *sysfs.Tree, name string, major, minor int64) container.No
 	return newNode(name, major, minor)
 }
 
-// askNVML turns every way in which the library may not answer into problems.
-func askNVML(ctx context.Context, opts Options) (nvml.Report, []Problem) {
+// askNVML asks the library, if there is a way to.
+func askNVML(ctx context.Context, opts Options) (nvml.Report, error) {
 	if opts.NVML == nil {
 		return nvml.Report{}, nil
 	}
-	report, err := opts.NVML(ctx)
-	if err != nil {
-		return nvml.Report{}, []Problem{driverProblem(sysfs.ProcDriverNVIDIA, ReasonNVMLUnavailable,
-			fmt.Errorf("memory, compute capability and architecture stay unknown: %w", err))}
+	return opts.NVML(ctx)
+}
+
+// take keeps what NVML says, and returns the problems of what it could not say. Those of a GPU that is withheld for it come with the GPU.
+func (h *nvidiaHost) take(report nvml.Report) []Problem {
+	h.asked = len(report.Devices)+len(report.Faults) > 0
+	h.devices, h.unknown, h.unusable = map[pci.Address]nvml.Device{}, map[pci.Address]bool{}, map[pci.Address]nvml.Fault{}
+	for _, dev := range report.Devices {
+		if address, err := pci.ParseBusID(dev.PCIBusID); err == nil { // Validated by whoever decoded the report.
+			h.devices[address] = dev
+		}
+	}
+	for _, id := range report.UnknownMIG() {
+		if address, err := pci.ParseBusID(id); err == nil {
+			h.unknown[address] = true
+		}
 	}
 	var problems []Problem
 	for _, fault := range report.Faults {
-		subject := sysfs.HostPath(sysfs.ProcDriverNVIDIA)
-		if address, err := pci.ParseBusID(fault.Device); err == nil {
-			subject = address.String()
+		address, err := pci.ParseBusID(fault.Device)
+		switch {
+		case err != nil:
+			h.nameless = append(h.nameless, fault)
+		case fault.Unusable():
+			if _, known := h.unusable[address]; !known {
+				h.unusable[address] = fault
+			}
+		default:
+			problems = append(problems, Problem{
+				Subject: address.String(), Reason: reasonOf(fault, ReasonAttributeUnreadable),
+				Message: strings.TrimPrefix(fmt.Sprintf("%s %s: %s", fault.Device, fault.Field, fault.Message), " "),
+			})
 		}
-		problems = append(problems, Problem{
-			Subject: subject, Reason: ReasonAttributeUnreadable,
-			Message: strings.TrimPrefix(fmt.Sprintf("%s %s: %s", fault.Device, fault.Field, fault.Message), " "),
-		})
 	}
-	return report, problems
+	return problems
+}
+
+// reasonOf is the reason of what NVML could not say.
+func reasonOf(fault nvml.Fault, other string) string {
+	if errors.Is(fault.Err(), nvml.ErrForbidden) {
+		return ReasonNotPermitted
+	}
+	return other
+}
+
+// silent is why NVML tells of other GPUs and not of this one.
+func (h nvidiaHost) silent() (reason string, err error) {
+	if len(h.nameless) == 0 {
+		return ReasonNotResponding, errors.New("NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset")
+	}
+	reason = ReasonNotPermitted
+	var said []string
+	for _, fault := range h.nameless {
+		said = append(said, fault.Message)
+		if reasonOf(fault, ReasonNotResponding) != reason {
+			reason = ReasonNotResponding
+		}
+	}
+	slices.Sort(said)
+	return reason, fmt.Errorf("NVIDIA's library does not tell of this GPU, and says of GPUs whose address it does not tell: %s",
+		strings.Join(slices.Compact(said), "; "))
 }
 
 // NVIDIADriverVersion is the version of the driver that the kernel runs, such as "580.95.05". Empty: no file tells.
@@ -179,8 +223,10 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	said, answered := h.devices[f.Address]
 	switch {
 	case h.asked && !answered:
-		d.withhold(ReasonNotResponding, errors.New(
-			"NVIDIA's library sees other GPUs but not this one: it fell off the bus or needs a reset"))
+		d.withhold(h.silent())
+		return
+	case h.unusable[f.Address].Message != "":
+		d.withhold(ReasonNotResponding, fmt.Errorf("NVIDIA's library: %s", h.unusable[f.Address].Message))
 		return
 	case said.MIG == nil && said.MIGMode != nil && *said.MIGMode && !h.unknown[f.Address]:
 		d.withhold(ReasonPartitioned, errors.New(inMIGMode))
@@ -203,6 +249,11 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	}
 	d.node(newNode("nvidia"+strconv.FormatInt(minor, 10), h.major, minor))
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.shared...)
+	h.attributes(d, said, info)
+}
+
+// attributes adds what NVML says of a GPU, and the kernel where NVML says nothing.
+func (h nvidiaHost) attributes(d *draft, said nvml.Device, info map[string]string) {
 	d.text(device.AttributeProductName, cmp.Or(said.Name, info["Model"]))
 	d.text(device.AttributeUUID, cmp.Or(said.UUID, info["GPU UUID"]))
 	d.text(device.AttributeSerial, said.Serial)

@@ -192,6 +192,9 @@ type NVML struct {
 	// HostDriverRoot is the directory of the host that DriverRoot is in the plugin's container. Container runtimes know it by this name, and
 	// presets take the driver from there. Default DriverRoot.
 	HostDriverRoot string `json:"hostDriverRoot,omitempty"`
+	// PublishUnlinked publishes the GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them, as where
+	// the library was brought in from another system (WSL, a sandbox).
+	PublishUnlinked bool `json:"publishUnlinked,omitempty"`
 }
 
 // hostDriverRoot is where the host has the driver.

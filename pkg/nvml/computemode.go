@@ -40,8 +40,9 @@ func (m ComputeMode) Number() int {
 var (
 	// ErrUnsupported: the GPU or its driver does not have the setting (NVML_ERROR_NOT_SUPPORTED).
 	ErrUnsupported = errors.New("the GPU does not support it")
-	// ErrForbidden: the driver wants an administrator (NVML_ERROR_NO_PERMISSION).
-	ErrForbidden = errors.New("the driver lets only an administrator do it (CAP_SYS_ADMIN)")
+	// ErrForbidden: the driver wants an administrator, or the device nodes are closed to this container (NVML_ERROR_NO_PERMISSION).
+	ErrForbidden = errors.New("the driver does not let this process do it: it wants an administrator (CAP_SYS_ADMIN), and a container that " +
+		"may open the GPU's device nodes")
 	// ErrMIGOn: the GPU is in MIG mode, in which the setting is one of its instances.
 	ErrMIGOn = errors.New("the GPU is in MIG mode")
 )

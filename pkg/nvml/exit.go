@@ -19,6 +19,19 @@ var (
 	ErrGone = errors.New("the GPU is gone")
 )
 
+// What is wrong with a whole GPU, or with the driver, whatever was asked.
+var (
+	// ErrNoPower: a power cable of the GPU is not as it should be (NVML_ERROR_INSUFFICIENT_POWER).
+	ErrNoPower = errors.New("the GPU lacks power: look at its power cables")
+	// ErrInterrupts: the kernel gets no interrupts from the GPU (NVML_ERROR_IRQ_ISSUE).
+	ErrInterrupts = errors.New("the kernel gets no interrupts from the GPU: look at the kernel log")
+	// ErrVersions: the library and the kernel module are of two drivers (NVML_ERROR_LIB_RM_VERSION_MISMATCH).
+	ErrVersions = errors.New("the library and the kernel module are of different versions: load the module of the library's version " +
+		"(reboot the node)")
+	// ErrNotLoaded: the kernel module does not run (NVML_ERROR_DRIVER_NOT_LOADED).
+	ErrNotLoaded = errors.New("NVIDIA's kernel module does not run: load the module nvidia, or look at the kernel log for why it refused")
+)
+
 // The exit statuses of the child. 1 is any other failure, 2 wrong usage.
 const (
 	exitFailed = 1
@@ -36,6 +49,11 @@ const (
 	exitUnsupported = 10
 	exitForbidden   = 11
 	exitMIGOn       = 12
+
+	exitNoPower    = 13
+	exitInterrupts = 14
+	exitVersions   = 15
+	exitNotLoaded  = 16
 )
 
 // exits is the table of what the child says by its exit status.
@@ -44,6 +62,7 @@ func exits() map[int]error {
 		ExitNoLibrary: ErrNoLibrary, ExitNoDriver: ErrNoDriver, exitInUse: ErrInUse, exitOccupied: ErrOccupied,
 		exitNeedsReset: ErrNeedsReset, exitMIGOff: ErrMIGOff, exitGone: ErrGone,
 		exitUnsupported: ErrUnsupported, exitForbidden: ErrForbidden, exitMIGOn: ErrMIGOn,
+		exitNoPower: ErrNoPower, exitInterrupts: ErrInterrupts, exitVersions: ErrVersions, exitNotLoaded: ErrNotLoaded,
 	}
 }
 
@@ -58,4 +77,22 @@ func ExitStatus(err error) int {
 		}
 	}
 	return exitFailed
+}
+
+// NewFault is what a report or a state says of a question that failed.
+func NewFault(device, field string, err error) Fault {
+	fault := Fault{Device: device, Field: field, Message: err.Error()}
+	if status := ExitStatus(err); status != exitFailed {
+		fault.Status = status
+	}
+	return fault
+}
+
+// Err is what the answer means, one of the errors of this package, nil where it means no more than that the question failed.
+func (f Fault) Err() error { return exits()[f.Status] }
+
+// Unusable says whether the GPU cannot be used at all, whatever was asked.
+func (f Fault) Unusable() bool {
+	err := f.Err()
+	return errors.Is(err, ErrGone) || errors.Is(err, ErrNeedsReset) || errors.Is(err, ErrNoPower) || errors.Is(err, ErrInterrupts)
 }

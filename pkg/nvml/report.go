@@ -63,6 +63,8 @@ type Fault struct {
 	// Field names the JSON field of Device that is missing because of it; empty if the whole GPU is.
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
+	// Status is the exit status that the child would have, had it been asked this alone. It tells what the answer means: see Err.
+	Status int `json:"status,omitempty"`
 }
 
 // The fields of a Device that tell how the GPU is divided.

@@ -109,14 +109,10 @@ func setComputeMode(gpu gonvml.Device, mode nvml.ComputeMode) error {
 	return nil
 }
 
-// refused is said for a setting that the GPU may lack, or the driver may keep for administrators.
+// refused is said for a setting that the GPU may lack.
 func refused(ret gonvml.Return) error {
-	switch ret {
-	case gonvml.ERROR_NOT_SUPPORTED:
+	if ret == gonvml.ERROR_NOT_SUPPORTED {
 		return fmt.Errorf("%w: %w", nvml.ErrUnsupported, ret)
-	case gonvml.ERROR_NO_PERMISSION:
-		return fmt.Errorf("%w: %w", nvml.ErrForbidden, ret)
-	default:
-		return said(ret)
 	}
+	return said(ret)
 }

@@ -18,11 +18,11 @@ import (
 func gather(lib gonvml.Interface) (nvml.Report, error) {
 	driver, ret := lib.SystemGetDriverVersion()
 	if ret != gonvml.SUCCESS {
-		return nvml.Report{}, fmt.Errorf("read driver version: %w", ret)
+		return nvml.Report{}, fmt.Errorf("read driver version: %w", said(ret))
 	}
 	count, ret := lib.DeviceGetCount()
 	if ret != gonvml.SUCCESS {
-		return nvml.Report{}, fmt.Errorf("count GPUs: %w", ret)
+		return nvml.Report{}, fmt.Errorf("count GPUs: %w", said(ret))
 	}
 	report := nvml.Report{DriverVersion: driver, Devices: []nvml.Device{}}
 	if cuda, ret := lib.SystemGetCudaDriverVersion(); ret == gonvml.SUCCESS {
@@ -31,12 +31,12 @@ func gather(lib gonvml.Interface) (nvml.Report, error) {
 	for i := range count {
 		gpu, ret := lib.DeviceGetHandleByIndex(i)
 		if ret != gonvml.SUCCESS {
-			report.Faults = append(report.Faults, nvml.Fault{Device: fmt.Sprintf("device %d", i), Message: ret.Error()})
+			report.Faults = append(report.Faults, faultOf(fmt.Sprintf("device %d", i), "", ret))
 			continue
 		}
 		info, ret := gpu.GetPciInfo()
 		if ret != gonvml.SUCCESS {
-			report.Faults = append(report.Faults, nvml.Fault{Device: fmt.Sprintf("device %d", i), Field: "pciBusID", Message: ret.Error()})
+			report.Faults = append(report.Faults, faultOf(fmt.Sprintf("device %d", i), "pciBusID", ret))
 			continue
 		}
 		q := questions{lib: lib, gpu: gpu, device: nvml.Device{PCIBusID: text(info.BusId[:])}}
@@ -55,31 +55,26 @@ type questions struct {
 	faults []nvml.Fault
 }
 
-// answered says whether an answer can be used. That a GPU does not have a thing is an answer, and no fault.
-func (q *questions) answered(field string, ret gonvml.Return) bool {
-	switch ret {
-	case gonvml.SUCCESS:
-		return true
-	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND:
-		return false
+// answered says whether an answer of a function can be used.
+func (q *questions) answered(function string, ret gonvml.Return) bool {
+	if ret != gonvml.SUCCESS && !absent(function, ret) {
+		q.faults = append(q.faults, faultOf(q.device.PCIBusID, callOf(function).Field, ret))
 	}
-	q.faults = append(q.faults, nvml.Fault{Device: q.device.PCIBusID, Field: field, Message: ret.Error()})
-	return false
+	return ret == gonvml.SUCCESS
 }
 
-// has says whether the library has a function that older drivers lack: calling one that is missing ends the process.
-func (q *questions) has(symbol string) bool { return q.lib.Extensions().LookupSymbol(symbol) == nil }
+func (q *questions) has(function string) bool { return there(q.lib, function) }
 
 func (q *questions) ask() {
 	q.identity()
 	q.ability()
-	if minor, ret := q.gpu.GetMinorNumber(); q.answered("minor", ret) {
+	if minor, ret := q.gpu.GetMinorNumber(); q.answered("Device.GetMinorNumber", ret) {
 		q.device.Minor = &minor
 	}
-	if !q.has("nvmlDeviceGetMigMode") {
+	if !q.has("Device.GetMigMode") {
 		return
 	}
-	if current, pending, ret := q.gpu.GetMigMode(); q.answered(nvml.FieldMIGMode, ret) {
+	if current, pending, ret := q.gpu.GetMigMode(); q.answered("Device.GetMigMode", ret) {
 		on := current == gonvml.DEVICE_MIG_ENABLE
 		q.device.MIGMode = &on
 		q.mig(&nvml.MIG{Current: on, Pending: pending == gonvml.DEVICE_MIG_ENABLE})
@@ -89,7 +84,7 @@ func (q *questions) ask() {
 // mig asks how a GPU with a MIG mode can be divided and is divided. A GPU without one is not asked, so it costs nothing there. What cannot
 // be read withholds all of it: an instance that is not known of could be given away twice.
 func (q *questions) mig(mig *nvml.MIG) {
-	if !q.has("nvmlDeviceGetMaxMigDeviceCount") {
+	if !q.has("Device.GetMaxMigDeviceCount") {
 		return
 	}
 	profiles, err := profilesOf(q.gpu)
@@ -108,7 +103,7 @@ func (q *questions) mig(mig *nvml.MIG) {
 		instances, err = instancesOf(q.gpu, profiles)
 	}
 	if err != nil {
-		q.faults = append(q.faults, nvml.Fault{Device: q.device.PCIBusID, Field: nvml.FieldMIG, Message: err.Error()})
+		q.faults = append(q.faults, nvml.NewFault(q.device.PCIBusID, nvml.FieldMIG, err))
 		return
 	}
 	mig.Instances = plain(instances)
@@ -117,42 +112,42 @@ func (q *questions) mig(mig *nvml.MIG) {
 
 func (q *questions) identity() {
 	for _, question := range []struct {
-		field string
-		ask   func() (string, gonvml.Return)
-		into  *string
+		function string
+		ask      func() (string, gonvml.Return)
+		into     *string
 	}{
-		{"uuid", q.gpu.GetUUID, &q.device.UUID},
-		{"name", q.gpu.GetName, &q.device.Name},
-		{"serial", q.gpu.GetSerial, &q.device.Serial},
-		{"vbiosVersion", q.gpu.GetVbiosVersion, &q.device.VBIOSVersion},
+		{"Device.GetUUID", q.gpu.GetUUID, &q.device.UUID},
+		{"Device.GetName", q.gpu.GetName, &q.device.Name},
+		{"Device.GetSerial", q.gpu.GetSerial, &q.device.Serial},
+		{"Device.GetVbiosVersion", q.gpu.GetVbiosVersion, &q.device.VBIOSVersion},
 	} {
-		if value, ret := question.ask(); q.answered(question.field, ret) {
+		if value, ret := question.ask(); q.answered(question.function, ret) {
 			*question.into = value
 		}
 	}
-	if brand, ret := q.gpu.GetBrand(); q.answered("brand", ret) {
+	if brand, ret := q.gpu.GetBrand(); q.answered("Device.GetBrand", ret) {
 		q.device.Brand = brandName(brand)
 	}
 }
 
 func (q *questions) ability() {
-	if memory, ret := q.gpu.GetMemoryInfo(); q.answered("memoryBytes", ret) {
+	if memory, ret := q.gpu.GetMemoryInfo(); q.answered("Device.GetMemoryInfo", ret) {
 		q.device.MemoryBytes = memory.Total
 	}
-	if q.has("nvmlDeviceGetArchitecture") {
-		if architecture, ret := q.gpu.GetArchitecture(); q.answered("architecture", ret) {
+	if q.has("Device.GetArchitecture") {
+		if architecture, ret := q.gpu.GetArchitecture(); q.answered("Device.GetArchitecture", ret) {
 			q.device.Architecture = architectureName(architecture)
 		}
 	}
 	major, minor, ret := q.gpu.GetCudaComputeCapability()
-	if !q.answered("computeCapability", ret) {
+	if !q.answered("Device.GetCudaComputeCapability", ret) {
 		return
 	}
 	q.device.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
-	if !q.has("nvmlDeviceGetNumGpuCores") {
+	if !q.has("Device.GetNumGpuCores") {
 		return
 	}
-	if cores, ret := q.gpu.GetNumGpuCores(); q.answered("multiprocessors", ret) {
+	if cores, ret := q.gpu.GetNumGpuCores(); q.answered("Device.GetNumGpuCores", ret) {
 		q.device.Multiprocessors = multiprocessors(cores, major, minor)
 	}
 }

@@ -353,21 +353,20 @@ func (c *card) destroy(o *migOptions) error {
 		}
 		one.Compute = one.Compute[1:]
 	}
-	switch ret := one.gi.Destroy(); ret {
-	case gonvml.SUCCESS, gonvml.ERROR_NOT_FOUND:
-		c.answer.Instance = nil
-		return nil
-	default:
+	if ret := one.gi.Destroy(); ret != gonvml.SUCCESS && !absent("GpuInstance.Destroy", ret) {
 		return fmt.Errorf("destroy GPU instance %d: %w", one.ID, said(ret))
 	}
+	c.answer.Instance = nil
+	return nil
 }
 
 func destroyCompute(gi gonvml.GpuInstance, id uint32) error {
+	function := "GpuInstance.GetComputeInstanceById"
 	ci, ret := gi.GetComputeInstanceById(int(id))
 	if ret == gonvml.SUCCESS {
-		ret = ci.Destroy()
+		function, ret = "ComputeInstance.Destroy", ci.Destroy()
 	}
-	if ret != gonvml.SUCCESS && ret != gonvml.ERROR_NOT_FOUND {
+	if ret != gonvml.SUCCESS && !absent(function, ret) {
 		return fmt.Errorf("destroy compute instance %d: %w", id, said(ret))
 	}
 	return nil

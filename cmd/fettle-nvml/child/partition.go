@@ -26,11 +26,10 @@ func profilesOf(gpu gonvml.Device) ([]profile, error) {
 	var out []profile
 	for number := range gonvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := gpu.GetGpuInstanceProfileInfo(number)
-		switch ret {
-		case gonvml.SUCCESS:
+		switch {
+		case ret == gonvml.SUCCESS:
 			out = append(out, profile{number: number, info: info})
-		case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT:
-		default:
+		case !absent("Device.GetGpuInstanceProfileInfo", ret):
 			return nil, fmt.Errorf("read GPU instance profile %d: %w", number, said(ret))
 		}
 	}
@@ -106,15 +105,15 @@ func bareInstances(gpu gonvml.Device, profiles []profile) ([]instance, error) {
 	for _, p := range profiles {
 		list, ret := gpu.GetGpuInstances(&p.info)
 		if ret == gonvml.ERROR_NOT_SUPPORTED {
-			return nil, fmt.Errorf("list GPU instances: %w", nvml.ErrMIGOff)
+			return nil, fmt.Errorf("list GPU instances: %w: %w", nvml.ErrMIGOff, ret)
 		}
 		if ret != gonvml.SUCCESS {
 			return nil, fmt.Errorf("list GPU instances of profile %d: %w", p.info.Id, said(ret))
 		}
 		for _, gi := range list {
 			info, ret := gi.GetInfo()
-			if ret == gonvml.ERROR_NOT_FOUND || ret == gonvml.ERROR_INVALID_ARGUMENT {
-				continue // somebody destroyed it just now
+			if absent("GpuInstance.GetInfo", ret) {
+				continue
 			}
 			if ret != gonvml.SUCCESS {
 				return nil, fmt.Errorf("read a GPU instance of profile %d: %w", p.info.Id, said(ret))
@@ -145,8 +144,8 @@ func addCompute(gpu gonvml.Device, instances []instance) error {
 	}
 	for i := range most {
 		mig, ret := gpu.GetMigDeviceHandleByIndex(i)
-		if ret == gonvml.ERROR_NOT_FOUND {
-			continue // indices have gaps
+		if absent("Device.GetMigDeviceHandleByIndex", ret) {
+			continue
 		}
 		if ret != gonvml.SUCCESS {
 			return fmt.Errorf("find MIG device %d: %w", i, said(ret))
@@ -188,18 +187,4 @@ func plain(instances []instance) []nvml.MIGInstance {
 		out = append(out, one.MIGInstance)
 	}
 	return out
-}
-
-// said is what the library answered, as the error that the child's exit status tells.
-func said(ret gonvml.Return) error {
-	switch ret {
-	case gonvml.ERROR_IN_USE:
-		return fmt.Errorf("%w: %w", nvml.ErrInUse, ret)
-	case gonvml.ERROR_GPU_IS_LOST:
-		return fmt.Errorf("%w: %w", nvml.ErrGone, ret)
-	case gonvml.ERROR_RESET_REQUIRED:
-		return fmt.Errorf("%w: %w", nvml.ErrNeedsReset, ret)
-	default:
-		return ret
-	}
 }

@@ -82,7 +82,7 @@ func TestGather(t *testing.T) {
 		Devices: []nvml.Device{gpu(0, false), gpu(1, true), gpu(2, false)},
 		Faults: []nvml.Fault{
 			{Device: "00000000:02:00.0", Field: "memoryBytes", Message: "ERROR_UNKNOWN"},
-			{Device: "device 3", Message: "ERROR_GPU_IS_LOST"},
+			{Device: "device 3", Message: "the GPU is gone: ERROR_GPU_IS_LOST", Status: 9},
 		},
 	}
 	want.Devices[2].MemoryBytes = 0

@@ -7,7 +7,6 @@ package child
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -26,87 +25,83 @@ const (
 
 // watcher prints what happens to a fixed set of GPUs.
 type watcher struct {
-	lib  gonvml.Interface
+	lib gonvml.Interface
+	set gonvml.EventSet
+	out *json.Encoder
+	// gpus are in the library's order.
 	gpus []watched
-	out  *json.Encoder
 }
 
-// watched is one GPU. Its bus id is asked for once: a GPU that fell off the bus does not answer any more.
+// watched is one GPU.
 type watched struct {
-	gpu   gonvml.Device
+	// gpu is nil until the library gave it.
+	gpu gonvml.Device
+	// busID is asked for once: a GPU that fell off the bus does not answer any more.
 	busID string
+	// registered says that its events come, or that it has none. unheard is why they do not come.
+	registered bool
+	unheard    *nvml.Fault
 }
 
 // watch prints a state at once and then at the interval, and every critical error in between followed by a state. It returns only
 // with an error, such as that nobody reads any more.
 func watch(lib gonvml.Interface, interval time.Duration, out io.Writer) error {
-	w := &watcher{lib: lib, out: json.NewEncoder(out)}
-	if err := w.find(); err != nil {
-		return err
+	count, ret := lib.DeviceGetCount()
+	if ret != gonvml.SUCCESS {
+		return fmt.Errorf("count GPUs: %w", said(ret))
 	}
 	set, ret := lib.EventSetCreate()
 	if ret != gonvml.SUCCESS {
-		return fmt.Errorf("make an event set: %w", ret)
+		return fmt.Errorf("make an event set: %w", said(ret))
 	}
 	defer func() { _ = set.Free() }()
-	faults := w.register(set)
-	if err := w.beat(faults); err != nil {
-		return err
-	}
-	next := time.Now().Add(interval)
+	w := &watcher{lib: lib, set: set, out: json.NewEncoder(out), gpus: make([]watched, count)}
 	for {
-		if left := time.Until(next); left <= 0 {
-			if err := w.beat(faults); err != nil {
-				return err
-			}
-			next = time.Now().Add(interval)
-		}
-		if err := w.wait(set, max(min(time.Until(next), longestWait), time.Millisecond), faults); err != nil {
+		if err := w.beat(); err != nil {
 			return err
 		}
+		next := time.Now().Add(interval)
+		for left := interval; left > 0; left = time.Until(next) {
+			if err := w.wait(min(left, longestWait)); err != nil {
+				return err
+			}
+		}
 	}
 }
 
-// find lists the GPUs.
-func (w *watcher) find() error {
-	count, ret := w.lib.DeviceGetCount()
-	if ret != gonvml.SUCCESS {
-		return fmt.Errorf("count GPUs: %w", ret)
-	}
-	for i := range count {
-		gpu, ret := w.lib.DeviceGetHandleByIndex(i)
-		if ret != gonvml.SUCCESS {
-			continue // discovery says which one is missing
-		}
-		if info, ret := gpu.GetPciInfo(); ret == gonvml.SUCCESS {
-			w.gpus = append(w.gpus, watched{gpu: gpu, busID: text(info.BusId[:])})
-		}
-	}
-	return nil
-}
-
-// register asks for the critical errors of every GPU. A GPU without any is watched by its state alone.
-func (w *watcher) register(set gonvml.EventSet) []nvml.Fault {
-	var faults []nvml.Fault
-	for _, one := range w.gpus {
-		supported, ret := one.gpu.GetSupportedEventTypes()
-		if ret == gonvml.SUCCESS && supported&gonvml.EventTypeXidCriticalError == 0 {
+// find looks for the GPUs that the library did not give yet. Discovery says which ones are missing.
+func (w *watcher) find() {
+	for i := range w.gpus {
+		if w.gpus[i].gpu != nil {
 			continue
 		}
-		if ret == gonvml.SUCCESS {
-			ret = one.gpu.RegisterEvents(gonvml.EventTypeXidCriticalError, set)
+		gpu, ret := w.lib.DeviceGetHandleByIndex(i)
+		if ret != gonvml.SUCCESS {
+			continue
 		}
-		if ret != gonvml.SUCCESS && ret != gonvml.ERROR_NOT_SUPPORTED {
-			faults = append(faults, nvml.Fault{Device: one.busID, Field: "events", Message: ret.Error()})
+		if info, ret := gpu.GetPciInfo(); ret == gonvml.SUCCESS {
+			w.gpus[i].gpu, w.gpus[i].busID = gpu, text(info.BusId[:])
 		}
 	}
-	return faults
+}
+
+// register asks for the critical errors of a GPU. One without any is watched by its state alone.
+func (w *watcher) register(one *watched) {
+	function := "Device.GetSupportedEventTypes"
+	supported, ret := one.gpu.GetSupportedEventTypes()
+	if ret == gonvml.SUCCESS && supported&gonvml.EventTypeXidCriticalError != 0 {
+		function, ret = "Device.RegisterEvents", one.gpu.RegisterEvents(gonvml.EventTypeXidCriticalError, w.set)
+	}
+	one.registered, one.unheard = ret == gonvml.SUCCESS || absent(function, ret), nil
+	if !one.registered {
+		one.unheard = new(faultOf(one.busID, callOf(function).Field, ret))
+	}
 }
 
 // wait prints at most one event.
-func (w *watcher) wait(set gonvml.EventSet, limit time.Duration, faults []nvml.Fault) error {
+func (w *watcher) wait(limit time.Duration) error {
 	begin := time.Now()
-	data, ret := set.Wait(uint32(max(limit.Milliseconds(), 1)))
+	data, ret := w.set.Wait(uint32(max(limit.Milliseconds(), 1)))
 	switch ret {
 	case gonvml.SUCCESS:
 		if data.EventType&gonvml.EventTypeXidCriticalError == 0 || data.EventData == 0 {
@@ -115,7 +110,7 @@ func (w *watcher) wait(set gonvml.EventSet, limit time.Duration, faults []nvml.F
 		if err := w.out.Encode(nvml.Message{Event: &nvml.Event{PCIBusID: w.busID(data.Device), Xid: data.EventData}}); err != nil {
 			return err
 		}
-		return w.beat(faults) // what the driver wants done about it is news too
+		return w.beat() // what the driver wants done about it is news too
 	case gonvml.ERROR_TIMEOUT:
 		return nil
 	case gonvml.ERROR_GPU_IS_LOST:
@@ -123,7 +118,7 @@ func (w *watcher) wait(set gonvml.EventSet, limit time.Duration, faults []nvml.F
 		<-time.After(limit - time.Since(begin))
 		return nil
 	default:
-		return fmt.Errorf("wait for events: %w", ret)
+		return fmt.Errorf("wait for events: %w", said(ret))
 	}
 }
 
@@ -143,15 +138,28 @@ func (w *watcher) busID(gpu gonvml.Device) string {
 	return ""
 }
 
-// beat prints the state of all GPUs.
-func (w *watcher) beat(faults []nvml.Fault) error {
-	state := &nvml.State{Devices: []nvml.DeviceState{}, Faults: append([]nvml.Fault(nil), faults...)}
-	for _, one := range w.gpus {
+// beat prints the state of all GPUs. What failed before is tried again.
+func (w *watcher) beat() error {
+	w.find()
+	state := &nvml.State{Devices: []nvml.DeviceState{}}
+	var counters []nvml.Fault
+	for i := range w.gpus {
+		one := &w.gpus[i]
+		if one.gpu == nil {
+			continue
+		}
+		if !one.registered {
+			w.register(one)
+		}
+		if one.unheard != nil {
+			state.Faults = append(state.Faults, *one.unheard)
+		}
 		c := checkup{lib: w.lib, gpu: one.gpu, state: nvml.DeviceState{PCIBusID: one.busID}}
 		c.ask()
 		state.Devices = append(state.Devices, c.state)
-		state.Faults = append(state.Faults, c.faults...)
+		counters = append(counters, c.faults...)
 	}
+	state.Faults = append(state.Faults, counters...)
 	return w.out.Encode(nvml.Message{State: state})
 }
 
@@ -164,50 +172,46 @@ type checkup struct {
 }
 
 func (c *checkup) ask() {
-	if n, ret := c.gpu.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC); c.answered("correctedECC", ret) {
+	const counters = "Device.GetTotalEccErrors"
+	n, ret := c.gpu.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)
+	if c.answered(counters, "correctedECC", ret) {
 		c.state.CorrectedECC = &n
 	}
-	if n, ret := c.gpu.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC); c.answered("uncorrectedECC", ret) {
-		c.state.UncorrectedECC = &n
+	uncorrected, ret := c.gpu.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC)
+	if c.answered(counters, "uncorrectedECC", ret) {
+		c.state.UncorrectedECC = &uncorrected
 	}
-	if c.has("nvmlDeviceGetRemappedRows") {
-		if _, _, pending, failure, ret := c.gpu.GetRemappedRows(); c.answered("remapPending", ret) {
+	if rows := "Device.GetRemappedRows"; there(c.lib, rows) {
+		if _, _, pending, failure, ret := c.gpu.GetRemappedRows(); c.answered(rows, "remapPending", ret) {
 			c.state.RemapPending, c.state.RemapFailure = &pending, &failure
 		}
 	}
-	if c.has("nvmlDeviceGetFieldValues") {
+	if there(c.lib, "Device.GetFieldValues") {
 		c.recoveryAction()
 	}
 }
 
-// has says whether the library has a function that older drivers lack: calling one that is missing ends the process.
-func (c *checkup) has(symbol string) bool { return c.lib.Extensions().LookupSymbol(symbol) == nil }
-
-// recoveryAction asks what the driver wants done to the GPU. Drivers that are too old do not know the field.
+// recoveryAction asks what the driver wants done to the GPU.
 func (c *checkup) recoveryAction() {
 	values := []gonvml.FieldValue{{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	ret := c.gpu.GetFieldValues(values)
 	if ret == gonvml.SUCCESS {
 		ret = gonvml.Return(values[0].NvmlReturn)
 	}
-	if errors.Is(ret, gonvml.ERROR_INVALID_ARGUMENT) || !c.answered("recoveryAction", ret) {
-		return
+	if c.answered("Device.GetFieldValues", "recoveryAction", ret) {
+		c.state.RecoveryAction = recoveryName(gonvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(values[0].Value[:4])))
 	}
-	c.state.RecoveryAction = recoveryName(gonvml.DeviceGpuRecoveryAction(binary.NativeEndian.Uint32(values[0].Value[:4])))
 }
 
 // answered is questions.answered for a state, where a lost GPU is an answer too.
-func (c *checkup) answered(field string, ret gonvml.Return) bool {
-	switch ret {
-	case gonvml.SUCCESS:
-		return true
-	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND:
-	case gonvml.ERROR_GPU_IS_LOST:
+func (c *checkup) answered(function, field string, ret gonvml.Return) bool {
+	switch {
+	case ret == gonvml.ERROR_GPU_IS_LOST:
 		c.state.Lost = true
-	default:
-		c.faults = append(c.faults, nvml.Fault{Device: c.state.PCIBusID, Field: field, Message: ret.Error()})
+	case ret != gonvml.SUCCESS && !absent(function, ret):
+		c.faults = append(c.faults, faultOf(c.state.PCIBusID, field, ret))
 	}
-	return false
+	return ret == gonvml.SUCCESS
 }
 
 // recoveryName is the action as the word that health rules use.

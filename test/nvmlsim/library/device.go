@@ -53,11 +53,13 @@ func tell[T any](h handle, function string, of func(*nvmlsim.Card) T) func() (T,
 func newDevice(l simulated, c *nvmlsim.Card) gonvml.Device {
 	h := handle{simulated: l, busID: c.BusID, life: c.Life}
 	d := &mock.Device{
-		GetUUIDFunc:        tell(h, "GetUUID", func(c *nvmlsim.Card) string { return c.UUID }),
-		GetNameFunc:        tell(h, "GetName", func(c *nvmlsim.Card) string { return c.Kind().Name }),
-		GetMinorNumberFunc: tell(h, "GetMinorNumber", func(c *nvmlsim.Card) int { return c.Minor }),
-		GetBrandFunc:       tell(h, "GetBrand", func(*nvmlsim.Card) gonvml.BrandType { return gonvml.BRAND_NVIDIA }),
-		GetNumGpuCoresFunc: tell(h, "GetNumGpuCores", func(c *nvmlsim.Card) int { return c.Kind().Cores }),
+		GetUUIDFunc:         tell(h, "GetUUID", func(c *nvmlsim.Card) string { return c.UUID }),
+		GetNameFunc:         tell(h, "GetName", func(c *nvmlsim.Card) string { return c.Kind().Name }),
+		GetSerialFunc:       tell(h, "GetSerial", func(*nvmlsim.Card) string { return "" }),
+		GetVbiosVersionFunc: tell(h, "GetVbiosVersion", func(*nvmlsim.Card) string { return "" }),
+		GetMinorNumberFunc:  tell(h, "GetMinorNumber", func(c *nvmlsim.Card) int { return c.Minor }),
+		GetBrandFunc:        tell(h, "GetBrand", func(*nvmlsim.Card) gonvml.BrandType { return gonvml.BRAND_NVIDIA }),
+		GetNumGpuCoresFunc:  tell(h, "GetNumGpuCores", func(c *nvmlsim.Card) int { return c.Kind().Cores }),
 		GetArchitectureFunc: tell(h, "GetArchitecture", func(c *nvmlsim.Card) gonvml.DeviceArchitecture {
 			return gonvml.DeviceArchitecture(c.Kind().Architecture)
 		}),
@@ -70,9 +72,6 @@ func newDevice(l simulated, c *nvmlsim.Card) gonvml.Device {
 			}
 			return info
 		}),
-		GetTotalEccErrorsFunc: func(gonvml.MemoryErrorType, gonvml.EccCounterType) (uint64, gonvml.Return) {
-			return 0, h.on("GetTotalEccErrors", "", func(*nvmlsim.Card) nvmlsim.Return { return nvmlsim.Success })
-		},
 	}
 	d.GetCudaComputeCapabilityFunc = func() (major, minor int, ret gonvml.Return) {
 		ret = h.on("GetCudaComputeCapability", "", func(c *nvmlsim.Card) nvmlsim.Return {
@@ -81,10 +80,29 @@ func newDevice(l simulated, c *nvmlsim.Card) gonvml.Device {
 		})
 		return major, minor, ret
 	}
+	h.addHealth(d)
 	h.addMode(d)
 	h.addComputeMode(d)
 	h.addInstances(d)
 	return filled(d)
+}
+
+// addHealth adds the functions of events and counters, which say that nothing is wrong.
+func (h handle) addHealth(d *mock.Device) {
+	fine := func(function string) gonvml.Return {
+		return h.on(function, "", func(*nvmlsim.Card) nvmlsim.Return { return nvmlsim.Success })
+	}
+	d.GetTotalEccErrorsFunc = func(gonvml.MemoryErrorType, gonvml.EccCounterType) (uint64, gonvml.Return) {
+		return 0, fine("GetTotalEccErrors")
+	}
+	d.GetRemappedRowsFunc = func() (corrected, uncorrected int, pending, failure bool, ret gonvml.Return) {
+		return 0, 0, false, false, fine("GetRemappedRows")
+	}
+	d.GetFieldValuesFunc = func([]gonvml.FieldValue) gonvml.Return { return fine("GetFieldValues") } // each is 0: no action is wanted
+	d.GetSupportedEventTypesFunc = func() (uint64, gonvml.Return) {
+		return gonvml.EventTypeXidCriticalError, fine("GetSupportedEventTypes")
+	}
+	d.RegisterEventsFunc = func(uint64, gonvml.EventSet) gonvml.Return { return fine("RegisterEvents") }
 }
 
 // addMode adds the functions of the MIG mode, and of how a GPU can be divided, which does not depend on it.

@@ -6,6 +6,7 @@ package library_test
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/cmd/fettle-nvml/child"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
@@ -70,15 +72,6 @@ func returns(t *testing.T) []gonvml.Return {
 	return append(out, others[:some]...)
 }
 
-// answers are the errors by which the library says that something is not there. They are no faults.
-func answers(call string) []gonvml.Return {
-	return append([]gonvml.Return{gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND}, map[string][]gonvml.Return{
-		"Device.GetGpuInstanceProfileInfo": {gonvml.ERROR_INVALID_ARGUMENT},                         // the GPU has no such profile
-		"Device.GetMigDeviceHandleByIndex": {gonvml.ERROR_NOT_FOUND},                                // indices have gaps
-		"GpuInstance.GetInfo":              {gonvml.ERROR_NOT_FOUND, gonvml.ERROR_INVALID_ARGUMENT}, // somebody destroyed it just now
-	}[call]...)
-}
-
 // essential are the calls without which there is no report.
 func essential(call string) bool { return call == "SystemGetDriverVersion" || call == "DeviceGetCount" }
 
@@ -87,7 +80,7 @@ func failed(t *testing.T, m nvmlsim.Machine, call string, ret gonvml.Return, who
 	t.Helper()
 	status, out, complaint := run(m)
 	if essential(call) {
-		if status != nvml.ExitStatus(ret) || !strings.Contains(complaint, ret.Error()) || strings.Contains(complaint, "panic") {
+		if status != statusOf(ret) || !strings.Contains(complaint, ret.Error()) || strings.Contains(complaint, "panic") {
 			t.Errorf("%v: exit status %d and %q, want the error's name", ret, status, complaint)
 		}
 		return
@@ -106,16 +99,55 @@ func failed(t *testing.T, m nvmlsim.Machine, call string, ret gonvml.Return, who
 		if call != "DeviceGetHandleByIndex" && call != "Device.GetPciInfo" {
 			t.Errorf("%v: the GPU is missing", ret)
 		}
-		if len(r.Faults) != 1 {
+		if len(r.Faults) != 1 || !means(r.Faults[0], ret) {
 			t.Errorf("%v: faults %+v, want the one of the GPU that is missing", ret, r.Faults)
 		}
 		return
 	}
 	lacks := missingFields(whole.Devices[0], r.Devices[0])
-	silent := slices.Contains(answers(call), ret)
+	silent := slices.Contains(row(t, call).Absent, ret)
 	if len(lacks) > 2 || len(r.Faults) > 1 || len(lacks) > 0 && !silent && len(r.Faults) == 0 {
 		t.Errorf("%v: the GPU lacks %v, and the faults are %+v", ret, lacks, r.Faults)
 	}
+	for _, fault := range r.Faults {
+		if fault.Field != row(t, call).Field || !means(fault, ret) {
+			t.Errorf("%v: fault %+v, want one of the field %q", ret, fault, row(t, call).Field)
+		}
+	}
+}
+
+// row is what the child's table says of a function.
+func row(t *testing.T, function string) child.Call {
+	t.Helper()
+	rows := child.Calls()
+	at := slices.IndexFunc(rows, func(c child.Call) bool { return c.Name == function })
+	if at < 0 {
+		t.Fatalf("the table of calls lacks %s", function)
+	}
+	return rows[at]
+}
+
+// words are the errors that mean the same whatever was asked.
+func words() map[gonvml.Return]error {
+	return map[gonvml.Return]error{
+		gonvml.ERROR_IN_USE: nvml.ErrInUse, gonvml.ERROR_GPU_IS_LOST: nvml.ErrGone, gonvml.ERROR_RESET_REQUIRED: nvml.ErrNeedsReset,
+		gonvml.ERROR_NO_PERMISSION: nvml.ErrForbidden, gonvml.ERROR_INSUFFICIENT_POWER: nvml.ErrNoPower,
+		gonvml.ERROR_IRQ_ISSUE: nvml.ErrInterrupts, gonvml.ERROR_LIB_RM_VERSION_MISMATCH: nvml.ErrVersions,
+		gonvml.ERROR_DRIVER_NOT_LOADED: nvml.ErrNotLoaded,
+	}
+}
+
+func statusOf(ret gonvml.Return) int {
+	if word := words()[ret]; word != nil {
+		return nvml.ExitStatus(word)
+	}
+	return nvml.ExitStatus(ret)
+}
+
+// means says whether a fault tells what an error means, in words and for programs.
+func means(f nvml.Fault, ret gonvml.Return) bool {
+	word := words()[ret]
+	return strings.Contains(f.Message, ret.Error()) && errors.Is(f.Err(), word) && (word == nil || strings.Contains(f.Message, word.Error()))
 }
 
 // missingFields are the fields of a GPU that a report lacks, or has otherwise, beside the report before.

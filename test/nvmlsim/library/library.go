@@ -78,12 +78,18 @@ func fine(*nvmlsim.State) nvmlsim.Return { return nvmlsim.Success }
 
 // eventSet is told of the critical errors from now on, those of all cards.
 func (l simulated) eventSet() (gonvml.EventSet, gonvml.Return) {
-	now, err := l.machine.Look()
-	if err != nil {
-		return nil, gonvml.ERROR_UNKNOWN
+	seen := 0
+	ret := l.call("EventSetCreate", "", func(s *nvmlsim.State) nvmlsim.Return {
+		seen = len(s.Xids)
+		return nvmlsim.Success
+	})
+	if ret != gonvml.SUCCESS {
+		return nil, ret
 	}
-	seen := len(now.Xids)
 	wait := func(milliseconds uint32) (gonvml.EventData, gonvml.Return) {
+		if ret := l.call("EventSet.Wait", "", fine); ret != gonvml.SUCCESS {
+			return gonvml.EventData{}, ret
+		}
 		const pause = 50 * time.Millisecond
 		for end := time.Now().Add(time.Duration(milliseconds) * time.Millisecond); ; {
 			now, err := l.machine.Look()

@@ -9,6 +9,9 @@ nvml:
   {{- if .Values.nvidia.enabled }}
   driverRoot: /driver-root
   timeout: {{ .Values.nvidia.timeout }}
+  {{- if .Values.nvidia.publishUnlinked }}
+  publishUnlinked: true
+  {{- end }}
   {{- end }}
   hostDriverRoot: {{ .Values.nvidia.driverRoot }}
 {{- if .Values.deviceMetadata }}
