@@ -46,6 +46,9 @@ func ofCluster(name, rules string, want ...string) presetCase {
 	return presetCase{name: name, spec: selectGPU + rules, want: want, only: "cluster"}
 }
 
+// onlyGo is why the API server takes what Validate refuses: the controller then says so in the preset's condition Valid.
+const onlyGo = "the CRD does not say it; the condition Valid does"
+
 func because(lenient, strict string, c presetCase) presetCase {
 	c.lenient, c.strict = lenient, strict
 	return c
@@ -159,7 +162,12 @@ func envCases() []presetCase {
 		bad("name with =", env("name: A=B, value: b"), `spec.env[0].name: Invalid value: "A=B"`),
 		bad("no value", env("name: A"), exactly),
 		bad("two values", env("name: A, value: b, "+from), exactly),
-		bad("NUL", env(`name: A, value: "b\0c"`), "spec.env[0].value: Invalid value: \"b\\x00c\": must have no NUL character"),
+		bad("NUL", env(`name: A, value: "b\0c"`), "spec.env[0].value: Invalid value: \"b\\x00c\": must have printable characters"),
+		good("lines in a value", env(`name: A, value: "a\n\tb\u00e9"`)),
+		because(onlyGo, "", bad("escape in a value", env(`name: A, value: "a\eb"`), "spec.env[0].value: Invalid value")),
+		because(onlyGo, "", bad("carriage return in a value", env(`name: A, value: "a\r\n"`), "spec.env[0].value: Invalid value")),
+		because(onlyGo, "", bad("blank in a library directory", env("name: LD_LIBRARY_PATH, value: '/a:/b c', mode: append"),
+			`spec.env[0].value: Invalid value: "/b c": must have none of the characters that mean something to a loader`)),
 		bad("NUL in the separator", env(`name: A, value: b, mode: append, separator: "\0"`), "spec.env[0].separator: Invalid value"),
 		bad("mode", env("name: A, value: b, mode: replace"), `spec.env[0].mode: Unsupported value: "replace"`),
 		bad("separator of mode set", env("name: A, value: b, mode: set, separator: ':'"), joins),
@@ -342,6 +350,19 @@ func hookCases() []presetCase {
 		bad("no target", "hooks: [{name: links, links: [{path: /a}]}]", `spec.hooks[0].links[0].target: Invalid value: ""`),
 		bad("mountpath.Unprintable target",
 			`hooks: [{name: links, links: [{path: /a, target: "b\n"}]}]`, `spec.hooks[0].links[0].target: Invalid value: "b\n"`),
+		because(onlyGo, "", bad("blank in a directory of a hook", "hooks: [{name: ldconfig, directories: [/a b]}]",
+			`spec.hooks[0].directories[0]: Invalid value: "/a b": must have none of the characters that mean something to a loader`)),
+		because(onlyGo, "", bad("unclean target", "hooks: [{name: links, links: [{path: /a, target: ./b}, {path: /c, target: /d/}]}]",
+			`spec.hooks[0].links[0].target: Invalid value: "./b": must be clean`,
+			`spec.hooks[0].links[1].target: Invalid value: "/d/": must be clean`)),
+		because(onlyGo, "", bad("target that reads as another link", "hooks: [{name: links, links: [{path: /a, target: 'x::/usr/lib/y'}]}]",
+			`spec.hooks[0].links[0].target: Invalid value: "x::/usr/lib/y": must have no ::`)),
+		because(onlyGo, "", bad("target that ends with a colon", "hooks: [{name: links, links: [{path: /a, target: 'x:'}]}]",
+			`spec.hooks[0].links[0].target: Invalid value: "x:": must have no ::`)),
+		because(onlyGo, "", bad("link in a mount",
+			"mounts: [{hostPath: /a, containerPath: /opt/b}]\n"+
+				"hooks: [{name: links, links: [{path: /opt/b/c, target: d}, {path: /opt/bc, target: d}]}]",
+			`spec.hooks[0].links[0].path: Invalid value: "/opt/b/c": must not be in a mount of the preset, /opt/b`)),
 		bad("link twice", "hooks: [{name: links, links: [{path: /a, target: b}, {path: /a, target: c}]}]",
 			`spec.hooks[0].links[1].path: Duplicate value: "/a"`),
 		badUnless("link in a directory of the loader", "hooks: [{name: links, links: [{path: /usr/lib/libcuda.so, target: c}]}]",

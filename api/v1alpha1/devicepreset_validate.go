@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/api/hooktext"
 	"github.com/fettle-dev/fettle/api/mountpath"
 )
 
@@ -118,7 +119,22 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 		faults = append(faults, r.Tools[i].validate(path.Child("tools").Index(i))...)
 	}
 	for i := range r.Hooks {
-		faults = append(faults, r.Hooks[i].validate(path.Child("hooks").Index(i), cluster)...)
+		at := path.Child("hooks").Index(i)
+		faults = append(faults, r.Hooks[i].validate(at, cluster)...)
+		faults = append(faults, r.linksInMounts(r.Hooks[i].Links, at.Child("links"))...)
+	}
+	return faults
+}
+
+// linksInMounts refuses links in the preset's own mounts: what is in a mount is the node's, and the hook changes nothing there.
+func (r *PresetRules) linksInMounts(links []PresetLink, path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	for i, link := range links {
+		in := func(m PresetMount) bool { return mountpath.Within(link.Path, m.ContainerPath) }
+		if m := slices.IndexFunc(r.Mounts, in); m >= 0 {
+			faults = append(faults, field.Invalid(path.Index(i).Child("path"), link.Path,
+				"must not be in a mount of the preset, "+r.Mounts[m].ContainerPath+": no link can be made there"))
+		}
 	}
 	return faults
 }
@@ -250,15 +266,26 @@ func (e *PresetEnv) validateSearchPath(path *field.Path) field.ErrorList {
 	var faults field.ErrorList
 	for dir := range strings.SplitSeq(*e.Value, ":") {
 		faults = append(faults, validateClean(dir, path.Child("value"))...)
+		if e.Name == EnvLibraryPath {
+			faults = append(faults, loaderFaults(dir, path.Child("value"))...)
+		}
 	}
 	return faults
 }
 
-// validateText wants what can stand in a variable.
+// loaderFaults is about a directory that the container's loader searches.
+func loaderFaults(dir string, path *field.Path) field.ErrorList {
+	if err := hooktext.CheckLoaderDirectory(dir); err != nil {
+		return field.ErrorList{field.Invalid(path, dir, err.Error())}
+	}
+	return nil
+}
+
+// validateText wants what can stand in a variable of a CDI spec, which the runtime reads as YAML.
 func validateText(text string, limit int, path *field.Path) field.ErrorList {
 	faults := noLonger(text, limit, path)
-	if strings.ContainsRune(text, 0) {
-		faults = append(faults, field.Invalid(path, text, "must have no NUL character"))
+	if strings.ContainsFunc(strings.NewReplacer("\n", "", "\t", "").Replace(text), mountpath.Unprintable) {
+		faults = append(faults, field.Invalid(path, text, "must have printable characters, tabs and line feeds only"))
 	}
 	return faults
 }
@@ -398,6 +425,9 @@ func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
 		faults = append(faults, field.Required(path.Child("links"), "are what the hook links needs, and only that"))
 	}
 	faults = append(faults, validateDirectories(h.Directories, mountpath.MaxLength, path.Child("directories"))...)
+	for i, dir := range h.Directories {
+		faults = append(faults, loaderFaults(dir, path.Child("directories").Index(i))...)
+	}
 	faults = append(faults, atMost(len(h.Links), maxPresetLinks, path.Child("links"))...)
 	seen := map[string]bool{}
 	for i, link := range h.Links {
@@ -410,6 +440,8 @@ func (h *PresetHook) validate(path *field.Path, cluster bool) field.ErrorList {
 		faults = append(faults, noLonger(link.Target, maxLinkTarget, at.Child("target"))...)
 		if link.Target == "" || strings.ContainsFunc(link.Target, mountpath.Unprintable) {
 			faults = append(faults, field.Invalid(at.Child("target"), link.Target, "must be a path of printable characters"))
+		} else if err := hooktext.CheckLinkTarget(link.Target); err != nil {
+			faults = append(faults, field.Invalid(at.Child("target"), link.Target, err.Error()))
 		}
 	}
 	return faults

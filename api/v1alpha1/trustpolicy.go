@@ -54,12 +54,13 @@ type TrustPolicySpec struct {
 	// +optional
 	Mode VerificationMode `json:"mode,omitempty"`
 	// Images are the repositories that the policy is for, without tag or digest: registry.example/team/cache. * stands for any characters
-	// but a slash, ** for any. Docker Hub's begin with docker.io, and its own with docker.io/library.
+	// but a slash, ** for any; all of a registry's are registry.example/**. Docker Hub's begin with docker.io,
+	// and its own with docker.io/library.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=512
-	// +kubebuilder:validation:items:Pattern=`^(localhost|[a-z0-9.-]*[.*][a-z0-9.*-]*|[a-z0-9.*-]+:[0-9*]{1,5})(/[a-z0-9._*-]+)*$`
+	// +kubebuilder:validation:items:Pattern=`^([a-z0-9.-]*[*][*][a-z0-9.*-]*|(localhost|[a-z0-9.-]*[.*][a-z0-9.*-]*|[a-z0-9.*-]+:(0*[1-9][0-9]*|[*]+))(/[a-z0-9._*-]+)+)$`
 	Images []string `json:"images"`
 	// Namespaces are those of the objects that refer to the images. Unset: all, and the objects of the cluster too.
 	// +listType=set

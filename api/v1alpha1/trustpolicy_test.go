@@ -121,18 +121,28 @@ func trustImageCases() []trustCase {
 		{name: "image twice", spec: "mode: Skip\nimages: ['**', '**']", want: []string{`spec.images[1]: Duplicate value: "**"`}},
 	}
 	for _, image := range []string{
-		"**", "*", "quay.io/**", "quay.io/team/cache", "quay.io/team/cache-*", "*.example.com/a", "localhost/a", "registry:5000/a/b", "quay.io",
-		"10.0.0.1:5000/a", "localhost:5000/**", "a.b/c_d/e__f.g", "registry:*/a",
+		"**", "quay.io/**", "quay.io/team/cache", "quay.io/team/cache-*", "*.example.com/a", "localhost/a", "registry:5000/a/b", "quay.io**",
+		"10.0.0.1:5000/a", "localhost:5000/**", "a.b/c_d/e__f.g", "registry:*/a", "*/a", "**.example", "a.b:0443/c", "docker.io/library/*",
+		"docker.io/**", "docker.io/team**", "index.docker.io:*/**", "a.b/*-c/d_*", "a-*.b-*/c", "registry:65535/a",
 	} {
 		all = append(all, trustCase{name: "image " + image, spec: fmt.Sprintf("mode: Skip\nimages: [%q]", image)})
 	}
 	for _, image := range []string{
 		"", "team/cache", "quay.io/a:v1", "quay.io/a@sha256:0", "https://quay.io/a", "Quay.io/a", "quay.io/", "quay.io//a", "/a", "quay.io/a b",
-		"a", "quay.io/A", "quay.io/a\n",
+		"a", "quay.io/A", "quay.io/a\n", "*", "quay.io", "*.example", ":00/**", "a.b:00/**", "a.b:443*/**", "a.b:5000", "**:5000",
 	} {
 		all = append(all, trustCase{
 			name: fmt.Sprintf("image %q", image), spec: fmt.Sprintf("mode: Skip\nimages: [%q]", image),
 			want: []string{fmt.Sprintf("spec.images[0]: Invalid value: %q", image)},
+		})
+	}
+	for _, image := range []string{
+		"a.b:99999/**", "a.b:65536/c", "a..b/c", "-a.b/c", "a-.b/c", "a.b-/*", ".*/a", "a.b/-c", "a.b/c-", "a.b/c._d", "a.b/c/../d", "a.b/*-/d",
+		"docker.io/team", "docker.io/*", "index.docker.io/team-*", "registry-1.docker.io/*",
+	} {
+		all = append(all, trustCase{
+			name: fmt.Sprintf("image %q", image), spec: fmt.Sprintf("mode: Skip\nimages: [%q]", image),
+			want: []string{fmt.Sprintf("spec.images[0]: Invalid value: %q: can match no re", image)}, lenient: "one expression cannot say it",
 		})
 	}
 	return all
@@ -229,7 +239,7 @@ func trustLimitCases() []trustCase {
 		field string
 	}{
 		{"images", 64, list("mode: Skip\nimages: [%s]", "a.b/a%d"), "images"},
-		{"image", 512, long("mode: Skip\nimages: [a.%s]", "b", 2), "images[0]"},
+		{"image", 512, long("mode: Skip\nimages: [a.b/%s]", "b", 4), "images[0]"},
 		{"namespaces", 128, list(keyed("namespaces: [%s]"), "a%d"), "namespaces"},
 		{"namespace", 63, long(keyed("namespaces: [%s]"), "a"), "namespaces[0]"},
 		{"signatures", 16, of(keyless("{issuer: a, subject: b}") + "minSignatures: %d"), "minSignatures"},

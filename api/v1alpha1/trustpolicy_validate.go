@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -39,9 +40,11 @@ const (
 
 //nolint:gochecknoglobals // constants that Go cannot express as such
 var (
-	trustImage = regexp.MustCompile(
-		`^(localhost|[a-z0-9.-]*[.*][a-z0-9.*-]*|[a-z0-9.*-]+:[0-9*]{1,5})(/[a-z0-9._*-]+)*$`)
-	trustPEM = regexp.MustCompile(`^\s*-----BEGIN PUBLIC KEY-----\s`)
+	trustImage = regexp.MustCompile(`^([a-z0-9.-]*[*][*][a-z0-9.*-]*|` +
+		`(localhost|[a-z0-9.-]*[.*][a-z0-9.*-]*|[a-z0-9.*-]+:(0*[1-9][0-9]*|[*]+))(/[a-z0-9._*-]+)+)$`)
+	trustHost = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	trustPath = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
+	trustPEM  = regexp.MustCompile(`^\s*-----BEGIN PUBLIC KEY-----\s`)
 )
 
 // EffectiveMode returns the mode that counts.
@@ -116,9 +119,8 @@ func (s *TrustPolicySpec) validateScope(path *field.Path) field.ErrorList {
 	}
 	for i, image := range s.Images {
 		faults = append(faults, noLonger(image, maxTrustImage, at.Index(i))...)
-		if !trustImage.MatchString(image) {
-			faults = append(faults, field.Invalid(at.Index(i), image,
-				"must be a registry with a dot, a port or a *, and a repository without tag or digest: registry.example/team/*"))
+		if why := trustImageFault(image); why != "" {
+			faults = append(faults, field.Invalid(at.Index(i), image, why))
 		}
 	}
 	at = path.Child("namespaces")
@@ -144,6 +146,39 @@ func (s *TrustPolicySpec) validateScope(path *field.Path) field.ErrorList {
 		}
 	}
 	return faults
+}
+
+// trustImageFault says what is wrong with a pattern of repositories, or "". It refuses a pattern that no repository can match: its policy
+// would look valid and never apply.
+//
+// With an "a" in place of each wildcard, a pattern is a valid name if any text in their place makes it one, since an "a" may be beside
+// every other character of a name.
+func trustImageFault(pattern string) string {
+	if !trustImage.MatchString(pattern) {
+		return "must be a registry with a dot, a port or a *, a slash, and a repository without tag or digest: registry.example/team/*, " +
+			"or registry.example/** for all of a registry"
+	}
+	host, path, found := strings.Cut(pattern, "/")
+	host, port, hasPort := strings.Cut(host, ":")
+	if !trustHost.MatchString(strings.ReplaceAll(host, "*", "a")) {
+		return "can match no registry: no part of a registry's name is empty, or begins or ends with -"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); hasPort && port[0] != '*' && (err != nil || n == 0) {
+		return "can match no registry: a port is 1 to 65535, or * for any"
+	}
+	if !found {
+		return "" // with **, which may stand for the slash
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if !trustPath.MatchString(strings.ReplaceAll(part, "*", "a")) {
+			return "can match no repository: each part of a repository has letters and digits, between which there may be ., _, __ or -"
+		}
+	}
+	hub := []string{"docker.io", "index.docker.io", "registry-1.docker.io"}
+	if !hasPort && slices.Contains(hub, host) && !strings.Contains(path, "/") && !strings.Contains(path, "**") {
+		return "can match no repository: those of Docker Hub have two parts, as docker.io/library/busybox: name both, or docker.io/**"
+	}
+	return ""
 }
 
 func labelFaults(name string, path *field.Path) field.ErrorList {

@@ -5,6 +5,7 @@ package waiting
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -195,6 +197,29 @@ func TestMany(t *testing.T) {
 	}
 	if said := w.pass(t, 10*time.Minute); len(said) != pods-podsPerRound {
 		t.Errorf("%d Events in 10 minutes, want one for each of %d further pods", len(said), pods-podsPerRound)
+	}
+}
+
+// TestNodesDiffer: a pod whose claims differ from node to node does not keep others from their Events. The devices that the pod asks for by
+// an extended resource are on one node, and the other node has a device plugin for it and too few devices for the pod's own claim.
+func TestNodesDiffer(t *testing.T) {
+	w := newWorld(t, oneGPU()...)
+	plugin := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a-plugin"}}
+	plugin.Status.Allocatable = corev1.ResourceList{"example.com/gpu": resource.MustParse("8")}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "other.fettle.dev"}}
+	class.Spec.ExtendedResourceName = ptr.To("example.com/gpu")
+	differs := w.pod("differs", "gpu.fettle.dev")
+	pod, _ := differs[0].(*corev1.Pod)
+	pod.Spec.Containers[0].Resources.Requests = plugin.Status.Allocatable.DeepCopy()
+	two, _ := differs[1].(*resourceapi.ResourceClaim)
+	two.Spec.Devices.Requests = append(two.Spec.Devices.Requests, objects.Request("more", "gpu.fettle.dev"))
+	for _, o := range slices.Concat([]client.Object{plugin, class}, differs, w.pod("train", "gpu.fettle.dev")) {
+		if err := w.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said := w.pass(t, time.Minute); len(said) != 2 {
+		t.Errorf("%d Events for two pods: %q", len(said), said)
 	}
 }
 

@@ -242,10 +242,9 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 		return nil, fmt.Errorf("bitstream %s %w %s: select a device by the attribute interfaceID", text, errNoImage, interfaceID)
 	}
 	image := &images[i]
-	afu, err := v1alpha1.CanonicalID(image.Config.ID)
+	afu, err := configAFU(&image.Config)
 	if err != nil {
-		return nil, fmt.Errorf("bitstream %s: its config does not say the AFU id: "+
-			"push it with \"fettle bitstream push\", or name it by an FPGABitstream", text)
+		return nil, fmt.Errorf("bitstream %s: %w", text, err)
 	}
 	format := image.Config.Format
 	of.Raw, of.Digests = format.IsRaw(), digests(format, image.Layer.Digest.String(), image.Manifest.String(), top.Digest.String())
@@ -260,6 +259,22 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 			Reference: ref.Repository() + "@" + image.Manifest.String(), Digest: image.Layer.Digest.String(), Size: image.Layer.Size,
 		},
 	}, nil
+}
+
+// configAFU returns the AFU id by a config alone. The file, which has the id too, is fetched only after its signature was checked.
+func configAFU(c *fpga.Config) (string, error) {
+	if c.Format == fpga.AOCX {
+		return "", errors.New("it is an OpenCL program (aocx), whose AFU id is in the file and not in the config: " +
+			"make an FPGABitstream of it, for which the controller reads the file, and name that")
+	}
+	if c.ID == "" {
+		return "", errors.New("its config does not say the AFU id: push it with \"fettle bitstream push\", or name it by an FPGABitstream")
+	}
+	afu, err := v1alpha1.CanonicalID(c.ID)
+	if err != nil {
+		return "", fmt.Errorf("its config's id, %q, %w: push it with \"fettle bitstream push\"", c.ID, err)
+	}
+	return afu, nil
 }
 
 // fromHostFile reads a file that the administrator staged on this node.

@@ -209,13 +209,13 @@ func (s *Scanner) withholdRecovering(v *Snapshot) {
 // excluded lists the devices that are on the same card as a device and cannot be used beside it. The scheduler knows that only while a
 // claim has the device allocated.
 func (s *Snapshot) excluded(d *device.Device) []string {
-	i := slices.IndexFunc(s.Cards, func(c device.Card) bool { return c.Name == d.Card })
-	if d.Card == "" || i < 0 {
+	card, known := s.Card(d.Card)
+	if !known {
 		return nil
 	}
 	var names []string
 	for j := range s.Devices {
-		if other := &s.Devices[j]; other.Card == d.Card && other.Name != d.Name && partition.Excludes(s.Cards[i], *d, *other) {
+		if other := &s.Devices[j]; other.Card == d.Card && other.Name != d.Name && partition.Excludes(card, *d, *other) {
 			names = append(names, other.Name)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -146,6 +147,15 @@ func (s *Snapshot) Find(kind device.Kind, name string) (device.Device, bool) {
 
 // All returns the whole devices, published or not.
 func (s *Snapshot) All() []device.Device { return s.Devices }
+
+// Card returns the counters of a card whose parts are among the devices.
+func (s *Snapshot) Card(name string) (device.Card, bool) {
+	i := slices.IndexFunc(s.Cards, func(c device.Card) bool { return c.Name == name })
+	if name == "" || i < 0 {
+		return device.Card{}, false
+	}
+	return s.Cards[i], true
+}
 
 // Published returns the devices of one kind that the scheduler may allocate.
 func (s *Snapshot) Published(kind device.Kind) []device.Device {

@@ -32,6 +32,11 @@ func (e *Engine) createWithin(ctx context.Context, r *record.Record) error {
 	if err != nil {
 		return err
 	}
+	release, err := e.withoutOverlaps(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if len(asked.Needs) > 0 {
 		hold, err := e.Store.LockBudget(ctx)
 		if err != nil {

@@ -78,6 +78,8 @@ type Observer interface {
 type Machine interface {
 	Find(kind device.Kind, name string) (device.Device, bool)
 	All() []device.Device
+	// Card returns the counters of a card whose parts are among the devices.
+	Card(name string) (device.Card, bool)
 }
 
 // Engine prepares claims on one node. It can lose its memory at any time: all state is on disk.
@@ -94,6 +96,8 @@ type Engine struct {
 
 	mu         sync.Mutex
 	operations map[string]*operation
+	// calls are the calls of do that were not answered yet, by claim and in the order in which they came.
+	calls map[string][]*call
 	// recovering are the devices of interrupted claims, each with the claim's UID. They are free only when the claim is undone.
 	recovering map[[2]string]string
 	// deleted are the records of claims that hold devices and are gone from the API server.
@@ -112,7 +116,7 @@ func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
 		Config: c, kinds: kindsOf(c), base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
-		operations: map[string]*operation{}, recovering: map[[2]string]string{}, missed: map[string]int{},
+		operations: map[string]*operation{}, calls: map[string][]*call{}, recovering: map[[2]string]string{}, missed: map[string]int{},
 		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -128,30 +129,36 @@ func (e *Engine) pending(op *operation, cause error) *PendingError {
 // work is one kind of work on a claim.
 type work func(op *operation) (*record.Record, error)
 
+// call is a call of do that has not been answered.
+type call struct {
+	verb verb
+	done chan struct{}
+}
+
 // do runs work on a claim. If the same work is already running and accept agrees to its result, do shares that. It waits for other work on
-// the claim; Unprepare cancels that first.
+// the claim; Unprepare cancels that first. Calls that want opposite things have their turns in the order in which they came: a Prepare that
+// came after an Unprepare neither shares the Prepare that is being undone nor begins before the Unprepare did.
 func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operation) bool, w work) (*record.Record, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Budget, errBudget)
 	defer cancel()
+	c, leave := e.enter(uid, v)
+	defer leave()
 	for {
-		op, isNew, err := e.begin(ctx, uid, v, w)
+		op, isNew, earlier, err := e.begin(ctx, uid, c, w)
 		if err != nil {
 			return nil, err
 		}
-		if !isNew && v == unpreparing && op.verb != v {
+		if op != nil && !isNew && v == unpreparing && op.verb != v {
 			op.cancel(ErrOvertaken)
 		}
-		select {
-		case <-op.done:
-		case <-ctx.Done():
-			if !isNew {
-				return nil, e.pending(op, context.Cause(ctx))
+		if earlier != nil {
+			if err := e.awaitTurn(ctx, uid, op, earlier); err != nil {
+				return nil, err
 			}
-			select {
-			case <-op.done: // it ended with its call and changed nothing
-			case <-op.detached:
-				return nil, e.pending(op, context.Cause(ctx))
-			}
+			continue
+		}
+		if err := e.awaitWork(ctx, op, isNew); err != nil {
+			return nil, err
 		}
 		if isNew || op.verb == v && op.err == nil && accept(op) {
 			return op.record, op.err
@@ -159,18 +166,82 @@ func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operat
 	}
 }
 
-// begin starts work on a claim, or returns the operation that is already running. It fails when the engine is stopping.
-func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *operation, isNew bool, err error) {
+// enter puts a call at the end of its claim's line. The second result takes it out.
+func (e *Engine) enter(uid string, v verb) (c *call, leave func()) {
+	c = &call{verb: v, done: make(chan struct{})}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if op := e.operations[uid]; op != nil {
-		return op, false, nil
+	e.calls[uid] = append(e.calls[uid], c)
+	return c, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		line := slices.DeleteFunc(e.calls[uid], func(other *call) bool { return other == c })
+		if e.calls[uid] = line; len(line) == 0 {
+			delete(e.calls, uid)
+		}
+		close(c.done)
 	}
+}
+
+// awaitWork waits until the work has ended, or until the call has and the work goes on without it.
+func (e *Engine) awaitWork(ctx context.Context, op *operation, isNew bool) error {
+	select {
+	case <-op.done:
+		return nil
+	case <-ctx.Done():
+	}
+	if isNew {
+		select {
+		case <-op.done: // it ended with its call and changed nothing
+			return nil
+		case <-op.detached:
+		}
+	}
+	return e.pending(op, context.Cause(ctx))
+}
+
+// awaitTurn waits until the work that runs, or an earlier call, has ended. There may be no work.
+func (e *Engine) awaitTurn(ctx context.Context, uid string, op *operation, earlier *call) error {
+	var ended chan struct{}
+	if op != nil {
+		ended = op.done
+	}
+	select {
+	case <-ended:
+	case <-earlier.done:
+	case <-ctx.Done():
+		if op != nil {
+			return e.pending(op, context.Cause(ctx))
+		}
+		return &PendingError{UID: uid, Activity: string(earlier.verb), For: 0, Cause: context.Cause(ctx)}
+	}
+	return nil
+}
+
+// begin starts work on a claim for a call, or returns the operation that is already running. It starts nothing while an earlier call wants
+// the opposite, and returns that call, too. It fails when the engine is stopping.
+func (e *Engine) begin(ctx context.Context, uid string, c *call, w work) (op *operation, isNew bool, earlier *call, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	line := e.calls[uid]
+	before := line[:slices.Index(line, c)]
+	if i := slices.IndexFunc(before, func(other *call) bool { return other.verb != c.verb }); i >= 0 {
+		earlier = before[i]
+	}
+	if op := e.operations[uid]; op != nil || earlier != nil {
+		return op, false, earlier, nil
+	}
+	op, err = e.startOperation(ctx, uid, c.verb, w)
+	return op, err == nil, nil, err
+}
+
+// startOperation starts work on a claim. The caller has the engine's lock.
+func (e *Engine) startOperation(ctx context.Context, uid string, v verb, w work) (*operation, error) {
 	if e.base.Err() != nil {
-		return nil, false, errStopped
+		return nil, errStopped
 	}
 	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	op = &operation{
+	op := &operation{
 		verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{}),
 	}
 	op.unlink = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -196,5 +267,5 @@ func (e *Engine) begin(ctx context.Context, uid string, v verb, w work) (op *ope
 				"claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)
 		}
 	})
-	return op, true, nil
+	return op, nil
 }

@@ -85,6 +85,9 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 		return err
 	}
 	r, d := p.record, deviceRecord(result, edits)
+	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
+		return err
+	}
 	if edits.Empty() {
 		r.Devices = append(r.Devices, d) // admin access without any edit
 		return nil

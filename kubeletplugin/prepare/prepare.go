@@ -203,6 +203,11 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 		return nil, err
 	}
 	r := p.record
+	release, err := e.withoutOverlaps(op.ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	for i := len(old.Steps) - 1; i >= 0; i-- {
 		if s := old.Steps[i].Step; !containsStep(r.Steps, s) {
 			if err := e.undoStep(op.ctx, s, allParts); err != nil {

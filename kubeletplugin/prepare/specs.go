@@ -144,6 +144,12 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 		return err
 	}
 	defer hold.Release()
+	// What a claim needs whose devices did not move stays. A record that cannot be read keeps nothing: a container must not get another
+	// device.
+	inUse, _ := e.sharedFilesInUse(func(other *record.Record) bool { return !e.moved(other) })
+	if stale = slices.DeleteFunc(stale, func(file string) bool { return inUse[file] }); len(stale) == 0 {
+		return nil
+	}
 	if err := e.Specs.Sweep(stale); err != nil {
 		return err
 	}
@@ -239,31 +245,36 @@ func (e *Engine) sweepShared(ctx context.Context, files []string) error {
 		return err
 	}
 	defer hold.Release()
-	inUse, err := e.sharedFilesInUse()
+	inUse, err := e.sharedFilesInUse(func(*record.Record) bool { return true })
 	if err != nil {
 		return err // a record that cannot be read may name any file: sweep nothing
 	}
 	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
 }
 
-// sharedFilesInUse returns the shared spec files that records name.
-func (e *Engine) sharedFilesInUse() (map[string]bool, error) {
+// sharedFilesInUse returns the spec files that records name, of those that count. With an error it returns what it found.
+func (e *Engine) sharedFilesInUse(counts func(*record.Record) bool) (map[string]bool, error) {
 	uids, err := e.Store.UIDs()
 	if err != nil {
 		return nil, err
 	}
 	inUse := map[string]bool{}
+	var errs []error
 	for _, uid := range uids {
 		r, err := e.Store.Load(uid)
 		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
+		}
+		if !counts(r) {
+			continue
 		}
 		for _, file := range specFiles(r) {
 			inUse[file] = true
 		}
 	}
-	return inUse, nil
+	return inUse, errors.Join(errs...)
 }

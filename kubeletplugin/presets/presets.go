@@ -111,18 +111,23 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
 	decision := map[string]preset.Request{}
 	var errs []error
+	overrides := map[string][]string{} // what the node's files lose to each other, by request
 	for _, request := range requests {
 		found, err := f.Find(string(r.Claim.UID), request)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w: request %s: %w", errUnmet, request.Request, err))
 			continue
 		}
+		overrides[request.Request] = found.Overrides
 		if found.Empty() {
 			continue // all of it was optional, and is not on the node
 		}
 		c.Edits[request.Request] = prepare.Edits{Shared: found.Shared, Own: found.Own}
 		c.Steps = append(c.Steps, found.Steps...)
 		decision[request.Request] = request
+	}
+	if !r.AfterReboot {
+		f.reportOverrides(r.Claim, requests, overrides)
 	}
 	if len(decision) > 0 {
 		if c.Decision, err = json.Marshal(decision); err != nil {
@@ -183,7 +188,7 @@ func (f *Feature) decide(
 	return requests, nil
 }
 
-// claimRequests returns one claim's part of a resolution, and makes Events of refusals and overrides.
+// claimRequests returns one claim's part of a resolution, and makes Events of refusals.
 func (f *Feature) claimRequests(c *resourceapi.ResourceClaim, resolution *preset.Resolution) ([]preset.Request, error) {
 	f.reportRefusals(c, resolution)
 	var errs []error
@@ -195,7 +200,6 @@ func (f *Feature) claimRequests(c *resourceapi.ResourceClaim, resolution *preset
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	f.reportOverrides(c, resolution)
 	var out []preset.Request
 	for _, r := range resolution.Requests {
 		if r.Claim == c.Name {

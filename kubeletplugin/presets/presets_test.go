@@ -245,18 +245,6 @@ func TestPresetUnmet(t *testing.T) {
 		"not a device": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.DeviceNodes = []v1alpha1.PresetDeviceNode{{Path: "/dev/file"}}
 		}, []string{"device node /dev/file", "want a character device"}},
-		"a directory that a loader would misread": {func(s *v1alpha1.ClusterDevicePresetSpec) {
-			s.Env = []v1alpha1.PresetEnv{{Name: v1alpha1.EnvLibraryPath, Mode: v1alpha1.EnvAppend, Value: new("/opt/a b")}}
-		}, []string{"LD_LIBRARY_PATH", "/opt/a b", "mean something to a loader"}},
-		"the same of a hook": {func(s *v1alpha1.ClusterDevicePresetSpec) {
-			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLdconfig, Directories: []string{"/opt/a=b"}}}
-		}, []string{"hook ldconfig", "/opt/a=b"}},
-		"a link that is not clean": {func(s *v1alpha1.ClusterDevicePresetSpec) {
-			s.Hooks = []v1alpha1.PresetHook{{Name: v1alpha1.HookLinks, Links: []v1alpha1.PresetLink{{Path: "/opt/x", Target: "a/../b"}}}}
-		}, []string{"hook links", "a/../b", "clean path"}},
-		"a value that no spec can hold": {func(s *v1alpha1.ClusterDevicePresetSpec) {
-			s.Env = []v1alpha1.PresetEnv{{Name: "WINDOWS", Value: new("line\r\n")}}
-		}, []string{"variable WINDOWS", "printable"}},
 		"root": {func(s *v1alpha1.ClusterDevicePresetSpec) {
 			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libx.so.1"}, Root: "/run/absent"}}
 		}, []string{"libraries", "the root /run/absent is not on this node", "optional"}},
@@ -447,6 +435,32 @@ func TestPresetOverridden(t *testing.T) {
 		"variable B of ClusterDevicePreset later overrides the pod's"}
 	if diff := cmp.Diff(want, w.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetOverriddenFiles: what only the node knows, which library loses, is in the same Event, since Events of one reason are merged.
+func TestPresetOverriddenFiles(t *testing.T) {
+	of := func(name string, priority int32) *v1alpha1.ClusterDevicePreset {
+		return clusterPreset(name, func(s *v1alpha1.ClusterDevicePresetSpec) {
+			s.Priority = priority
+			s.Env = []v1alpha1.PresetEnv{{Name: "A", Value: &name}}
+			s.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libfoo.so.*"}, Root: "/opt/" + name}}
+		})
+	}
+	w := newPresetWorld(t, of("later", 2), of("earlier", 1))
+	w.file("opt/later/usr/lib64/libfoo.so.1.1", elffile.File{Soname: "libfoo.so.1"}.Bytes(), 0o644)
+	w.file("opt/earlier/usr/lib64/libfoo.so.1.2", elffile.File{Soname: "libfoo.so.1"}.Bytes(), 0o644)
+	c := claimOfClass("u1", ofGPU("main", "gpu0"))
+	given := w.gives(c)
+	want := []string{"PresetOverridden: request main: " +
+		"variable A of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier; " +
+		"/usr/local/fettle/lib/libfoo.so.1 of ClusterDevicePreset later overrides that of ClusterDevicePreset earlier"}
+	if diff := cmp.Diff(want, w.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	w.told = nil
+	if _, err := w.again(c, given.Decision); err != nil || len(w.told) > 0 {
+		t.Errorf("after a reboot: %v, told %q", err, w.told)
 	}
 }
 

@@ -31,15 +31,13 @@ func (f *Feature) reportRefusals(c *resourceapi.ResourceClaim, resolution *prese
 	f.sendEvent(c, corev1.EventTypeWarning, reasonRefused, notes)
 }
 
-// reportOverrides makes an Event of the contributions to a claim that other presets override.
-func (f *Feature) reportOverrides(c *resourceapi.ResourceClaim, resolution *preset.Resolution) {
+// reportOverrides makes an Event of the contributions to a claim that other presets override. files are those that only the node knows, by
+// request.
+func (f *Feature) reportOverrides(c *resourceapi.ResourceClaim, requests []preset.Request, files map[string][]string) {
 	var notes []string
-	for i := range resolution.Requests {
-		r := &resolution.Requests[i]
-		if r.Claim != c.Name {
-			continue
-		}
-		for j, override := range r.Overrides() {
+	for i := range requests {
+		r := &requests[i]
+		for j, override := range append(r.Overrides(), files[r.Request]...) {
 			if j == 0 {
 				override = "request " + r.Request + ": " + override
 			}

@@ -31,34 +31,37 @@ type spaceRequest struct {
 }
 
 // planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes them
-// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace.
+// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. Trees that
+// are being made count with what is reserved for them, else two that are made at once would both take what is left of the share.
 func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 	if r.namespace == "" || r.share == 0 || r.size == 0 {
 		return nil, nil
 	}
-	over, pinned := r.size-r.share, int64(0)
-	for _, b := range inv.blobs {
-		if b.namespace == r.namespace {
-			over += b.size
+	over, kept := r.size-r.share, int64(0)
+	for _, it := range slices.Concat(inv.partials, inv.blobs) {
+		if it.namespace == r.namespace {
+			over += it.size
 		}
 	}
-	inv.blobs = slices.DeleteFunc(inv.blobs, func(b item) bool {
+	evict := func(it item) bool {
 		switch {
-		case b.namespace != r.namespace || over <= 0 || r.opportunistic:
+		case it.namespace != r.namespace || over <= 0 || r.opportunistic:
 			return false
-		case len(b.pins) > 0 || r.mounted(b.digest):
-			pinned += b.size
+		case it.partial && r.inUse(it.digest), !it.partial && (len(it.pins) > 0 || r.mounted(it.digest)):
+			kept += it.size
 			return false
 		}
-		victims = append(victims, b)
-		over -= b.size
-		inv.trash += b.size
+		victims = append(victims, it)
+		over -= it.size
+		inv.trash += it.written
 		return true
-	})
+	}
+	inv.partials = slices.DeleteFunc(inv.partials, evict) // first, since nothing continues a partial tree
+	inv.blobs = slices.DeleteFunc(inv.blobs, evict)
 	if over > 0 {
 		return nil, fmt.Errorf("the store has %w for %d bytes: images of namespace %s may take %d, which is %d short, and %d bytes of them are "+
-			"pinned or mounted: wait until some are released, or have the chart's budget.pinnedBytes raised",
-			ErrNoSpace, r.size, r.namespace, r.share, over, pinned)
+			"pinned, mounted or being unpacked: wait until some are released, or have the chart's budget.pinnedBytes raised",
+			ErrNoSpace, r.size, r.namespace, r.share, over, kept)
 	}
 	return victims, nil
 }
@@ -363,7 +366,7 @@ func (s *Store) clean() (err error) {
 
 // cleanTree moves a partial tree to the trash unless a process makes it now. Trees are never continued.
 func (s *Store) cleanTree(name string) error {
-	d, _, _ := parsePartialTree(name)
+	d, _, _, _ := parsePartialTree(name)
 	unlock := s.tryLock(digestOffset(d))
 	if unlock == nil {
 		return nil

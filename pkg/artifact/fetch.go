@@ -117,10 +117,15 @@ func parsePartial(name string) (d Digest, size int64, ok bool) {
 	return d, size, parseHex(&d, digits) && err == nil && size >= 0 && name == fmt.Sprintf("%s.%d", digits, size)
 }
 
-func parsePartialTree(name string) (d Digest, room int64, ok bool) {
+// parsePartialTree reads the name that partialTree made.
+func parsePartialTree(name string) (d Digest, room int64, namespace string, ok bool) {
 	name, tree := strings.CutSuffix(name, ".tree")
+	if parts := strings.SplitN(name, ".", 3); len(parts) == 3 {
+		name, namespace = parts[0]+"."+parts[1], parts[2]
+		tree = tree && validNamespace(namespace)
+	}
 	d, room, ok = parsePartial(name)
-	return d, room, tree && ok
+	return d, room, namespace, tree && ok
 }
 
 // partial opens the partial file of a blob, which may hold its first bytes. The caller holds the locks of the digest and of the names.

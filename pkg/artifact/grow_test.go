@@ -65,7 +65,7 @@ func TestReservationGrows(t *testing.T) {
 		_, err = s.Unpack(t.Context(), large.TreeSpec, func(_ context.Context, layer int) (io.ReadCloser, error) {
 			return &observed{Reader: bytes.NewReader(large.layers[layer]), look: func() {
 				check.Must(t, s.each(tmpDir, func(name string, _ os.FileInfo) {
-					if _, room, ok := parsePartialTree(name); ok {
+					if _, room, _, ok := parsePartialTree(name); ok {
 						most, names[name] = max(most, room), true
 					}
 				}))

@@ -26,7 +26,7 @@ type Image struct {
 	Digest Digest
 	// Labels are the config's.
 	Labels map[string]string
-	// Layers are put on each other, the lowest first.
+	// Layers are put on each other, the lowest first. Their platform is the image's, for which its producer made them.
 	Layers []TreeLayer
 }
 
@@ -46,8 +46,9 @@ func ReadImage(ctx context.Context, src ImageSource, d Descriptor, platform stri
 	if err != nil {
 		return nil, err
 	}
+	var entry Descriptor
 	if m.IsIndex() {
-		entry, err := choose(m, platform)
+		entry, err = choose(m, platform)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func ReadImage(ctx context.Context, src ImageSource, d Descriptor, platform stri
 	if err != nil {
 		return nil, fmt.Errorf("config of the image: %w", err)
 	}
-	return parseImage(m, config)
+	return parseImage(m, config, entry.Platform)
 }
 
 // choose finds the image that an index has for a platform.
@@ -85,6 +86,7 @@ func choose(index *Manifest, platform string) (Descriptor, error) {
 
 // wireConfig is what counts of an image's config.
 type wireConfig struct {
+	wirePlatform
 	Config struct {
 		Labels map[string]string `json:"Labels"`
 	} `json:"config"`
@@ -93,7 +95,8 @@ type wireConfig struct {
 	} `json:"rootfs"`
 }
 
-func parseImage(m *Manifest, config []byte) (*Image, error) {
+// parseImage reads a config. The platform of the index's entry counts if the config has none.
+func parseImage(m *Manifest, config []byte, platform string) (*Image, error) {
 	var wire wireConfig
 	repeated, err := kjson.UnmarshalStrict(config, &wire, kjson.DisallowDuplicateFields)
 	if err == nil && len(repeated) > 0 {
@@ -106,8 +109,12 @@ func parseImage(m *Manifest, config []byte) (*Image, error) {
 		return nil, fmt.Errorf("the config of the image is %w: it has %d diffIDs for %d layers: expected one for each, and a layer at least",
 			ErrInvalid, len(wire.RootFS.DiffIDs), len(m.Layers))
 	}
+	if wire.Architecture != "" {
+		platform = wire.String()
+	}
 	image := &Image{Digest: m.Digest, Labels: wire.Config.Labels}
 	for i, layer := range m.Layers {
+		layer.Platform = platform
 		id, err := ParseDigest(wire.RootFS.DiffIDs[i])
 		if err != nil {
 			return nil, fmt.Errorf("the config of the image is %w: rootfs.diff_ids[%d]: %w", ErrInvalid, i, err)

@@ -64,6 +64,13 @@ func TestReadImage(t *testing.T) {
 	other := b.image(fmt.Sprintf(`{"rootfs":{"diff_ids":[%q]}}`, first), 30)
 	attestation := entry(other, `,"platform":{"os":"unknown","architecture":"unknown"},"annotations":{"vnd.docker.reference.type":"x"}`)
 	amd, arm := `,"platform":{"os":"linux","architecture":"amd64"}`, `,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}`
+	armConfig := b.image(fmt.Sprintf(`{"os":"linux","architecture":"arm64","variant":"v8","rootfs":{"diff_ids":[%q]}}`, first), 30)
+	on := func(platform string, i *Image) *Image {
+		for n := range i.Layers {
+			i.Layers[n].Platform = platform
+		}
+		return i
+	}
 	want := func(digest string, labels map[string]string, sizes ...int) *Image {
 		d, _ := ParseDigest(digest)
 		i := &Image{Digest: d, Labels: labels}
@@ -79,9 +86,11 @@ func TestReadImage(t *testing.T) {
 		want             *Image
 	}{
 		"an image":              {plain, "linux/amd64", want(plain, labels, 10, 20)},
-		"the only entry":        {b.index(entry(plain, arm), attestation), "linux/amd64", want(plain, labels, 10, 20)},
-		"one of several":        {b.index(entry(plain, amd), entry(other, arm)), "linux/arm64", want(other, nil, 30)},
-		"another of several":    {b.index(entry(plain, amd), entry(other, arm)), "linux/amd64", want(plain, labels, 10, 20)},
+		"the only entry":        {b.index(entry(plain, arm), attestation), "linux/amd64", on("linux/arm64/v8", want(plain, labels, 10, 20))},
+		"one of several":        {b.index(entry(plain, amd), entry(other, arm)), "linux/arm64", on("linux/arm64/v8", want(other, nil, 30))},
+		"another of several":    {b.index(entry(plain, amd), entry(other, arm)), "linux/amd64", on("linux/amd64", want(plain, labels, 10, 20))},
+		"the config's platform": {armConfig, "linux/amd64", on("linux/arm64/v8", want(armConfig, nil, 30))},
+		"the config, not index": {b.index(entry(armConfig, amd)), "linux/amd64", on("linux/arm64/v8", want(armConfig, nil, 30))},
 		"none of several":       {b.index(entry(plain, amd), entry(other, arm)), "linux/arm", nil},
 		"an index in the index": {b.index(entry(b.index(entry(plain, "")), "")), "linux/amd64", nil},
 		"an empty index":        {b.index(), "linux/amd64", nil},

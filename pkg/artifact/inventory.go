@@ -36,9 +36,11 @@ type inventory struct {
 
 func (s *Store) inventory() (inv inventory, err error) {
 	err = s.each(tmpDir, func(name string, info fs.FileInfo) {
-		if d, room, ok := parsePartialTree(name); ok {
+		if d, room, namespace, ok := parsePartialTree(name); ok {
 			// Its files are not counted, so nothing counts as written. Its last use is zero: if no process makes it, it is evicted first.
-			inv.partials = append(inv.partials, item{digest: d, size: room, partial: true, tree: true, name: tmpDir + "/" + name})
+			inv.partials = append(inv.partials, item{
+				digest: d, size: room, partial: true, tree: true, name: tmpDir + "/" + name, namespace: namespace,
+			})
 		}
 		if d, size, ok := parsePartial(name); ok {
 			inv.partials = append(inv.partials, item{

@@ -34,7 +34,7 @@ type Descriptor struct {
 	Digest       Digest
 	Size         int64
 	Annotations  map[string]string
-	// Platform is OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT in an index for several platforms.
+	// Platform is OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT in an index for several platforms, and of the layers of an image.
 	Platform string
 }
 
@@ -78,6 +78,13 @@ type wirePlatform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
 	Variant      string `json:"variant"`
+}
+
+func (p *wirePlatform) String() string {
+	if p.Variant == "" {
+		return p.OS + "/" + p.Architecture
+	}
+	return p.OS + "/" + p.Architecture + "/" + p.Variant
 }
 
 type wireDescriptor struct {
@@ -207,10 +214,7 @@ func (w *wireDescriptor) descriptor(field string) (Descriptor, error) {
 	}
 	d := Descriptor{MediaType: w.MediaType, ArtifactType: w.ArtifactType, Digest: digest, Size: w.Size, Annotations: w.Annotations}
 	if p := w.Platform; p != nil {
-		d.Platform = p.OS + "/" + p.Architecture
-		if p.Variant != "" {
-			d.Platform += "/" + p.Variant
-		}
+		d.Platform = p.String()
 	}
 	return d, nil
 }

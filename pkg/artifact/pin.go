@@ -45,11 +45,12 @@ func (s *Store) makePin(pin string) error {
 	return f.Close()
 }
 
-// Unpin removes the owner's pin. It needs no space on the disk. The directory stays as long as the blob, since making it for the next
-// owner takes longer than everything else in Pin.
+// Unpin removes the owner's pin. The blob or tree was in use until now. Unpin needs no space on the disk. The directory stays as long as
+// the blob, since making it for the next owner takes longer than everything else in Pin.
 func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 	return s.changePin(ctx, "unpin", d, owner, func(pin string) error {
-		s.touch(d)
+		s.touch(d) // one of the two is there
+		s.touchName(treeName(d))
 		return s.remove(pin)
 	})
 }

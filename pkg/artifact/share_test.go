@@ -3,14 +3,20 @@
 package artifact
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // TestNamespaceShare: who fetches image after image evicts its own, also with images that say to be of another namespace, and others' only
@@ -53,5 +59,98 @@ func TestNamespaceShare(t *testing.T) {
 	tree, err := s.PeekTree(alice)
 	if err == nil && tree.Labels[namespaceLabel] != "alice" {
 		t.Errorf("labels %v", tree.Labels)
+	}
+}
+
+// shares returns what each namespace has in the store, finished or not.
+func shares(t *testing.T, s *Store) map[string]int64 {
+	t.Helper()
+	unlock, err := s.lockNames(t.Context())
+	check.Must(t, err)
+	defer unlock()
+	inv, err := s.inventory()
+	check.Must(t, err)
+	out := map[string]int64{}
+	for _, it := range append(inv.partials, inv.blobs...) {
+		out[it.namespace] += it.size
+	}
+	return out
+}
+
+// TestNamespaceShareCountsUnfinished: a second image does not get the part of the share that a first one, still being unpacked, has
+// reserved, and takes nothing from others. What a process that ended left is evicted first.
+func TestNamespaceShareCountsUnfinished(t *testing.T) {
+	s := newStore(t, StoreConfig{MaxBytes: 4 << 20, NamespaceBytes: 2 << 20})
+	image := func(namespace, name string, size int) *image {
+		i := imageOf(t, name, TreeImage, size, int64(size)+20_000)
+		i.Namespace = namespace
+		return i
+	}
+	alice := image("alice", "alice", 1200<<10)
+	_, err := s.Unpack(t.Context(), alice.TreeSpec, alice.open)
+	check.Must(t, err)
+	left := partialTree(DigestOf([]byte("left")), 2<<20, "mallory")
+	check.Must(t, os.Mkdir(s.path(left), 0o700))
+
+	first, second := image("mallory", "first", 1900<<10), image("mallory", "second", 1900<<10)
+	_, err = s.Unpack(t.Context(), first.TreeSpec, func(ctx context.Context, layer int) (io.ReadCloser, error) {
+		_, err := s.Unpack(ctx, second.TreeSpec, second.open)
+		wantErr(t, err, ErrNoSpace, "images of namespace mallory may take 2097152", "being unpacked")
+		return first.open(ctx, layer)
+	})
+	check.Must(t, err)
+	if _, err := s.PeekTree(alice.Digest); err != nil {
+		t.Errorf("another namespace's tree: %v", err)
+	}
+	if _, err := os.Stat(s.path(left)); err == nil {
+		t.Error("what a process that ended left counts for good")
+	}
+}
+
+// TestSharesHoldWhileUnpacking: with images of random sizes that are unpacked at random moments, by several fetches at once, no namespace
+// ever has more than its share, and the cluster's tree, for which there is room beside all shares, stays.
+func TestSharesHoldWhileUnpacking(t *testing.T) {
+	const share, fetches, images = 1 << 20, 3, 6
+	random := seed.New(t)
+	s := newStore(t, StoreConfig{MaxBytes: 3 << 20, NamespaceBytes: share, GrowBy: 128 << 10})
+	cluster := imageOf(t, "cluster", TreeImage, 600<<10, 700<<10)
+	_, err := s.Unpack(t.Context(), cluster.TreeSpec, cluster.open)
+	check.Must(t, err)
+	look := func() {
+		for namespace, size := range shares(t, s) {
+			if namespace != "" && size > share {
+				t.Errorf("namespace %s has %d bytes, want at most %d", namespace, size, share)
+			}
+		}
+	}
+	var running sync.WaitGroup
+	for n := range fetches {
+		var mine []*image
+		for m := range images {
+			size := 1 + random.IntN(900<<10)
+			i := imageOf(t, fmt.Sprint(n, " ", m), TreeImage, size, int64(size)+100_000)
+			i.Namespace = []string{"alice", "mallory"}[random.IntN(2)]
+			mine = append(mine, i)
+		}
+		running.Go(func() {
+			reads := 0
+			for _, i := range mine {
+				_, err := s.Unpack(t.Context(), i.TreeSpec, func(_ context.Context, layer int) (io.ReadCloser, error) {
+					return &observed{Reader: bytes.NewReader(i.layers[layer]), look: func() {
+						if reads++; reads%32 == 0 { // the lock that look needs is slow
+							look()
+						}
+					}}, nil
+				})
+				if err != nil && !errors.Is(err, ErrNoSpace) {
+					t.Error(err)
+				}
+				look()
+			}
+		})
+	}
+	running.Wait()
+	if _, err := s.PeekTree(cluster.Digest); err != nil {
+		t.Error(err)
 	}
 }

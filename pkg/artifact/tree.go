@@ -8,8 +8,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
@@ -77,6 +80,9 @@ func (t *TreeSpec) check() error {
 			"expected a digest, 1 to %d layers, some room, and %s or %s",
 			ErrInvalid, quote(t.Digest.String()), len(t.Layers), t.Room, quote(string(t.Form)), maxDescriptors, TreeDirectory, TreeImage)
 	}
+	if t.Namespace != "" && !validNamespace(t.Namespace) {
+		return fmt.Errorf("the image's namespace %s is %w: expected the name of a namespace", quote(t.Namespace), ErrInvalid)
+	}
 	for i := range t.Layers {
 		if err := t.Layers[i].Check(); err != nil {
 			return err
@@ -84,9 +90,27 @@ func (t *TreeSpec) check() error {
 		if t.Layers[i].DiffID.IsZero() {
 			return fmt.Errorf("layer %d is %w: it has no diffID: expected one in the image's config", i+1, ErrInvalid)
 		}
+		if err := t.Layers[i].runsHere(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
+
+// runsHere refuses a layer for another CPU. A tree is used on the machine that unpacks it, and its libraries would fail in the container.
+// A layer for which the image names no CPU is accepted: not every builder writes it.
+func (l *TreeLayer) runsHere() error {
+	_, architecture, _ := strings.Cut(l.Platform, "/")
+	architecture, _, _ = strings.Cut(architecture, "/")
+	if architecture == "" || architecture == runtime.GOARCH {
+		return nil
+	}
+	return fmt.Errorf("the image is for another CPU and %w here: its config says %s: expected %s: name an image that was made for "+
+		"this node's CPU", ErrInvalid, quote(architecture), runtime.GOARCH)
+}
+
+// validNamespace reports whether a text can be the name of a namespace. Such a name can be part of a file's name.
+func validNamespace(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 
 func (t *TreeSpec) layers() []unpack.Layer {
 	layers := make([]unpack.Layer, 0, len(t.Layers))

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -301,6 +302,56 @@ func TestUnpackReader(t *testing.T) {
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, fmt.Errorf("the registry is %w", ErrUnavailable) }
+
+// TestOtherCPU: what an image's config says of its CPU, this machine must have. Nothing is fetched of an image for another.
+func TestOtherCPU(t *testing.T) {
+	s := newStore(t, StoreConfig{})
+	for platform, good := range map[string]bool{
+		"": true, "/": true, "linux/" + runtime.GOARCH: true, "linux/" + runtime.GOARCH + "/v8": true, "/" + runtime.GOARCH: true,
+		"linux/riscv64": false, "linux/riscv64/v1": false, "linux/" + runtime.GOARCH + "x": false, "linux/\x1b": false,
+	} {
+		i := smallImage(t, "for "+platform, TreeImage)
+		for n := range i.Layers {
+			i.Layers[n].Platform = platform
+		}
+		opened := false
+		_, err := s.Unpack(t.Context(), i.TreeSpec, func(ctx context.Context, layer int) (io.ReadCloser, error) {
+			opened = true
+			return i.open(ctx, layer)
+		})
+		if good {
+			check.Must(t, err)
+			continue
+		}
+		wantErr(t, err, ErrInvalid, "for another CPU", "expected "+runtime.GOARCH)
+		if opened {
+			t.Errorf("%q: a layer was fetched", platform)
+		}
+	}
+}
+
+// TestUnpinnedTreeWasInUse: a tree that a claim held until a moment ago is evicted after one that was last used while the claim ran.
+func TestUnpinnedTreeWasInUse(t *testing.T) {
+	fake := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
+	s := newStore(t, StoreConfig{Clock: fake})
+	var digests []Digest
+	for _, seed := range []string{"held", "fetched"} {
+		fake.Step(time.Minute)
+		i := smallImage(t, seed, TreeDirectory)
+		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+		check.Must(t, err)
+		check.Must(t, s.Pin(t.Context(), i.Digest, "claim-1"))
+		digests = append(digests, i.Digest)
+	}
+	check.Must(t, s.Unpin(t.Context(), digests[1], "claim-1"))
+	fake.Step(time.Hour)
+	check.Must(t, s.Unpin(t.Context(), digests[0], "claim-1"))
+	u, err := s.Usage()
+	check.Must(t, err)
+	if len(u.Trees) != 2 || u.Trees[0].Digest != digests[1] || !u.Trees[1].LastUsed.Equal(fake.Now()) {
+		t.Errorf("in the order of eviction: %+v", u.Trees)
+	}
+}
 
 // TestTreesAreEvicted with the blobs, least recently used first, and not while they are pinned.
 func TestTreesAreEvicted(t *testing.T) {

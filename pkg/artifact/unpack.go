@@ -61,8 +61,12 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 // missing reports whether a tree is not there or has to be made again.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
 
-func partialTree(d Digest, room int64) string {
-	return fmt.Sprintf("%s/%s.%d.tree", tmpDir, d.Hex(), room)
+// partialTree returns the name of a tree that is being made. The name has everything that limits count, so that it changes at once.
+func partialTree(d Digest, room int64, namespace string) string {
+	if namespace != "" {
+		namespace = "." + namespace
+	}
+	return fmt.Sprintf("%s/%s.%d%s.tree", tmpDir, d.Hex(), room, namespace)
 }
 
 // growingTree is a tree that is being made, and its reservation. The label of an image may say any size: what it says is the most that the
@@ -83,7 +87,7 @@ func (p *growingTree) grow(ctx context.Context, n int64) error {
 		return nil
 	}
 	room := min(p.arrived+by, p.spec.Room)
-	to := partialTree(p.spec.Digest, room)
+	to := partialTree(p.spec.Digest, room, p.spec.Namespace)
 	err := p.store.reserve(ctx, p.reservation(room), func() error {
 		return onDisk(p.store.fs.Rename(p.store.path(p.dir), p.store.path(to)))
 	})
@@ -107,7 +111,7 @@ func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec) (p *growingTree
 	}
 	var leftovers []string // of processes that ended, and a tree that cannot be read
 	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
-		if d, _, ok := parsePartialTree(name); ok && d == spec.Digest {
+		if d, _, _, ok := parsePartialTree(name); ok && d == spec.Digest {
 			leftovers = append(leftovers, tmpDir+"/"+name)
 		}
 	})
@@ -118,7 +122,7 @@ func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec) (p *growingTree
 		return nil, err
 	}
 	p = &growingTree{store: s, spec: spec, room: min(s.config.GrowBy, spec.Room)}
-	p.dir = partialTree(spec.Digest, p.room)
+	p.dir = partialTree(spec.Digest, p.room, spec.Namespace)
 	return p, s.reserve(ctx, p.reservation(p.room), func() error {
 		return onDisk(s.fs.Mkdir(s.path(p.dir), 0o700))
 	})

@@ -10,6 +10,7 @@ import (
 	"context"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -101,6 +102,7 @@ func (inv *Inventory) checked() Inventory {
 	}
 	out := Inventory{Devices: []device.Device{}, Problems: slices.Clone(inv.Problems)}
 	for _, d := range inv.wholes() {
+		same := inv.sameDirectory(d)
 		err := d.Validate()
 		switch {
 		case err != nil:
@@ -117,6 +119,13 @@ func (inv *Inventory) checked() Inventory {
 				Subject: subjectOf(d), Reason: ReasonDuplicateNumbers,
 				Message: "another device has the same device numbers as " + d.Name + ": see what the kernel says of both",
 			})
+		case same != "":
+			// None of them is kept here either: a claim's end empties its directory.
+			out.Problems = append(out.Problems, Problem{
+				Subject: subjectOf(d), Reason: ReasonSameDirectory,
+				Message: "device " + same + " has this directory, too, or one inside or around it: two claims would share what only one may have; " +
+					"let one glob of the configuration match it",
+			})
 		default:
 			out.keep(d, inv.Physical)
 		}
@@ -126,6 +135,27 @@ func (inv *Inventory) checked() Inventory {
 	slices.SortFunc(out.Problems, Problem.compare)
 	out.Problems = slices.Compact(out.Problems)
 	return out
+}
+
+// sameDirectory names another device that has a directory of a device, or one inside or around it. Empty: there is none.
+func (inv *Inventory) sameDirectory(d device.Device) string {
+	if d.Kind != device.KindHost {
+		return ""
+	}
+	within := func(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+	for _, other := range inv.Devices {
+		if other.Kind != d.Kind || other.Name == d.Name {
+			continue
+		}
+		for _, a := range d.Edits.Mounts {
+			for _, b := range other.Edits.Mounts {
+				if within(a.HostPath, b.HostPath) || within(b.HostPath, a.HostPath) {
+					return other.Name
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // ownNodes are the nodes that belong to this device alone.
@@ -206,6 +236,8 @@ const (
 	ReasonDuplicateName = "DuplicateName"
 	// ReasonDuplicateNumbers: two devices would be the same device node.
 	ReasonDuplicateNumbers = "DuplicateNumbers"
+	// ReasonSameDirectory: two devices of the configuration have one directory, or one has a directory inside the other's.
+	ReasonSameDirectory = "SameDirectory"
 	// ReasonInvalid: what was found breaks a rule of the API.
 	ReasonInvalid = "Invalid"
 

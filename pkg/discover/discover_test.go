@@ -510,3 +510,20 @@ func FuzzParsers(f *testing.F) {
 		}
 	})
 }
+
+// TestSameDirectory: no two devices of the configuration have one directory, whichever globs matched it.
+func TestSameDirectory(t *testing.T) {
+	root := t.TempDir()
+	check.Must(t, os.MkdirAll(filepath.Join(root, "mnt/disks/ssd0/sub"), 0o755), os.MkdirAll(filepath.Join(root, "mnt/disks/ssd1"), 0o755))
+	got := discoverIn(t, root, Options{HostDevices: []HostDevice{
+		{Name: "scratch", Directories: []string{"/mnt/disks/*"}},
+		{Name: "fast", Directories: []string{"/mnt/disks/ssd0"}},
+		{Name: "in", Directories: []string{"/mnt/disks/ssd0/*"}},
+	}})
+	want := []string{
+		"scratch-ssd1", "/mnt/disks/ssd0 SameDirectory", "/mnt/disks/ssd0 SameDirectory", "/mnt/disks/ssd0/sub SameDirectory",
+	}
+	if diff := cmp.Diff(want, summary(got)); diff != "" {
+		t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fettle-dev/fettle/api/hooktext"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
 )
 
@@ -54,8 +55,8 @@ func CheckDirs(dirs []string) error {
 		if err := checkPath(dir); err != nil {
 			return err
 		}
-		if strings.ContainsAny(dir, " #=:;,*?[]\\$") {
-			return fmt.Errorf("path %q: want none of the characters that mean something to a loader: space # = : ; , * ? [ ] \\ $", dir)
+		if err := hooktext.CheckLoaderDirectory(dir); err != nil {
+			return fmt.Errorf("path %q: %w", dir, err)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/api/hooktext"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
@@ -32,7 +33,7 @@ type Link struct {
 
 // ParseLink reads TARGET::PATH.
 func ParseLink(text string) (Link, error) {
-	target, name, ok := strings.Cut(text, "::")
+	target, name, ok := strings.Cut(text, hooktext.LinkSeparator)
 	l := Link{Target: target, Path: name}
 	if !ok {
 		return l, fmt.Errorf("link %q: want TARGET::PATH", text)
@@ -44,8 +45,11 @@ func ParseLink(text string) (Link, error) {
 	if !path.IsAbs(target) {
 		absolute = "/" + target
 	}
-	if target == "" || checkText(target) != nil || len(absolute) > maxPath || path.Clean(target) != target {
+	if checkText(target) != nil || len(absolute) > maxPath {
 		return l, fmt.Errorf("link %q: target %q, want a clean path without control characters", text, target)
+	}
+	if err := hooktext.CheckLinkTarget(target); err != nil {
+		return l, fmt.Errorf("link %q: target %q %w", text, target, err)
 	}
 	return l, nil
 }

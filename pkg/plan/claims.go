@@ -30,6 +30,8 @@ type Refusal struct {
 	Words string
 	// Meaning says what that means, and what helps.
 	Meaning string
+	// Stopped says that a search was ended before it was done: another one may find a node.
+	Stopped bool
 }
 
 // Error puts the two together.
@@ -38,6 +40,13 @@ func (r *Refusal) Error() string { return r.Words + ": " + r.Meaning }
 // refusal makes one. The format is of the meaning.
 func refusal(words, format string, args ...any) *Refusal {
 	return &Refusal{Words: words, Meaning: fmt.Sprintf(format, args...)}
+}
+
+// stopped makes the refusal of a search that was ended before it was done. The format is of the meaning.
+func stopped(words, format string, args ...any) *Refusal {
+	r := refusal(words, format, args...)
+	r.Stopped = true
+	return r
 }
 
 // PodClaims returns the claims of a pod in the order of spec.resourceClaims, without that of extended resources. A claim of a template

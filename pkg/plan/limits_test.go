@@ -49,7 +49,7 @@ func TestEightRequests(t *testing.T) {
 	s := requests(fleet(1, 1), 8)
 	s.Slices[0].Spec.Devices = s.Slices[0].Spec.Devices[:7]
 	pod := planOf(t, t.Context(), s, plan.Options{}).Pods["team/pod-0000"]
-	if want := "0/1 nodes are available: 1 cannot allocate all claims."; pod.Reason != want || pod.Node != nil {
+	if want := "0/1 nodes are available: 1 cannot allocate all claims."; pod.Reason != want || pod.Node != nil || pod.Stopped {
 		t.Errorf("node %v, reason %q, want none and %q", pod.Node, pod.Reason, want)
 	}
 }
@@ -71,8 +71,8 @@ func TestTimeout(t *testing.T) {
 		report := planOf(t, t.Context(), s, plan.Options{Timeout: limit})
 		want := fmt.Sprintf("node node-0000: timed out trying to allocate devices. The scheduler stops the search after %s and tries the pod "+
 			"again later; it tries the devices of 16 requests in every order, so ask for equal devices in one request with a count.", limit)
-		if pod := report.Pods["team/pod-0000"]; pod.Reason != want {
-			t.Errorf("reason %q, want %q", pod.Reason, want)
+		if pod := report.Pods["team/pod-0000"]; pod.Reason != want || !pod.Stopped {
+			t.Errorf("reason %q, stopped %t, want %q", pod.Reason, pod.Stopped, want)
 		}
 		return report.Pods["team/next"].Node != nil
 	})
@@ -85,7 +85,7 @@ func TestStopped(t *testing.T) {
 	stop(errors.New("enough"))
 	report := planOf(t, ctx, fleet(2, 2), plan.Options{})
 	for name, pod := range report.Pods {
-		if pod.Node != nil || !strings.HasPrefix(pod.Reason, "asked by caller to stop allocating devices: enough.") {
+		if pod.Node != nil || !pod.Stopped || !strings.HasPrefix(pod.Reason, "asked by caller to stop allocating devices: enough.") {
 			t.Errorf("pod %s: node %v, reason %q", name, pod.Node, pod.Reason)
 		}
 	}

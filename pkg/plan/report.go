@@ -23,6 +23,9 @@ type PodResult struct {
 	Devices map[string][]string `json:"devices"`
 	// Reason says why the pod has no node: the scheduler's words, then ours.
 	Reason string `json:"reason"`
+	// Stopped says that the search for devices was ended before it was done, by its time limit or by the caller. Without a node it is not
+	// known then whether one fits.
+	Stopped bool `json:"stopped,omitempty"`
 	// Scores are those of the nodes in Fits, as far as devices decide.
 	Scores map[string]int64 `json:"scores,omitempty"`
 }

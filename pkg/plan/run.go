@@ -38,9 +38,10 @@ type Attempt struct {
 	Words, Meaning string
 }
 
-// Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have
-// ended, or are being deleted are left out. The cluster is changed: it has the allocations and the pods of the plan. When the context
-// ends, the pods that are left have no node, and its cause is their reason. The error is that of a cluster that no plan can be made for.
+// Run gives nodes and devices to pods, one after the other, each with what those before it left. Pods that have a node already, have ended,
+// or are being deleted are left out. The cluster is changed: it has the allocations and the pods of the plan. When the context ends, the
+// pods that are left are Stopped without a node, and its cause is their reason. The error is that of a cluster that no plan can be made
+// for.
 func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (Report, error) {
 	report := Report{Pods: map[string]PodResult{}, Problems: slices.Clone(c.problems)}
 	if options.Timeout == 0 {
@@ -85,12 +86,12 @@ type run struct {
 func (r *run) result(ctx context.Context) PodResult {
 	fits, scores, err := r.filter(ctx)
 	if err != nil || len(fits) == 0 {
-		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
+		return r.without(err)
 	}
 	best := r.best(fits, scores)
 	devices, err := r.bind(ctx, best)
 	if err != nil {
-		return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err)}
+		return r.without(err)
 	}
 	result := PodResult{Node: &r.Nodes[best].Name, Fits: make([]string, len(fits)), Devices: devices}
 	for i, node := range fits {
@@ -103,6 +104,14 @@ func (r *run) result(ctx context.Context) PodResult {
 		}
 	}
 	return result
+}
+
+// without is the result of a pod that has no node.
+func (r *run) without(err error) PodResult {
+	refused := (*Refusal)(nil)
+	return PodResult{
+		Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err), Stopped: errors.As(err, &refused) && refused.Stopped,
+	}
 }
 
 // filter returns the nodes that fit, by their index, and their scores. The error is what keeps the pod from every node.

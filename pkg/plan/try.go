@@ -107,11 +107,11 @@ func (r *run) tryNode(caller context.Context, i int, claims []*resourceapi.Resou
 	results, err := r.allocate(ctx, i, claims)
 	switch {
 	case caller.Err() != nil:
-		return nil, refusal(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(caller)),
+		return nil, stopped(fmt.Sprintf("asked by caller to stop allocating devices: %v", context.Cause(caller)),
 			"the plan was stopped on node %s", r.Nodes[i].Name)
 	case errors.Is(err, context.DeadlineExceeded):
 		words := fmt.Sprintf("node %s: timed out trying to allocate devices", r.Nodes[i].Name)
-		return nil, refusal(words, "%s", slowSearch(r.options.Timeout, claims))
+		return nil, stopped(words, "%s", slowSearch(r.options.Timeout, claims))
 	}
 	return results, err
 }

@@ -53,25 +53,51 @@ func (a AllowedHostPath) Validate() error {
 			return fmt.Errorf("%s: namespaces has %q: %s", a.Path, namespace, faults[0])
 		}
 	}
-	for _, tree := range guardedTrees(a.Writable) {
-		if Below(a.Path, tree) || Below(tree, a.Path) {
-			return fmt.Errorf("%s: whoever has %s has the node: name a directory of data", a.Path, tree)
-		}
+	if tree := a.controls(); tree != "" {
+		return fmt.Errorf("%s: whoever has %s has the node: name a directory of data", a.Path, tree)
 	}
 	return nil
 }
 
-// guardedTrees lists trees that give control over the node. Some hold keys and sockets, so reading is enough. The others hold what the node
-// runs, so writing is enough.
+// controls returns what of the directory gives control over the node, or "". Distributions of Kubernetes keep their keys and programs in
+// different places, so the rules are of whole trees and of names, and not of each distribution's directories.
+func (a AllowedHostPath) controls() string {
+	for _, tree := range guardedTrees(a.Writable) {
+		if Below(a.Path, tree) || Below(tree, a.Path) {
+			return tree
+		}
+	}
+	parts := strings.Split(a.Path, "/")[1:]
+	for i, part := range parts {
+		if slices.Contains(nodeSoftware(), part) {
+			return "/" + path.Join(parts[:i+1]...)
+		}
+	}
+	if a.Writable && parts[0] == "home" && len(parts) <= 2 {
+		return a.Path // it has the keys by which a user logs in
+	}
+	return ""
+}
+
+// guardedTrees lists trees of the file system hierarchy that give control over the node. Some hold keys and sockets, so reading is enough.
+// The others hold what the node runs, or the state of what it runs, so writing is enough.
 func guardedTrees(writable bool) []string {
 	trees := []string{
-		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
-		"/var/lib/etcd", "/var/lib/fettle", "/var/lib/kubelet", "/var/run",
+		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containers", "/var/lib/kubelet", "/var/run", "/var/snap",
 	}
 	if writable {
-		trees = append(trees, "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr", "/var/spool")
+		trees = append(trees, "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/ostree", "/sbin", "/snap", "/sysroot", "/usr",
+			"/var/cache", "/var/db", "/var/lib", "/var/lock", "/var/log", "/var/opt", "/var/spool")
 	}
 	return trees
+}
+
+// nodeSoftware lists the names of directories with the keys, sockets and images of Kubernetes and of container runtimes, wherever they are.
+func nodeSoftware() []string {
+	return []string{
+		".kube", ".ssh", "containerd", "crio", "docker", "etcd", "fettle", "k0s", "k3s", "kubelet", "kubernetes", "microk8s", "minikube",
+		"rancher", "rke2",
+	}
 }
 
 // Below reports whether a clean absolute path is a directory or lies in it.

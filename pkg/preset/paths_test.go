@@ -10,13 +10,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 func TestAllowedHostPath(t *testing.T) {
 	for path, want := range map[string]string{
 		"/data": "", "/usr/share": "", "/var/lib/models": "", "/mnt/etc": "", "/home": "",
 		"data": "absolute", "/data/": "clean", "/data/../etc": "clean", "": "absolute",
-		"/": "/boot", "/etc": "/etc", "/etc/ssl": "/etc", "/var": "/var/lib/containerd", "/var/lib": "/var/lib/containerd",
+		"/": "/boot", "/etc": "/etc", "/etc/ssl": "/etc", "/var": "/var/lib/containers", "/var/lib": "/var/lib/containers",
+		"/mnt/docker-images": "", "/home/team": "", "/opt/vendor": "", "/var/log/jobs": "", "/mnt/disk/docker/x": "/mnt/disk/docker",
 		"/var/lib/kubelet/pods": "/var/lib/kubelet", "/run/user": "/run", "/var/run": "/var/run",
 	} {
 		err := AllowedHostPath{Path: path}.Validate()
@@ -24,9 +26,40 @@ func TestAllowedHostPath(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", path, err, want)
 		}
 	}
-	for path, want := range map[string]bool{"/data": true, "/usr/share": false, "/lib": false, "/srv": true} {
+	for path, want := range map[string]bool{
+		"/data": true, "/srv": true, "/mnt/results": true, "/var/mnt/x": true, "/home/team/results": true, "/scratch": true,
+		"/usr/share": false, "/lib": false, "/home": false, "/home/team": false, "/var/log/jobs": false, "/opt/vendor": false,
+	} {
 		if err := (AllowedHostPath{Path: path, Writable: true}).Validate(); (err == nil) != want {
 			t.Errorf("%s to write: %v", path, err)
+		}
+	}
+}
+
+// TestNoNodeIsGivenAway: what some distribution keeps its programs and keys in may not be written to, nor may anything above or below it;
+// where keys are, it may not be read either.
+func TestNoNodeIsGivenAway(t *testing.T) {
+	random := seed.New(t)
+	for place, keys := range map[string]bool{
+		"/etc/kubernetes/pki": true, "/var/lib/kubelet/pki": true, "/var/lib/etcd": true, "/var/lib/containerd": true, "/var/lib/docker": true,
+		"/var/lib/rancher/k3s/server/tls": true, "/var/lib/rancher/rke2/agent": true, "/var/lib/k0s/pki": true, "/var/lib/fettle": true,
+		"/var/snap/microk8s/current/certs": true, "/var/lib/minikube/certs": true, "/var/lib/containers/storage": true, "/root/.ssh": true,
+		"/run/containerd": true, "/var/run/crio": true, "/home/core/.ssh": false, "/mnt/disk1/kubelet/pods": false, "/home/kubernetes/bin": false,
+		"/opt/cni/bin": false, "/opt/containerd/bin": false, "/usr/local/bin": false, "/var/lib/cloud/scripts": false, "/var/lib/systemd": false,
+		"/var/opt/app": false, "/nix/store": false, "/ostree/deploy": false, "/snap/bin": false, "/var/log/pods": false, "/var/spool/cron": false,
+	} {
+		parts := strings.Split(place, "/")
+		above := strings.Join(parts[:2+random.IntN(len(parts)-1)], "/")
+		for _, name := range []string{place, place + "/" + strings.Repeat("x", 1+random.IntN(3)), above} {
+			if name == "" || name == "/" || name == "/mnt" {
+				continue // only a node knows what is in it
+			}
+			if (AllowedHostPath{Path: name, Writable: true}).Validate() == nil {
+				t.Errorf("%s may be written to, which gives away %s", name, place)
+			}
+			if keys && (AllowedHostPath{Path: name}).Validate() == nil {
+				t.Errorf("%s may be read, which gives away %s", name, place)
+			}
 		}
 	}
 }

@@ -34,7 +34,9 @@ const (
 	specsOffset = 0
 	// budgetOffset is one byte that earlier versions do not lock: they do not limit what claims hold together.
 	budgetOffset = 1
-	firstOffset  = 1024
+	// overlapsOffset is one, too: they compare devices by their names alone.
+	overlapsOffset = 2
+	firstOffset    = 1024
 	// lockRetry is how soon a held lock is tried again, doubling to maxLockRetry. A Prepare without steps holds it for about a
 	// millisecond.
 	lockRetry    = time.Millisecond
@@ -86,6 +88,16 @@ func (s *Store) LockBudget(ctx context.Context) (*Hold, error) {
 	h, err := s.hold(ctx, filelock.Range{Start: budgetOffset, Len: 1}, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("the budget of the node %w", err)
+	}
+	return h, nil
+}
+
+// LockOverlaps keeps other callers from creating records of claims whose devices may overlap those of other claims by another name. Callers
+// hold it between that decision and the creation of the record, and lock no more than the budget after it.
+func (s *Store) LockOverlaps(ctx context.Context) (*Hold, error) {
+	h, err := s.hold(ctx, filelock.Range{Start: overlapsOffset, Len: 1}, filelock.Exclusive)
+	if err != nil {
+		return nil, fmt.Errorf("the devices that may overlap others %w", err)
 	}
 	return h, nil
 }

@@ -114,6 +114,21 @@ func (s *Store) HeldOf(pool string, names []string) (map[string]bool, error) {
 	return held, nil
 }
 
+// HeldIn lists the devices of a pool that records hold, sorted. A device with a name that is too long for a file is not among them.
+func (s *Store) HeldIn(pool string) ([]string, error) {
+	entries, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
+	if ignoreMissing(err) != nil {
+		return nil, fmt.Errorf("list the devices of pool %s that claims hold: %w", pool, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), deviceDir(pool, "")); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // SharedOf returns those of a pool's devices of which claims hold shares.
 func (s *Store) SharedOf(pool string, names []string) (map[string]bool, error) {
 	shared := map[string]bool{}

@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // TestJudge: the image is signed with the good key only.
@@ -71,6 +73,67 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// instances are texts that a pattern may be for: with many things in place of each wildcard.
+func instances(pattern string) []string {
+	before, after, found := strings.Cut(pattern, "*")
+	if !found {
+		return []string{pattern}
+	}
+	places := []string{"", "a", "0", "a.a", "a-a"}
+	if rest, double := strings.CutPrefix(after, "*"); double {
+		after, places = rest, append(places, "a.a/a", "/a", "a/a", "/a/a", "a/", ".a/a")
+	}
+	all := []string{}
+	for _, tail := range instances(after) {
+		for _, place := range places {
+			all = append(all, before+place+tail)
+		}
+	}
+	return all
+}
+
+// TestPatternsMatchSomething: a random pattern that is valid matches a repository, and one that is said to match none matches none.
+func TestPatternsMatchSomething(t *testing.T) {
+	random := seed.New(t)
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	accepted, refused := 0, 0
+	for range 4000 {
+		pattern := pick("a.b", "docker.io", "index.docker.io", "*", "**", "*.b", "-a.b", "a", "localhost", "a.b**", "a-*", "a..b", "*-") +
+			pick("", "", "", ":*", ":00", ":5000", ":0443", ":99999", ":44*")
+		for range random.IntN(4) {
+			pattern += "/" + pick("a", "*", "**", "a-*", "-a", "a_", "*__*", "a**", "", "a.b", "a._b")
+		}
+		spec := v1alpha1.TrustPolicySpec{Images: []string{pattern}, Mode: v1alpha1.VerificationSkip}
+		fault := spec.Validate(field.NewPath("spec")).ToAggregate()
+		expression, err := globs(spec.Images)
+		check.Must(t, err)
+		matched := ""
+		texts := []string{"a", "a.b/a", "a.b/a/a"}
+		for _, port := range []string{"", ":5000"} {
+			texts = append(texts, instances(strings.Replace(pattern, ":*", port, 1))...)
+		}
+		for _, text := range texts {
+			if ref, err := artifact.ParseReference(text); err == nil && expression.MatchString(ref.Repository()) {
+				matched = text
+				break
+			}
+		}
+		switch {
+		case fault == nil && matched == "":
+			t.Errorf("%q is valid and matches nothing", pattern)
+		case fault != nil && matched != "" && strings.Contains(fault.Error(), "can match no"):
+			t.Errorf("%q matches %s: %v", pattern, matched, fault)
+		case fault == nil:
+			accepted++
+		default:
+			refused++
+		}
+	}
+	if accepted < 100 || refused < 100 {
+		t.Errorf("%d patterns were valid and %d not: the test says little", accepted, refused)
+	}
+}
+
 func TestImages(t *testing.T) {
 	for pattern, c := range map[string]struct{ yes, no string }{
 		"**":              {"quay.io/a busybox docker.io/library/busybox a.b:5000/c/d/e", ""},
@@ -82,10 +145,11 @@ func TestImages(t *testing.T) {
 		"docker.io/**":    {"busybox team/cache", "quay.io/docker.io/a"},
 		"a.b:5000/**":     {"a.b:5000/c a.b:05000/c A.b:5000/c", "a.b/c a.b:50001/c"},
 		// However a registry is spelled, in a policy or in an image, it is the same one.
-		"a.b/c":              {"a.b:443/c a.b:0443/c A.B:443/c a.b:80/c", "a.b:444/c a.b:4430/c"},
-		"a.b:0443/c":         {"a.b/c a.b:443/c", "a.b:5000/c"},
-		"a.b:*/c":            {"a.b/c a.b:443/c a.b:5000/c", "a.bc/c a.b/c/d"},
-		"index.docker.io/**": {"busybox docker.io/team/cache registry-1.docker.io:443/team/cache", "quay.io/a"},
+		"a.b/c":                    {"a.b:443/c a.b:0443/c A.B:443/c a.b:80/c", "a.b:444/c a.b:4430/c"},
+		"a.b:0443/c":               {"a.b/c a.b:443/c", "a.b:5000/c"},
+		"a.b:*/c":                  {"a.b/c a.b:443/c a.b:5000/c", "a.bc/c a.b/c/d"},
+		"index.docker.io/**":       {"busybox docker.io/team/cache registry-1.docker.io:443/team/cache", "quay.io/a"},
+		"index.docker.io:*/team/*": {"docker.io/team/cache team/cache registry-1.docker.io:443/team/cache", "busybox quay.io/team/cache"},
 	} {
 		p := compile(t, func(s *v1alpha1.TrustPolicySpec) {
 			s.Images, s.Mode = []string{"never.example/x", pattern}, v1alpha1.VerificationSkip

@@ -85,12 +85,12 @@ const anyPort = `(:[0-9]+)?`
 func globs(patterns []string) (*regexp.Regexp, error) {
 	var all []string
 	for _, p := range patterns {
-		host, path, _ := strings.Cut(registryname.Repository(p), "/")
+		host, path, _ := strings.Cut(p, "/")
 		name, port := strings.TrimRight(host, "*"), ""
 		if strings.HasSuffix(name, ":") && name != host {
-			host, port = strings.TrimSuffix(name, ":"), anyPort
+			host, port = strings.TrimSuffix(name, ":"), anyPort // taken off first, since Host knows no such port
 		}
-		expression := glob(host) + port
+		expression := glob(registryname.Host(host)) + port
 		if path != "" {
 			expression += "/" + glob(path)
 		}

@@ -4,6 +4,8 @@ package registry
 
 import (
 	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -29,10 +31,12 @@ type Keychain struct {
 type credential struct {
 	host, path string
 	auth       authn.AuthConfig
+	// err says what is wrong with an entry that cannot be used. It matters only for registries that no other entry is for.
+	err error
 }
 
 type wireCredentials struct {
-	Auths map[string]wireAuth `json:"auths"`
+	Auths map[string]json.RawMessage `json:"auths"`
 }
 
 type wireAuth struct {
@@ -54,6 +58,9 @@ type DockerConfig struct {
 
 // NewKeychain decodes credentials. As in kubelet, a key may be a host, a host with a path that repositories begin with, and a host in which
 // * stands for part of a label. The longest path counts, then a host without *, then the earlier file. Errors never say what a file holds.
+//
+// An entry that cannot be used keeps the others of its file in use. Resolve returns its error for the registries that it is for. A file
+// without any entry that can be used is an error.
 func NewKeychain(configs ...DockerConfig) (*Keychain, error) {
 	keys := &Keychain{}
 	for _, config := range configs {
@@ -78,21 +85,28 @@ func (c DockerConfig) entries() ([]credential, error) {
 		return nil, err
 	}
 	var entries []credential
+	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(auths)) {
 		entry := credential{}
 		if entry.host, entry.path = splitKey(key); !validHost(entry.host) {
-			return nil, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), artifact.ErrInvalid)
+			errs = append(errs, fmt.Errorf("key %s in auths is %w: expected a registry's host name", quote(key), artifact.ErrInvalid))
+			continue
 		}
-		if entry.auth, err = auths[key].config(); err != nil {
-			return nil, fmt.Errorf("auths for %s: %w", quote(key), err)
+		if entry.auth, err = parseAuth(auths[key]); err != nil {
+			err = fmt.Errorf("auths for %s: %w", quote(key), err)
+			errs = append(errs, err)
+			entry.err = fmt.Errorf("%s: %w", c.Name, err)
 		}
 		entries = append(entries, entry)
+	}
+	if len(errs) > 0 && len(errs) == len(auths) {
+		return nil, errors.Join(errs...)
 	}
 	return entries, nil
 }
 
 // auths decodes the file. Its errors leave out the decoder's message, which may quote the secret.
-func (c DockerConfig) auths() (map[string]wireAuth, error) {
+func (c DockerConfig) auths() (map[string]json.RawMessage, error) {
 	if len(c.Data) > maxCredentials {
 		return nil, fmt.Errorf("it is %w: %d bytes, expected at most %d", artifact.ErrTooLarge, len(c.Data), maxCredentials)
 	}
@@ -123,6 +137,16 @@ func splitKey(key string) (host, prefix string) {
 
 func validHost(host string) bool { return registryname.Valid(strings.ReplaceAll(host, "*", "x")) }
 
+// parseAuth reads one entry. Its errors leave out the decoder's message, which may quote the secret.
+func parseAuth(data []byte) (authn.AuthConfig, error) {
+	var w wireAuth
+	repeated, err := kjson.UnmarshalStrict(data, &w, kjson.DisallowDuplicateFields)
+	if err != nil || len(repeated) > 0 {
+		return authn.AuthConfig{}, fmt.Errorf(`the entry is %w: expected JSON like {"auth":"..."} with each key once`, artifact.ErrInvalid)
+	}
+	return w.config()
+}
+
 func (w wireAuth) config() (authn.AuthConfig, error) {
 	c := authn.AuthConfig{Username: w.Username, Password: w.Password, IdentityToken: w.IdentityToken, RegistryToken: w.RegistryToken}
 	if w.Auth != "" {
@@ -139,16 +163,22 @@ func (w wireAuth) config() (authn.AuthConfig, error) {
 	return c, nil
 }
 
-// Resolve returns the credentials for a registry or repository. If no key matches, requests are anonymous.
+// Resolve returns the credentials for a registry or repository. If no key matches, requests are anonymous. If only entries match that
+// cannot be used, their error says more than the registry would say to an anonymous request.
 func (k *Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 	host, repository, _ := strings.Cut(target.String(), "/")
 	host = registryname.Host(host)
+	var errs []error
 	for i := range k.entries {
-		if c := &k.entries[i]; matchHost(c.host, host) && matchPath(c.path, repository) {
+		switch c := &k.entries[i]; {
+		case !matchHost(c.host, host) || !matchPath(c.path, repository):
+		case c.err != nil:
+			errs = append(errs, c.err)
+		default:
 			return authn.FromConfig(c.auth), nil
 		}
 	}
-	return authn.Anonymous, nil
+	return authn.Anonymous, errors.Join(errs...)
 }
 
 // matchHost compares label by label, so * never matches a dot.

@@ -3,17 +3,20 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 func secret(entries ...string) []byte {
@@ -69,7 +72,7 @@ func TestCredentials(t *testing.T) {
 		check.Must(t, err)
 		got, err := auth.Authorization()
 		check.Must(t, err)
-		if diff := cmp.Diff(want, *got); diff != "" {
+		if diff := gocmp.Diff(want, *got); diff != "" {
 			t.Error(target, diff)
 		}
 	}
@@ -108,6 +111,63 @@ func TestCredentialsRefuses(t *testing.T) {
 	wantErr(t, err, artifact.ErrTooLarge)
 }
 
+// TestOneBadEntry: whichever entry of a file cannot be used, the others count, and only registries that it alone is for are told.
+func TestOneBadEntry(t *testing.T) {
+	random := seed.New(t)
+	bad := []string{
+		`{}`, `"hunter2"`, `{"auth":12345678}`, `{"auth":"hunter2"}`, `{"auth":"aHVudGVyMg=="}`, `{"username":"hunter2"}`,
+		`{"auth":"dTpw","auth":"aHVudGVyMg=="}`, `null`,
+	}
+	for range 200 {
+		want := map[string]string{} // from a registry to the user, or to nobody
+		var entries []string
+		for i := range 2 + random.IntN(4) {
+			host := fmt.Sprintf("r%d.example", i)
+			if i > 0 && random.IntN(2) == 0 {
+				entries, want[host] = append(entries, fmt.Sprintf("%q:%s", host, bad[random.IntN(len(bad))])), ""
+				continue
+			}
+			entries, want[host] = append(entries, login(host, host)), host
+		}
+		if random.IntN(2) == 0 {
+			entries = append(entries, `"no host":{}`)
+		}
+		random.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+		file := secret(entries...)
+		keys, err := credentials(file)
+		check.Must(t, err)
+		for host, user := range want {
+			checkUser(t, keys, host, user)
+		}
+		backed, err := credentials(file, secret(login("*.example", "other")))
+		check.Must(t, err)
+		for host, user := range want {
+			checkUser(t, backed, host, cmp.Or(user, "other"))
+		}
+	}
+}
+
+// checkUser fails unless the keys have the user for a registry, or an error about the entry if the user is empty.
+func checkUser(t *testing.T, keys *Keychain, host, user string) {
+	t.Helper()
+	registry, err := name.NewRegistry(host)
+	check.Must(t, err)
+	auth, err := keys.Resolve(registry)
+	if user == "" {
+		wantErr(t, err, artifact.ErrInvalid, "pull secret 1", host, "expected")
+		if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "12345678") {
+			t.Errorf("the error tells the secret: %v", err)
+		}
+		return
+	}
+	check.Must(t, err)
+	config, err := auth.Authorization()
+	check.Must(t, err)
+	if config.Username != user {
+		t.Errorf("%s: got user %q, want %q", host, config.Username, user)
+	}
+}
+
 func TestNewClientRefuses(t *testing.T) {
 	for _, c := range []Config{
 		{PlainHTTP: []string{"http://a.b"}},
@@ -138,7 +198,7 @@ func FuzzCredentials(f *testing.F) {
 			}
 			return
 		}
-		if _, err := keys.Resolve(target); err != nil {
+		if _, err := keys.Resolve(target); err != nil && !errors.Is(err, artifact.ErrInvalid) {
 			t.Error(err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -114,7 +115,7 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 	if err != nil {
 		return nil, "", err
 	}
-	if next, err = nextPage(resp.Header.Get("Link")); err != nil {
+	if next, err = nextPage(resp.Header.Values("Link")); err != nil {
 		return nil, "", s.tell(resp, true, fmt.Errorf("%s: %w", s.host, err))
 	}
 	list, err = parseReferrers(data)
@@ -150,18 +151,24 @@ func parseReferrers(data []byte) ([]artifact.Descriptor, error) {
 	return m.Manifests, nil
 }
 
-// nextPage returns the query of a Link header. It ignores host and path: the next page is of the same list.
-func nextPage(link string) (string, error) {
-	if link == "" {
-		return "", nil
+// nextPage returns the query of the link to the next page among the Link headers of a page, or "" on the last page. It ignores host and
+// path: the next page is of the same list.
+func nextPage(headers []string) (string, error) {
+	for _, header := range headers {
+		links, err := parseLinks(header)
+		if err != nil {
+			return "", err
+		}
+		for _, l := range links {
+			if !slices.Contains(l.relations, "next") {
+				continue
+			}
+			next, err := url.Parse(l.target)
+			if err != nil || next.RawQuery == "" {
+				return "", fmt.Errorf("the link to more referrers is %w: %s: expected a URL with a query", artifact.ErrInvalid, quote(header))
+			}
+			return next.Query().Encode(), nil
+		}
 	}
-	target, parameters, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
-	if !ok || !strings.Contains(strings.ReplaceAll(parameters, `"`, ""), "rel=next") {
-		return "", fmt.Errorf(`the link to more referrers is %w: %s: expected <URL>; rel="next"`, artifact.ErrInvalid, quote(link))
-	}
-	next, err := url.Parse(target)
-	if err != nil || next.RawQuery == "" {
-		return "", fmt.Errorf("the link to more referrers is %w: %s: expected a URL with a query", artifact.ErrInvalid, quote(link))
-	}
-	return next.Query().Encode(), nil
+	return "", nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 const (
@@ -163,7 +165,8 @@ func TestReferrersAnswers(t *testing.T) {
 		"endless":           {200, indexType, `<?last=1>; rel="next"`, index(t), artifact.ErrTooLarge},
 		"endless and long":  {200, indexType, `<?last=1>; rel="next"`, index(t, many...), artifact.ErrTooLarge},
 		"link to nothing":   {200, indexType, `<>; rel="next"`, index(t), artifact.ErrInvalid},
-		"another link":      {200, indexType, `<?a=b>; rel="prev"`, index(t), artifact.ErrInvalid},
+		"another link":      {200, indexType, `<?a=b>; rel="prev"`, index(t), nil},
+		"no link":           {200, indexType, `?a=b; rel="next"`, index(t), artifact.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			page(h, func(w http.ResponseWriter, _ *http.Request) {
@@ -215,6 +218,73 @@ func TestTagged(t *testing.T) {
 	wantErr(t, err, artifact.ErrInvalid, "tag")
 }
 
+// TestNextPage: of all links of all headers the one to the next page counts, however its parameters are written.
+func TestNextPage(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers []string
+		want    string
+		bad     bool
+	}{
+		"none":                  {},
+		"the only one":          {headers: []string{`</v2/x?last=b&n=1>; rel="next"`}, want: "last=b&n=1"},
+		"a bare value":          {headers: []string{`<?last=b>;rel=next`}, want: "last=b"},
+		"another first":         {headers: []string{`<?n=1>; rel="first", <?last=b>; rel="next"`}, want: "last=b"},
+		"another last":          {headers: []string{`<?last=b>; rel="next",<?n=1>; rel="first"`}, want: "last=b"},
+		"a header each":         {headers: []string{`<?n=1>; rel="first"`, `<?last=b>; rel="next"`}, want: "last=b"},
+		"others only":           {headers: []string{`<?n=1>; rel="first", <?n=2>; rel="prev"`}},
+		"more parameters":       {headers: []string{`<?last=b>; title="a"; rel=next; x`}, want: "last=b"},
+		"spaces and capitals":   {headers: []string{`,, <?last=b> ; REL = "Next" , `}, want: "last=b"},
+		"several relations":     {headers: []string{`<?last=b>; rel="last  next"`}, want: "last=b"},
+		"comma in the URL":      {headers: []string{`<?n=1,2;rel=next>; rel="first", <?last=b,c>; rel="next"`}, want: "last=b%2Cc"},
+		"comma in a text":       {headers: []string{`<?n=1>; title="a, <?x=y>; rel=\"next\""; rel="first"`}},
+		"the first rel counts":  {headers: []string{`<?n=1>; rel="first"; rel="next"`}},
+		"next is part of a rel": {headers: []string{`<?n=1>; rel="next-archive", <?n=2>; rel="https://next"`}},
+		"in another parameter":  {headers: []string{`<?n=1>; title="rel=next"; rev=next`}},
+		"no rel":                {headers: []string{`<?n=1>`}},
+		"no query":              {headers: []string{`</v2/x>; rel="next"`}, bad: true},
+		"no link":               {headers: []string{`next`}, bad: true},
+		"no end of the URL":     {headers: []string{`<?n=1; rel="next"`}, bad: true},
+		"no end of the text":    {headers: []string{`<?n=1>; rel="next`}, bad: true},
+		"an escape at the end":  {headers: []string{`<?n=1>; rel="next\`}, bad: true},
+		"no separator":          {headers: []string{`<?n=1> rel="next"`}, bad: true},
+		"no value":              {headers: []string{`<?n=1>; rel=`}, bad: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := nextPage(c.headers)
+			if c.bad {
+				wantErr(t, err, artifact.ErrInvalid, "link to more referrers")
+			} else if err != nil || got != c.want {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestNextPageAmongLinks: where among random links, texts and headers the next page is named does not matter.
+func TestNextPageAmongLinks(t *testing.T) {
+	random := seed.New(t)
+	others := []string{`<?o=1>; rel="first"`, `<?o=2>;rel=prev`, `<?o=,>; title="x, <?o=3>; rel=next"; rel="last"`, `<?o=4>`}
+	next := []string{`<?last=b>; rel="next"`, `<?last=b> ;rel=next;title="<,;>"`, `<?last=b>; title="\"" ; Rel="up NEXT"`}
+	for range 500 {
+		var links []string
+		for range random.IntN(4) {
+			links = append(links, others[random.IntN(len(others))])
+		}
+		links = slices.Insert(links, random.IntN(len(links)+1), next[random.IntN(len(next))])
+		headers := []string{links[0]}
+		for _, l := range links[1:] {
+			if last := len(headers) - 1; random.IntN(2) == 0 {
+				headers[last] += ", " + l
+			} else {
+				headers = append(headers, l)
+			}
+		}
+		if got, err := nextPage(headers); err != nil || got != "last=b" {
+			t.Fatalf("%q: got %q, %v", headers, got, err)
+		}
+	}
+}
+
 // FuzzReferrers: whatever a registry says, the list is bounded or an error.
 func FuzzReferrers(f *testing.F) {
 	sbom := artifact.Descriptor{MediaType: manifestType, ArtifactType: sbomType, Digest: artifact.DigestOf(nil)}
@@ -231,7 +301,7 @@ func FuzzReferrers(f *testing.F) {
 				t.Errorf("got %+v", d)
 			}
 		}
-		next, err := nextPage(link)
+		next, err := nextPage([]string{link})
 		if strings.ContainsAny(next, " \r\n/#") || err != nil && next != "" {
 			t.Errorf("%q became %q, %v", link, next, err)
 		}

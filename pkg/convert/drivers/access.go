@@ -120,17 +120,6 @@ func presence(e ast.Expr) (access, bool) {
 	return access{}, false
 }
 
-// tested are the attributes that are there wherever an expression is true.
-func tested(e ast.Expr) []string {
-	if a, ok := presence(e); ok {
-		return []string{a.key()}
-	}
-	if function, args := call(e); function == operators.LogicalAnd {
-		return append(tested(args[0]), tested(args[1])...)
-	}
-	return nil
-}
-
 // substituted puts an expression in the place of a variable, as cel.bind(NAME, EXPRESSION, ...) does.
 func substituted(f ast.ExprFactory, e ast.Expr, name string, by ast.Expr) ast.Expr {
 	if isIdent(e, name) {

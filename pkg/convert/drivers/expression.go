@@ -7,16 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
-	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/parser"
-
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Expression is what a selector became.
@@ -26,7 +21,8 @@ type Expression struct {
 	Changed bool
 	// Always: it is true of every device now, so that it may be left out.
 	Always bool
-	// Types are the types of devices, in Fettle's words, that the selector asks for, sorted.
+	// Types has the one type of devices, in Fettle's words, of which the selector can be true. Empty: the selector does not test the type,
+	// or it can be true of several types.
 	Types []string
 	// Notes say what changed its meaning.
 	Notes []string
@@ -34,34 +30,42 @@ type Expression struct {
 	Unknown []string
 }
 
-// longest is far above the longest expression that the API server takes (10 KiB).
-const longest = 64 << 10
+const (
+	// longest is far above the longest expression that the API server takes (10 KiB).
+	longest = 64 << 10
+	// mostConditions bounds the work: the condition of a ?: is written twice.
+	mostConditions = 10_000
+)
 
-// Convert rewrites a CEL selector, in which a device is the variable device, for Fettle's devices. A selector that reads an attribute
-// which not every device has is false where it is not there: without that, the scheduler gives the pod up. A selector that names none of
-// the known drivers comes back as it is. The error has all that cannot be converted.
+// Convert rewrites a CEL selector, in which a device is the variable device, for Fettle's devices. The result is true of a device exactly
+// where the selector is true of the other driver's device. It is false where the selector is false, and also where the selector is an
+// error because an attribute is missing: an error makes the scheduler give the pod up. What cannot be rewritten so is refused, and the
+// error has all of it. A selector that names none of the known drivers comes back as it is.
 func Convert(text string) (Expression, error) {
 	root, err := parse(text)
 	if err != nil {
 		return Expression{}, err
 	}
-	t := &translator{factory: ast.NewExprFactory(), types: map[string]bool{}, unknown: map[string]bool{}}
-	out := t.condition(root, nil)
+	t := newTranslator(root)
+	if len(t.domains) > 1 && t.domains[Example] {
+		t.faultf("the selector is for %s and for other drivers, but no vendor tells the devices of the first from the others: write a "+
+			"selector for each", Example)
+	}
+	out := t.condition(root, positive, nil)
+	t.checkRest(root, out)
 	if err := errors.Join(t.faults...); err != nil {
 		return Expression{}, err
 	}
 	unknown := slices.Sorted(maps.Keys(t.unknown))
 	if !t.changed {
-		return Expression{Text: text, Unknown: unknown}, nil
+		return Expression{Text: text, Notes: t.notes, Unknown: unknown}, nil
 	}
 	rendered, err := render(out)
 	if err != nil {
 		return Expression{}, err
 	}
-	return Expression{
-		Text: rendered, Changed: true, Always: isTrue(out), Types: slices.Sorted(maps.Keys(t.types)), Notes: t.notes,
-		Unknown: unknown,
-	}, nil
+	asked := t.typesOf(root)
+	return Expression{Text: rendered, Changed: true, Always: isTrue(out), Types: asked, Notes: t.notes, Unknown: unknown}, nil
 }
 
 // parse reads an expression without expanding its macros, so that it can be written again.
@@ -87,14 +91,32 @@ func render(e ast.Expr) (string, error) {
 	return text, nil
 }
 
+// polarity says what a condition becomes where the original is an error because an attribute is missing.
+type polarity int
+
+const (
+	// positive conditions become false: the selector as a whole, and what && and || join in it.
+	positive polarity = iota
+	// negative conditions become true, because they are below an odd number of !.
+	negative
+)
+
+func (p polarity) opposite() polarity { return negative - p }
+
 // translator rewrites one expression.
 type translator struct {
 	factory ast.ExprFactory
 	changed bool
-	types   map[string]bool
-	unknown map[string]bool
-	notes   []string
-	faults  []error
+	// domains are the known drivers that the expression names.
+	domains    map[string]bool
+	unknown    map[string]bool
+	notes      []string
+	faults     []error
+	conditions int
+}
+
+func newTranslator(root ast.Expr) *translator {
+	return &translator{factory: ast.NewExprFactory(), domains: knownDrivers(root), unknown: map[string]bool{}}
 }
 
 func (t *translator) faultf(format string, args ...any) {
@@ -119,267 +141,82 @@ func (t *translator) ours(text string) ast.Expr {
 	return e
 }
 
-func (t *translator) boolean(value bool) ast.Expr { return t.factory.NewLiteral(0, types.Bool(value)) }
-
 // condition rewrites an expression whose value is true or false, part by part, so that the test for what a part reads stands before that
-// part. present are the keys of what is there already.
-func (t *translator) condition(e ast.Expr, present []string) ast.Expr {
+// part. present are the keys of the attributes that were tested already.
+func (t *translator) condition(e ast.Expr, p polarity, present []string) ast.Expr {
+	if t.conditions++; t.conditions > mostConditions {
+		t.faultf("the selector has too many conditions in conditions: write it with && and || for Fettle's attributes")
+		return t.boolean(false)
+	}
 	function, args := call(e)
 	switch function {
 	case operators.LogicalAnd:
-		left := t.condition(args[0], present)
-		return t.both(left, t.condition(args[1], append(slices.Clone(present), tested(args[0])...)))
+		left := t.condition(args[0], p, present)
+		return t.both(left, t.condition(args[1], p, slices.Concat(present, tested(args[0], true))))
 	case operators.LogicalOr:
-		return t.either(t.condition(args[0], present), t.condition(args[1], present))
+		left := t.condition(args[0], p, present)
+		return t.either(left, t.condition(args[1], p, slices.Concat(present, tested(args[0], false))))
 	case operators.LogicalNot:
-		return t.factory.NewCall(0, operators.LogicalNot, t.condition(args[0], present))
+		return t.not(t.condition(args[0], p.opposite(), present))
 	case operators.Conditional:
-		then := append(slices.Clone(present), tested(args[0])...)
-		return t.factory.NewCall(0, operators.Conditional, t.condition(args[0], present), t.condition(args[1], then),
-			t.condition(args[2], present))
+		return t.conditional(args, p, present)
+	case operators.Equals, operators.NotEquals:
+		if inner, same, ok := comparedCondition(function, args); ok {
+			if same {
+				return t.condition(inner, p, present)
+			}
+			return t.not(t.condition(inner, p.opposite(), present))
+		}
 	}
 	if bound, ok := t.bound(e); ok {
-		return t.condition(bound, present)
+		return t.condition(bound, p, present)
 	}
-	return t.leaf(e, present)
+	return t.leaf(e, p, present)
 }
 
-func isTrue(e ast.Expr) bool {
-	return e.Kind() == ast.LiteralKind && e.AsLiteral() == types.True
-}
-
-func (t *translator) both(a, b ast.Expr) ast.Expr {
-	switch {
-	case isTrue(a):
-		return b
-	case isTrue(b):
-		return a
+// conditional rewrites IF ? THEN : ELSE. If IF may be an error, then so is the whole, whatever THEN and ELSE are; with && and || the two
+// cases can be told apart.
+func (t *translator) conditional(args []ast.Expr, p polarity, present []string) ast.Expr {
+	then := t.condition(args[1], p, slices.Concat(present, tested(args[0], true)))
+	otherwise := t.condition(args[2], p, slices.Concat(present, tested(args[0], false)))
+	isTrue, notFalse := t.condition(args[0], positive, present), t.condition(args[0], negative, present)
+	if equal(isTrue, notFalse) {
+		return t.choice(isTrue, then, otherwise)
 	}
-	return t.factory.NewCall(0, operators.LogicalAnd, a, b)
-}
-
-func (t *translator) either(a, b ast.Expr) ast.Expr {
-	if isTrue(a) || isTrue(b) {
-		return t.boolean(true)
+	if p == positive {
+		return t.either(t.both(isTrue, then), t.both(t.not(notFalse), otherwise))
 	}
-	return t.factory.NewCall(0, operators.LogicalOr, a, b)
-}
-
-// bound expands cel.bind(NAME, device.attributes["DOMAIN"], EXPRESSION) of a known driver.
-func (t *translator) bound(e ast.Expr) (ast.Expr, bool) {
-	function, args := call(e)
-	if function != "bind" || len(args) != 3 || !e.AsCall().IsMemberFunction() || !isIdent(e.AsCall().Target(), "cel") {
-		return nil, false
-	}
-	_, domain, ok := domainOf(args[1])
-	if !ok || Lookup(domain) == nil || args[0].Kind() != ast.IdentKind {
-		return nil, false
-	}
-	return substituted(t.factory, args[2], args[0].AsIdent(), args[1]), true
+	return t.both(t.either(t.not(isTrue), then), t.either(notFalse, otherwise))
 }
 
 // leaf rewrites a comparison or another part that is no combination of conditions.
-func (t *translator) leaf(e ast.Expr, present []string) ast.Expr {
-	needed := map[string]rule{}
-	out, ok := t.special(e, needed)
+func (t *translator) leaf(e ast.Expr, p polarity, present []string) ast.Expr {
+	r := &reads{rules: map[string]rule{}, present: present}
+	out, ok := t.special(e, p, r)
 	if !ok {
-		out = t.value(e, needed)
+		out, ok = t.bare(e, r)
 	}
-	for _, key := range slices.Backward(slices.Sorted(maps.Keys(needed))) {
-		r := needed[key]
-		if !r.always && !slices.Contains(present, key) {
-			out = t.both(t.ours(fmt.Sprintf("%q in %s", r.name, r.path())), out)
+	if !ok {
+		out = t.value(e, r)
+	}
+	for _, guard := range slices.Backward(t.guards(r)) {
+		if p == positive {
+			out = t.both(guard, out)
+		} else {
+			out = t.either(t.not(guard), out)
 		}
 	}
 	return out
 }
 
-// special rewrites what has another form for Fettle: tests for the driver, tests for presence, and comparisons of values that Fettle writes
-// in another way.
-func (t *translator) special(e ast.Expr, needed map[string]rule) (ast.Expr, bool) {
-	if a, ok := presence(e); ok && Lookup(a.domain) != nil {
-		return t.present(a), true
-	}
+// bound expands cel.bind(NAME, VALUE, EXPRESSION), if the value is of a known driver.
+func (t *translator) bound(e ast.Expr) (ast.Expr, bool) {
 	function, args := call(e)
-	if function == operators.Equals || function == operators.NotEquals {
-		for i := range args {
-			if out, ok := t.compare(args[i], args[1-i], needed); ok {
-				if function == operators.NotEquals {
-					out = t.factory.NewCall(0, operators.LogicalNot, out)
-				}
-				return out, true
-			}
-		}
-	}
-	if function == operators.In && len(args) == 2 && args[1].Kind() == ast.ListKind {
-		return t.among(args[0], args[1].AsList().Elements(), needed)
-	}
-	return t.flag(e, needed)
-}
-
-// flag rewrites an attribute that is true or false and stands alone.
-func (t *translator) flag(e ast.Expr, needed map[string]rule) (ast.Expr, bool) {
-	a, ok := accessOf(e)
-	if !ok || Lookup(a.domain) == nil {
+	if function != "bind" || len(args) != 3 || !e.AsCall().IsMemberFunction() || !isIdent(e.AsCall().Target(), "cel") {
 		return nil, false
 	}
-	if r, ok := a.rule(Lookup(a.domain)); !ok || r.flag == "" && r.ignored == "" {
+	if len(knownDrivers(args[1])) == 0 || args[0].Kind() != ast.IdentKind || declares(args[2], args[0].AsIdent()) {
 		return nil, false
 	}
-	return t.compare(e, t.boolean(true), needed)
-}
-
-// present rewrites a test for presence.
-func (t *translator) present(a access) ast.Expr {
-	r, ok := t.lookup(a)
-	switch {
-	case !ok:
-		return t.boolean(false)
-	case r.ignored != "" || r.flag != "":
-		return t.boolean(true)
-	}
-	return t.ours(fmt.Sprintf("%q in %s", r.name, r.path()))
-}
-
-// among rewrites ATTRIBUTE in [VALUES], if the attribute's values have another form.
-func (t *translator) among(left ast.Expr, values []ast.Expr, needed map[string]rule) (ast.Expr, bool) {
-	var out ast.Expr
-	for _, value := range values {
-		one, ok := t.compare(left, value, needed)
-		if !ok {
-			return nil, false
-		}
-		if out == nil {
-			out = one
-			continue
-		}
-		out = t.either(out, one)
-	}
-	return out, out != nil
-}
-
-// compare rewrites ATTRIBUTE == VALUE. It is false for what [translator.value] can rewrite.
-func (t *translator) compare(left, value ast.Expr, needed map[string]rule) (ast.Expr, bool) {
-	if left.Kind() == ast.SelectKind && left.AsSelect().FieldName() == "driver" && isIdent(left.AsSelect().Operand(), "device") {
-		return t.driver(value)
-	}
-	a, ok := accessOf(left)
-	if !ok || Lookup(a.domain) == nil {
-		return nil, false
-	}
-	r, ok := a.rule(Lookup(a.domain))
-	if !ok || r.equals == nil && r.flag == "" && r.ignored == "" || value.Kind() != ast.LiteralKind {
-		return nil, false
-	}
-	t.changed = true
-	switch {
-	case r.ignored != "":
-		t.notef("%s of %s is not compared: %s", a.name, a.domain, r.ignored)
-		return t.boolean(true), true
-	case r.flag != "":
-		out := t.ours(r.flag)
-		if value.AsLiteral() == types.False {
-			out = t.factory.NewCall(0, operators.LogicalNot, out)
-		}
-		return out, true
-	}
-	return t.equals(a, r, value, needed), true
-}
-
-// equals rewrites the comparison of an attribute whose values Fettle writes in another way.
-func (t *translator) equals(a access, r rule, value ast.Expr, needed map[string]rule) ast.Expr {
-	text, ok := textOf(value)
-	if !ok {
-		t.faultf("%s of %s: expected a comparison with a text", a.name, a.domain)
-		return t.boolean(false)
-	}
-	condition, err := r.equals(text)
-	if err != nil {
-		t.faultf("%s of %s: %w", a.name, a.domain, err)
-		return t.boolean(false)
-	}
-	if a.name == "type" {
-		t.types[Lookup(a.domain).types[text]] = true
-	}
-	needed[a.key()] = r
-	return t.ours(condition)
-}
-
-// driver rewrites device.driver == VALUE.
-func (t *translator) driver(value ast.Expr) (ast.Expr, bool) {
-	name, _ := textOf(value)
-	d := Lookup(name)
-	if d == nil {
-		return nil, false
-	}
-	t.changed = true
-	out := t.ours(fmt.Sprintf("device.driver == %q", v1alpha1.DriverName))
-	if d.Vendor != "" {
-		out = t.both(out, t.ours(fmt.Sprintf("%s == %q", rule{name: "vendor"}.ours(), d.Vendor)))
-	}
-	return out, true
-}
-
-// lookup finds the rule of an attribute, or notes why it cannot be converted.
-func (t *translator) lookup(a access) (rule, bool) {
-	t.changed = true
-	r, ok := a.rule(Lookup(a.domain))
-	switch {
-	case !ok:
-		t.faultf("%s of %s: Fettle has nothing that is the same; docs/user/attributes.md lists what there is", a.name, a.domain)
-	case r.refused != "":
-		t.faultf("%s of %s: %s", a.name, a.domain, r.refused)
-	}
-	return r, ok && r.refused == ""
-}
-
-// value rewrites what an expression reads, wherever it stands.
-func (t *translator) value(e ast.Expr, needed map[string]rule) ast.Expr {
-	if a, ok := accessOf(e); ok && Lookup(a.domain) != nil {
-		return t.read(a, needed)
-	}
-	if _, domain, ok := domainOf(e); ok {
-		return t.domain(e, domain)
-	}
-	if bound, ok := t.bound(e); ok {
-		return t.value(bound, needed)
-	}
-	if a, ok := presence(e); ok && Lookup(a.domain) != nil {
-		return t.present(a)
-	}
-	return rebuilt(t.factory, e, func(part ast.Expr) ast.Expr { return t.value(part, needed) })
-}
-
-// domain leaves all attributes of a domain as they are, which is a fault if they are a known driver's.
-func (t *translator) domain(e ast.Expr, domain string) ast.Expr {
-	switch {
-	case Lookup(domain) != nil:
-		t.changed = true
-		t.faultf("all attributes of %s at once: write each as device.attributes[%s].NAME", domain, strconv.Quote(domain))
-	case domain != v1alpha1.DriverName && domain != "resource.kubernetes.io":
-		t.unknown[domain] = true
-	}
-	return e
-}
-
-// read rewrites one attribute or capacity.
-func (t *translator) read(a access, needed map[string]rule) ast.Expr {
-	r, ok := t.lookup(a)
-	switch {
-	case !ok:
-		return t.boolean(false)
-	case r.name == "" || r.equals != nil:
-		t.faultf("%s of %s: only ==, != and in with constants are converted, because Fettle writes it in another way", a.name, a.domain)
-		return t.boolean(false)
-	case a.optional && r.as != "":
-		t.faultf("%s of %s: write it without .? and Fettle's form is found", a.name, a.domain)
-		return t.boolean(false)
-	case a.optional:
-		return t.ours(r.path() + ".?" + r.name)
-	}
-	needed[a.key()] = r
-	if r.as != "" {
-		return t.ours(strings.Replace(r.as, "%s", r.ours(), 1))
-	}
-	return t.ours(r.ours())
+	return substituted(t.factory, args[2], args[0].AsIdent(), args[1]), true
 }

@@ -38,12 +38,12 @@ func TestConvert(t *testing.T) {
 		`device.attributes["gpu.nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.0.0"))`: `"computeCapability" in A && ` +
 			`A.computeCapability.isGreaterThan(semver("8.0.0"))`,
 		`device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "amdgpu"`: "" +
-			`device.driver == "fettle.dev" && A.vendor == "amd" && ` +
+			`device.driver == "fettle.dev" && A.vendor == "amd" && A.type != "fpga" && ` +
 			`A.type == "gpu"`,
-		`device.attributes["gpu.amd.com"].type != "amdgpu-partition"`: `!(A.type == "partition")`,
+		`device.attributes["gpu.amd.com"].type != "amdgpu-partition"`: `A.type != "partition"`,
 		`device.attributes["gpu.amd.com"].productName == "AMD_Instinct_MI300X_OAM"`: `"productName" in A && ` +
 			`A.productName.replace(" ", "_").replace("(", "").replace(")", "") == "AMD_Instinct_MI300X_OAM"`,
-		`device.attributes["gpu.amd.com"].deviceID in ["0x740F", "0x74a1"]`: "" +
+		`device.attributes["gpu.amd.com"].deviceID in ["0x740f", "0x74a1"]`: "" +
 			`"pciDeviceID" in A && (A.pciDeviceID == "740f" || A.pciDeviceID == "74a1")`,
 		`device.attributes["gpu.amd.com"].partitionProfile == "cpx_nps4"`: "" +
 			`"profile" in A && A.profile == "cpx-nps4"`,
@@ -117,7 +117,7 @@ func TestConvertedHolds(t *testing.T) {
 		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("^.*h100.*$")`:                     {true, false, false},
 		`device.attributes["gpu.nvidia.com"].cudaComputeCapability.compareTo(semver("8.0.0")) >= 0`:              {true, false, false},
 		`device.attributes["gpu.amd.com"].productName == "AMD_Instinct_MI300X_OAM"`:                              {false, true, false},
-		`device.attributes["gpu.amd.com"].deviceID == "0x74A1"`:                                                  {false, true, false},
+		`device.attributes["gpu.amd.com"].deviceID == "0x74a1"`:                                                  {false, true, false},
 		`device.attributes["gpu.nvidia.com"].productName != "NVIDIA A100"`:                                       {true, true, false},
 		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`:                              {true, false, false},
 		`device.driver == "gpu.nvidia.com"`:                                                                      {true, false, false},

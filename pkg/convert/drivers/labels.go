@@ -61,8 +61,7 @@ func ConvertLabel(key, value string) (expression string, ok bool, err error) {
 		r := rule{name: string(device.AttributeComputeCapability)}
 		return guarded(r, fmt.Sprintf("%s.major() == %d", r.ours(), major)), true, nil
 	case "amd.com/gpu.device-id":
-		condition, err := deviceID().equals(value)
-		return guarded(deviceID(), condition), true, err
+		return guarded(deviceID(), deviceIDIs(value)), true, nil
 	}
 	return "", false, nil
 }

@@ -4,6 +4,8 @@ package drivers
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -19,6 +21,12 @@ type rule struct {
 	capacity bool
 	// always says that every GPU of the vendor has it, so that nothing need test whether it is there.
 	always bool
+	// total says that equals is true or false on every device, also where Fettle's attribute is not there.
+	total bool
+	// only is the condition for the devices that have it, if the other driver gives it to fewer types of devices than Fettle.
+	only string
+	// vendor is the vendor of the devices that have it.
+	vendor string
 	// as wraps what is read, %s, so that it has the text that the other driver publishes.
 	as string
 	// equals gives the expression that is true where the other driver's attribute has a value. Such an attribute can only be compared
@@ -26,8 +34,9 @@ type rule struct {
 	equals func(value string) (string, error)
 	// flag gives the expression for an attribute that is true or false.
 	flag string
-	// ignored says why a condition on it is left out, and counts as true.
-	ignored string
+	// constant is its value on every device that a claim can get, and ignored says why.
+	constant any
+	ignored  string
 	// refused says why it cannot be converted.
 	refused string
 	// constraint is the qualified name to match in a claim's constraints. Empty: that of the attribute.
@@ -55,6 +64,9 @@ func (r rule) path() string {
 // ours is the expression that reads it.
 func (r rule) ours() string { return r.path() + "." + r.name }
 
+// wholly says that it can only be compared as a whole, with constants.
+func (r rule) wholly() bool { return r.equals != nil || r.flag != "" || r.constant != nil }
+
 // qualified is the name that a claim's constraints use. Empty: there is none.
 func (r rule) qualified() string {
 	switch {
@@ -74,6 +86,19 @@ const (
 	busID    = "resource.kubernetes.io/pciBusID"
 )
 
+// forVMs and isNot compare the type of a device.
+func forVMs() string {
+	return fmt.Sprintf("%s == %q", rule{name: string(device.AttributeType)}.ours(), device.TypeVFIO)
+}
+
+func isNot(kind string) string {
+	return fmt.Sprintf("%s != %q", rule{name: string(device.AttributeType)}.ours(), kind)
+}
+
+func vendorIs(vendor string) string {
+	return fmt.Sprintf("%s == %q", rule{name: "vendor"}.ours(), vendor)
+}
+
 // typed compares the type of a device, in the words of its driver.
 func typed(types map[string]string) rule {
 	r := rule{name: string(device.AttributeType), always: true}
@@ -87,13 +112,22 @@ func typed(types map[string]string) rule {
 	return r
 }
 
-// deviceID compares a PCI device id, which Fettle writes without 0x.
+// deviceID compares a PCI device id, which the other drivers write as the kernel does, 0x740f, and Fettle without 0x.
 func deviceID() rule {
 	r := rule{name: string(device.AttributePCIDeviceID), constraint: busID}
 	r.equals = func(value string) (string, error) {
-		return fmt.Sprintf("%s == %q", r.ours(), strings.TrimPrefix(strings.ToLower(value), "0x")), nil
+		if !regexp.MustCompile(`^0x[0-9a-f]{4}$`).MatchString(value) {
+			return "", fmt.Errorf("%q: the driver writes 0x and four digits, the letters small, such as 0x740f", value)
+		}
+		return deviceIDIs(value), nil
 	}
 	return r
+}
+
+// deviceIDIs compares a PCI device id, written in any way.
+func deviceIDIs(value string) string {
+	r := rule{name: string(device.AttributePCIDeviceID)}
+	return fmt.Sprintf("%s == %q", r.ours(), strings.TrimPrefix(strings.ToLower(value), "0x"))
 }
 
 func memory() rule { return rule{name: string(device.CapacityMemory), capacity: true} }
@@ -102,16 +136,20 @@ func nvidia() *Driver {
 	types := map[string]string{"gpu": string(device.KindGPU), "mig": device.TypeMIG, "vfio": device.TypeVFIO}
 	multiprocessors := renamed(string(device.CapacityMultiprocessors))
 	multiprocessors.capacity = true
+	// Their VFIO devices have addressableMemory and no memory, and only they have ids.
+	id, plain, addressable := deviceID(), memory(), memory()
+	id.always, id.only, plain.only, addressable.only = true, forVMs(), isNot(device.TypeVFIO), forVMs()
 	d := &Driver{Name: NVIDIA, Vendor: "nvidia", types: types, attributes: map[string]rule{
 		"type": typed(types), "uuid": renamed("uuid"), "productName": renamed("productName"), "brand": renamed("brand"),
 		"architecture": renamed("architecture"), "cudaComputeCapability": renamed("computeCapability"),
 		"driverVersion": renamed("driverVersion"), "cudaDriverVersion": renamed("cudaDriverVersion"), "profile": renamed("profile"),
-		"parentUUID": renamed("parentUUID"), "deviceID": deviceID(), "numaNode": standard("numaNode"),
-		"addressingMode": refused("Fettle does not publish it"), "vendorID": {ignored: "the class has only GPUs of NVIDIA"},
+		"parentUUID": renamed("parentUUID"), "deviceID": id, "numaNode": standard("numaNode"),
+		"addressingMode": refused("Fettle does not publish it"),
+		"vendorID":       {constant: "0x10de", only: forVMs(), ignored: "only VFIO devices have it, and all have the same"},
 		"iommuFDEnabled": refused("Fettle gives virtual machines the group's node, never iommufd"),
 		"gpuModuleID":    refused("it is for Fabric Manager, which Fettle does not drive"),
 	}, capacities: map[string]rule{
-		"memory": memory(), "multiprocessors": multiprocessors, "addressableMemory": memory(), "shares": refused(noShares),
+		"memory": plain, "multiprocessors": multiprocessors, "addressableMemory": addressable, "shares": refused(noShares),
 	}}
 	for _, name := range []string{"index", "minor"} {
 		d.attributes[name] = refused(noNumber)
@@ -127,28 +165,38 @@ func nvidia() *Driver {
 
 func amd() *Driver {
 	types := map[string]string{"amdgpu": string(device.KindGPU), "amdgpu-partition": device.TypePartition, "vfio": device.TypeVFIO}
-	profile := rule{name: string(device.AttributeProfile)}
+	// Their whole GPUs have a profile too, spx_nps1.
+	profile := rule{name: string(device.AttributeProfile), total: true, only: isNot(device.TypeVFIO)}
 	profile.equals = func(value string) (string, error) {
-		return fmt.Sprintf("%s == %q", profile.ours(), strings.ReplaceAll(value, "_", "-")), nil
+		if !regexp.MustCompile(`^[a-z]+_nps[0-9]+$`).MatchString(value) {
+			return "", fmt.Errorf("%q: the driver writes the compute and the memory mode, such as cpx_nps4", value)
+		}
+		if strings.HasPrefix(value, "spx_") {
+			return "", fmt.Errorf("%q is that of a whole GPU, which has no profile in Fettle: compare type with amdgpu", value)
+		}
+		return fmt.Sprintf("%q in %s && %s == %q", profile.name, profile.path(), profile.ours(), strings.ReplaceAll(value, "_", "-")), nil
 	}
 	units := renamed(string(device.CapacityComputeUnits))
-	units.capacity = true
+	units.capacity, units.only = true, isNot(device.TypeVFIO)
+	plain := memory()
+	plain.only = isNot(device.TypeVFIO)
 	address := rule{name: string(device.AttributePCIAddress), always: true}
 	d := &Driver{Name: AMD, Vendor: "amd", types: types, attributes: map[string]rule{
 		"type": typed(types), "driverVersion": renamed("driverVersion"), "deviceID": deviceID(), "numaNode": standard("numaNode"),
 		// AMD's driver writes blanks as _ and leaves parentheses out.
-		"productName":      {name: "productName", as: `%s.replace(" ", "_").replace("(", "").replace(")", "")`},
-		"pciAddr":          address,
-		"parentPciAddr":    {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
-		"parentDeviceID":   {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
-		"partitionProfile": profile, "vendorID": {ignored: "the class has only GPUs of AMD"},
+		"productName":       {name: "productName", as: `%s.replace(" ", "_").replace("(", "").replace(")", "")`},
+		"pciAddr":           address,
+		"parentPciAddr":     {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
+		"parentDeviceID":    {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
+		"partitionProfile":  profile,
+		"vendorID":          {constant: "0x1002", only: forVMs(), ignored: "only VFIO devices have it, and all have the same"},
 		"driverVersionFull": refused("Fettle publishes driverVersion, a semantic version"),
 		"driverSrcVersion":  refused("Fettle does not publish it"), "family": refused("Fettle publishes the architecture, such as gfx942"),
 		"computePartition": refused("Fettle publishes the profile of a part, such as cpx-nps4"),
 		"memoryPartition":  refused("Fettle publishes the profile of a part, such as cpx-nps4"),
 		"iommuGroup":       refused("Fettle does not publish it"), "isVF": refused("use the class vf.gpu.fettle.dev"),
 	}, capacities: map[string]rule{
-		"memory": memory(), "computeUnits": units, "simdUnits": refused("Fettle does not publish it"),
+		"memory": plain, "computeUnits": units, "simdUnits": refused("Fettle does not publish it"),
 		"partitions": refused("Fettle publishes each part as a device of its own"),
 	}}
 	for _, name := range []string{"cardIndex", "renderIndex", "gpuIndex"} {
@@ -159,30 +207,49 @@ func amd() *Driver {
 
 func intel() *Driver {
 	types := map[string]string{"gpu": string(device.KindGPU), "vf": device.TypeVF}
-	model := rule{name: string(device.AttributeProductName)}
-	model.equals = func(value string) (string, error) {
-		return fmt.Sprintf("%s.endsWith(%q)", model.ours(), " "+value), nil
-	}
-	family := rule{name: string(device.AttributeProductName)}
-	family.equals = func(value string) (string, error) {
-		for _, known := range []string{"Flex", "Max", "Arc"} {
-			if strings.HasSuffix(value, known) {
-				return fmt.Sprintf("%s.contains(%q)", family.ours(), " "+known+" "), nil
-			}
-		}
-		return "", fmt.Errorf("family %q: expected Flex, Max or Arc", value)
-	}
 	root := rule{name: "pcieRoot", domain: "resource.kubernetes.io", constraint: "resource.kubernetes.io/pcieRoot"}
-	root.equals = func(value string) (string, error) { return fmt.Sprintf("%s.endsWith(%q)", root.ours(), ":"+value), nil }
-	healthy := rule{ignored: "an unhealthy device has the taint fettle.dev/unhealthy, so no claim gets it"}
+	root.equals = func(value string) (string, error) {
+		if !regexp.MustCompile(`^[0-9a-f]{2}$`).MatchString(value) {
+			return "", fmt.Errorf("%q: the driver writes the number of the bus, two hexadecimal digits", value)
+		}
+		return fmt.Sprintf("%s.endsWith(%q)", root.ours(), ":"+value), nil
+	}
+	const tainted = "an unhealthy device has the taint fettle.dev/unhealthy, so no claim gets it"
 	address := rule{name: string(device.AttributePCIAddress), always: true}
 	return &Driver{Name: Intel, Vendor: "intel", types: types, attributes: map[string]rule{
-		"type": typed(types), "model": model, "family": family, "pciId": deviceID(), "pciAddress": address, "pciRoot": root,
-		"driver": {name: string(device.AttributeDriver), always: true}, "health": healthy, "healthy": healthy,
+		"type": typed(types), "model": intelModel(), "family": intelFamily(), "pciId": deviceID(), "pciAddress": address, "pciRoot": root,
+		"driver": {name: string(device.AttributeDriver), always: true},
+		"health": {constant: "Healthy", ignored: tainted}, "healthy": {constant: true, ignored: tainted},
 		"sriov": {flag: `"virtualFunctions" in device.capacity["` + v1alpha1.DriverName + `"]`},
 	}, capacities: map[string]rule{
 		"memory": memory(), "millicores": refused("a claim has the whole GPU: leave it out"),
 	}}
+}
+
+// intelModel compares the model, which is the end of Fettle's product name. A GPU without a product name is of another model.
+func intelModel() rule {
+	r := rule{name: string(device.AttributeProductName), total: true}
+	r.equals = func(value string) (string, error) {
+		if !regexp.MustCompile(`^(Flex (140|170)|Max (1100|1350|1550)|(Arc )?(A770|A750|A580|A380|A310|B580|B570)|(Arc Pro )?(B60|B50))$`).
+			MatchString(value) {
+			return "", fmt.Errorf("model %q: Fettle has no product name for it: select it by pciId", value)
+		}
+		return fmt.Sprintf("%q in %s && %s.endsWith(%q)", r.name, r.path(), r.ours(), " "+value), nil
+	}
+	return r
+}
+
+// intelFamily compares the family, which is a word of Fettle's product name.
+func intelFamily() rule {
+	r := rule{name: string(device.AttributeProductName), total: true}
+	r.equals = func(value string) (string, error) {
+		family := strings.TrimPrefix(value, "Data Center ")
+		if !slices.Contains([]string{"Flex", "Max", "Arc"}, family) || value == "Data Center Arc" {
+			return "", fmt.Errorf("family %q: expected Flex, Max or Arc", value)
+		}
+		return fmt.Sprintf("%q in %s && %s.contains(%q)", r.name, r.path(), r.ours(), " "+family+" "), nil
+	}
+	return r
 }
 
 func example() *Driver {

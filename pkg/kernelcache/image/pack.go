@@ -260,6 +260,7 @@ func assemble(layer artifact.TreeLayer, labels map[string]string, os, architectu
 	if err != nil {
 		return nil, err
 	}
+	layer.Platform = os + "/" + architecture
 	if len(config) > artifact.MaxSmall {
 		return nil, fmt.Errorf("the image's config has %d bytes, want at most %d: the cache is for too many kinds of GPU",
 			len(config), artifact.MaxSmall)

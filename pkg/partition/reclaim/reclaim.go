@@ -7,6 +7,7 @@ package reclaim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,12 @@ import (
 // Patience is how long the scheduler must have found no node for a pod before others are evicted for it.
 const Patience = 20 * time.Second
 
+// DefaultTimeout bounds the search of one decision. It is less than callers wait for one.
+const DefaultTimeout = 8 * time.Second
+
+// errTimeout ends the search of one decision.
+var errTimeout = errors.New("the search took too long")
+
 // Outcome is what is to be done for a waiting pod.
 type Outcome string
 
@@ -31,7 +38,7 @@ const (
 	Fits Outcome = "fits"
 	// Ending: it finds one when pods that are being deleted are gone.
 	Ending Outcome = "ending"
-	// Unjudged: the pod asks for something that the planner does not look at, so that an eviction might not help.
+	// Unjudged: the pod asks for something that the planner does not look at, or the search took too long, so that an eviction might not help.
 	Unjudged Outcome = "unjudged"
 	// NoSet: no pods may be evicted that would help.
 	NoSet Outcome = "no-set"
@@ -49,6 +56,8 @@ type Question struct {
 	Spared func(*corev1.Pod) bool
 	// Busy says whether no pods are evicted for a policy now. Nil: none is busy.
 	Busy func(policy string) bool
+	// Timeout bounds the search. DefaultTimeout holds where it is 0.
+	Timeout time.Duration
 }
 
 // Decision is the answer.
@@ -74,44 +83,63 @@ func Eligible(pod *corev1.Pod, now time.Time) bool {
 // Priority returns the priority of a pod.
 func Priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
-// Decide answers a question. When the context ends it answers with what it found by then.
+// Decide answers a question. When the search takes too long it answers with the best of the nodes that it has searched to the end, and
+// with Unjudged if no pods of these may be evicted. The end of the context is an error.
 func Decide(ctx context.Context, q Question) (Decision, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, cmp.Or(q.Timeout, DefaultTimeout), errTimeout)
+	defer cancel()
+	d, err := decide(limited, q)
+	if errors.Is(err, errUndecided) || errors.Is(err, errTimeout) {
+		err = nil
+		if d.Outcome != Evict {
+			d = Decision{Outcome: Unjudged}
+		}
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	slices.SortFunc(d.Victims, func(a, b *corev1.Pod) int { return strings.Compare(nameOf(a), nameOf(b)) })
+	return d, nil
+}
+
+// decide answers a question. With an error it returns what it found before.
+func decide(ctx context.Context, q Question) (Decision, error) {
 	s := q.Snapshot
 	s.Pods = withoutPreemptible(s, q.Pod)
-	fits, judged, err := try(ctx, s, q.Pod)
-	switch {
-	case err != nil:
-		return Decision{}, err
-	case fits:
-		return Decision{Outcome: Fits}, nil
-	case !judged:
-		return Decision{Outcome: Unjudged}, nil
+	if fits, err := try(ctx, s, q.Pod); err != nil || fits {
+		return Decision{Outcome: Fits}, err
 	}
-	if s, err = withoutEnding(s); err != nil {
+	s, err := withoutEnding(s)
+	if err != nil {
 		return Decision{}, err
 	}
-	if fits, _, err = try(ctx, s, q.Pod); err != nil {
-		return Decision{}, err
+	if fits, err := try(ctx, s, q.Pod); err != nil || fits {
+		return Decision{Outcome: Ending}, err
 	}
-	if fits {
-		return Decision{Outcome: Ending}, nil
-	}
+	return leastHarm(ctx, s, q)
+}
+
+// leastHarm looks for the pods to evict on each node. A node of which they are not known is left out, and the error says so if no other
+// node has any.
+func leastHarm(ctx context.Context, s plan.Snapshot, q Question) (Decision, error) {
 	best := Decision{Outcome: NoSet}
+	var undecided error
 	for _, node := range sortedNodes(s.Nodes) {
 		name := PolicyOf(q.Policies, node.Labels)
 		if name == "" || q.Busy != nil && q.Busy(name) {
 			continue
 		}
 		set, err := smallest(ctx, narrow(s, node, q.Pod), candidates(s, node.Name, q), q.Pod)
-		if err != nil {
-			return Decision{}, fmt.Errorf("node %s: %w", node.Name, err)
-		}
-		if len(set) > 0 && (best.Outcome != Evict || lessHarm(set, best.Victims)) {
+		switch {
+		case errors.Is(err, errUndecided):
+			undecided = err
+		case err != nil:
+			return best, fmt.Errorf("node %s: %w", node.Name, err)
+		case len(set) > 0 && (best.Outcome != Evict || lessHarm(set, best.Victims)):
 			best = Decision{Outcome: Evict, Policy: name, Node: node.Name, Victims: set}
 		}
 	}
-	slices.SortFunc(best.Victims, func(a, b *corev1.Pod) int { return strings.Compare(nameOf(a), nameOf(b)) })
-	return best, nil
+	return best, undecided
 }
 
 // lessHarm says whether a set of pods is smaller than another or, of the same size, has lower priorities.

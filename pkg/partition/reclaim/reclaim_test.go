@@ -3,6 +3,8 @@
 package reclaim_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/partition/reclaim"
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // world is a cluster as text, and the pod that waits in it.
@@ -281,6 +284,92 @@ func TestMany(t *testing.T) {
 	}
 	if len(got.Victims) != 7 || got.Victims[6].Name != "h06" {
 		t.Errorf("%d pods: %v", len(got.Victims), got)
+	}
+}
+
+// TestStopped: whenever the context ends, the answer is an error that says so, or the one of an undisturbed search.
+func TestStopped(t *testing.T) {
+	w := (&world{}).node("n1", "gpus", 8)
+	for i := range 8 {
+		w.holder(fmt.Sprintf("h%d", i), "n1", 10*i, string(rune('a'+i)), "")
+	}
+	q := w.waits(3, "").question(t)
+	q.Policies = []v1alpha1.PartitionPolicy{policyOf("gpus", "gpus", 0, v1alpha1.ReclaimEvict)}
+	start := time.Now()
+	want := answer(t, t.Context(), q)
+	took := time.Since(start)
+	if want != "evict h0 h1 h2" {
+		t.Fatalf("undisturbed: %s", want)
+	}
+	enough := errors.New("enough")
+	stopped := "the search for pods to evict was stopped: enough"
+	t.Run("before the first node", func(t *testing.T) {
+		ctx, stop := context.WithCancelCause(t.Context())
+		q := q
+		q.Busy = func(string) bool { stop(enough); return false }
+		if got := answer(t, ctx, q); got != "node n1: "+stopped {
+			t.Errorf("got %q", got)
+		}
+	})
+	t.Run("at any time", func(t *testing.T) {
+		random := seed.New(t)
+		for range 50 {
+			ctx, stop := context.WithTimeoutCause(t.Context(), time.Duration(random.Int64N(int64(took))), enough)
+			if got := answer(t, ctx, q); got != want && !strings.HasSuffix(got, stopped) {
+				t.Errorf("got %q", got)
+			}
+			stop()
+		}
+	})
+	t.Run("time limit", func(t *testing.T) {
+		random, q := seed.New(t), q
+		for range 50 {
+			q.Timeout = time.Duration(1 + random.Int64N(int64(took)))
+			if got := answer(t, t.Context(), q); got != want && got != "unjudged" {
+				t.Errorf("with %s got %q", q.Timeout, got)
+			}
+		}
+	})
+}
+
+// answer is the outcome and the victims, or the error.
+func answer(t *testing.T, ctx context.Context, q reclaim.Question) string { //nolint:revive // as all helpers
+	t.Helper()
+	d, err := reclaim.Decide(ctx, q)
+	if err != nil {
+		return err.Error()
+	}
+	text := string(d.Outcome)
+	for _, pod := range d.Victims {
+		text += " " + pod.Name
+	}
+	return text
+}
+
+// TestSlow: if the search for one set of pods takes too long, no larger set of the node is evicted in its place. Other nodes count.
+func TestSlow(t *testing.T) {
+	const n = 16
+	w := (&world{}).node("n1", "gpus", n)
+	for i := range n {
+		w.holder(fmt.Sprintf("h%02d", i), "n1", i, string(rune('a'+i)), "")
+	}
+	q := w.node("n2", "", n).holder("other", "n2", 1, "abcdefghijklmnop", "").waits(1, "").question(t)
+	q.Policies = []v1alpha1.PartitionPolicy{policyOf("gpus", "gpus", 0, v1alpha1.ReclaimEvict)}
+	for _, claim := range q.Snapshot.Claims {
+		if claim.Name == "wanted" { // requests of one device each, of which the allocator tries all orders
+			requests := &claim.Spec.Devices.Requests
+			for i := range n - 1 {
+				(*requests) = append(*requests, *(*requests)[0].DeepCopy())
+				(*requests)[i+1].Name = fmt.Sprintf("r%d", i)
+			}
+		}
+	}
+	if got := answer(t, t.Context(), q); got != "unjudged" {
+		t.Errorf("got %q", got)
+	}
+	q.Policies = append(q.Policies, policyOf("more", "", 0, v1alpha1.ReclaimEvict))
+	if got := answer(t, t.Context(), q); got != "evict other" {
+		t.Errorf("with another node got %q", got)
 	}
 }
 

@@ -4,6 +4,8 @@ package reclaim
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -22,21 +24,39 @@ const (
 	tryTimeout = time.Second
 )
 
-// try says whether the scheduler finds a node for a pod, and whether the planner looks at all that the pod asks for.
-func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod) (fits, judged bool, err error) {
+// errUndecided says that it is not known whether a pod fits: it asks for something that the planner does not look at, or the search on a
+// node took too long. It is not a no, since an eviction that is not needed harms as much as one that does not help.
+var errUndecided = errors.New("it is not known whether the pod fits")
+
+// try says whether the scheduler finds a node for a pod. The error is errUndecided if that is not known, and names the cause of the
+// context's end.
+func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod) (bool, error) {
+	if ctx.Err() != nil {
+		return false, stoppedBy(ctx)
+	}
 	c, _, err := plan.NewCluster(s)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	report, err := plan.Run(ctx, c, []*corev1.Pod{pod.DeepCopy()}, plan.Options{Timeout: tryTimeout})
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	name := nameOf(pod)
 	result := report.Pods[name]
-	judged = !strings.Contains(result.Reason, "timed out") &&
-		!slices.ContainsFunc(report.Problems, func(p plan.Problem) bool { return p.Object == "Pod "+name })
-	return result.Node != nil, judged, nil
+	switch {
+	case result.Node != nil:
+		return true, nil
+	case result.Stopped && ctx.Err() != nil:
+		return false, stoppedBy(ctx)
+	case result.Stopped, slices.ContainsFunc(report.Problems, func(p plan.Problem) bool { return p.Object == "Pod "+name }):
+		return false, errUndecided
+	}
+	return false, nil
+}
+
+func stoppedBy(ctx context.Context) error {
+	return fmt.Errorf("the search for pods to evict was stopped: %w", context.Cause(ctx))
 }
 
 // search looks for the smallest set of pods of one node.
@@ -47,8 +67,9 @@ type search struct {
 	tries      int
 }
 
-// smallest returns the smallest set of candidates without which the pod fits, nil if there is none. Of sets of the same size it takes the
-// one whose highest priority is the lowest.
+// smallest returns the smallest set of candidates without which the pod fits, nil if there is none. Of sets of the same size it takes
+// the one whose highest priority is the lowest. If it is not known of one set whether it helps, the error is errUndecided: that set may be
+// the smallest.
 func smallest(ctx context.Context, s plan.Snapshot, candidates []*corev1.Pod, pod *corev1.Pod) ([]*corev1.Pod, error) {
 	if len(candidates) == 0 {
 		return nil, nil
@@ -76,8 +97,7 @@ func (w *search) fits(ctx context.Context, set []*corev1.Pod) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	fits, _, err := try(ctx, s, w.pod)
-	return fits, err
+	return try(ctx, s, w.pod)
 }
 
 // ofSize returns the first set that helps, of size pods among the first below candidates and those of chosen. Sets without the last

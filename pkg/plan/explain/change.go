@@ -26,7 +26,8 @@ const (
 // trial is a change that may help, and what to say if it does.
 type trial struct {
 	reason Reason
-	change func(in *judge.Input)
+	// change says whether there was anything to change on the node.
+	change func(in *judge.Input) bool
 	say    func(n *nodeWork) string
 }
 
@@ -36,7 +37,7 @@ func (w *work) first() (Reason, string) {
 		return NoDevices, "no node is known: a pod needs one"
 	}
 	if len(w.nodes) == 0 {
-		return Other, "no node was judged: the explanation was stopped"
+		return Slow, "no node was judged: the explanation was stopped"
 	}
 	if reason, text := w.fatal(); text != "" {
 		return reason, text
@@ -93,7 +94,11 @@ func (w *work) heldWhereSelected() string {
 
 // nothingHeld tries a cluster in which no claim has anything.
 func (w *work) nothingHeld() trial {
-	return trial{reason: Held, say: w.held, change: func(in *judge.Input) { in.State = nothingAllocated() }}
+	return trial{reason: Held, say: w.held, change: func(in *judge.Input) bool {
+		state := in.State
+		in.State = nothingAllocated()
+		return len(state.AllocatedDevices) > 0 || len(state.AllocatedSharedDeviceIDs) > 0 || len(state.AggregatedCapacity) > 0
+	}}
 }
 
 // elsewhere says that a claim has devices of a node that does not do for the pod.
@@ -150,8 +155,11 @@ func (n *nodeWork) helps(w *work, t trial) bool {
 	for _, claim := range n.input.Claims {
 		in.Claims = append(in.Claims, claim.DeepCopy())
 	}
-	t.change(&in)
+	if !t.change(&in) {
+		return false
+	}
 	v := judge.Judge(w.ctx, in)
+	w.slow = w.slow || v.Outcome == judge.TimedOut
 	return v.Outcome == judge.Fits
 }
 
@@ -161,17 +169,14 @@ func (w *work) trials() []trial {
 	for _, taint := range w.taints() {
 		out = append(out, tolerate(taint))
 	}
-	for i, claim := range w.nodes[0].input.Claims {
-		for k := range claim.Spec.Devices.Constraints {
-			out = append(out, withoutConstraint(i, k))
-		}
+	constraints, requests := w.places()
+	for _, p := range constraints {
+		out = append(out, withoutConstraint(p))
 	}
 	out = append(out, completePools(), w.nothingHeld())
-	for i, claim := range w.nodes[0].input.Claims {
-		for k := range claim.Spec.Devices.Requests {
-			out = append(out, withoutSelectors(i, k)...)
-			out = append(out, fewer(i, k))
-		}
+	for _, p := range requests {
+		out = append(out, withoutSelectors(p)...)
+		out = append(out, fewer(p))
 	}
 	return out
 }
@@ -180,7 +185,7 @@ func (w *work) trials() []trial {
 func completePools() trial {
 	return trial{
 		reason: PoolBroken,
-		change: func(in *judge.Input) {
+		change: func(in *judge.Input) (changed bool) {
 			type generation struct {
 				driver, pool string
 				number       int64
@@ -198,9 +203,11 @@ func completePools() trial {
 				if count := counts[of(slice)]; count != slice.Spec.Pool.ResourceSliceCount {
 					slices[i] = slice.DeepCopy()
 					slices[i].Spec.Pool.ResourceSliceCount = count
+					changed = true
 				}
 			}
 			in.Slices = slices
+			return changed
 		},
 		say: func(n *nodeWork) string {
 			for _, p := range n.verdict.Pools {
@@ -246,9 +253,10 @@ func tolerate(taint judge.Taint) trial {
 	}
 	return trial{
 		reason: Tainted,
-		change: func(in *judge.Input) {
+		change: func(in *judge.Input) bool {
 			eachRequest(in, func(r *resourceapi.ExactDeviceRequest) { r.Tolerations = append(r.Tolerations, toleration) },
 				func(r *resourceapi.DeviceSubRequest) { r.Tolerations = append(r.Tolerations, toleration) })
+			return true
 		},
 		say: func(n *nodeWork) string {
 			tainted, class := 0, ""
@@ -287,16 +295,20 @@ func eachRequest(in *judge.Input, exactly func(*resourceapi.ExactDeviceRequest),
 }
 
 // withoutConstraint removes a constraint of a claim.
-func withoutConstraint(claim, index int) trial {
+func withoutConstraint(p constraintPlace) trial {
 	return trial{
 		reason: Constraint,
-		change: func(in *judge.Input) {
-			devices := &in.Claims[claim].Spec.Devices
-			devices.Constraints = slices.Delete(devices.Constraints, index, index+1)
+		change: func(in *judge.Input) bool {
+			constraint := p.constraint(in.Claims)
+			if constraint == nil || constraint.MatchAttribute == nil && constraint.DistinctAttribute == nil {
+				return false
+			}
+			devices := &claimIn(in.Claims, p.claim).Spec.Devices
+			devices.Constraints = slices.Delete(devices.Constraints, p.index, p.index+1)
+			return true
 		},
 		say: func(n *nodeWork) string {
-			c := n.input.Claims[claim]
-			constraint := c.Spec.Devices.Constraints[index]
+			c, constraint := claimIn(n.input.Claims, p.claim), p.constraint(n.input.Claims)
 			attribute, distinct := constraint.MatchAttribute, false
 			if attribute == nil {
 				attribute, distinct = constraint.DistinctAttribute, true
@@ -313,14 +325,14 @@ func withoutConstraint(claim, index int) trial {
 				what = counted(need, class) + with(selectors)
 			}
 			return fmt.Sprintf("%s %s free on %s, but %s%s", what, are(max(need, 2)), n.input.Node.Name, differing(string(*attribute), distinct),
-				n.table(claim, string(*attribute), distinct))
+				n.table(p.claim, string(*attribute), distinct))
 		},
 	}
 }
 
 // table writes what the free devices have of an attribute: the value, and how many have it of how many are needed.
-func (n *nodeWork) table(claim int, attribute string, distinct bool) string {
-	for _, c := range n.verdict.Claims[claim].Constraints {
+func (n *nodeWork) table(claim, attribute string, distinct bool) string {
+	for _, c := range n.verdictOf(claim).Constraints {
 		if c.Attribute != attribute || c.Distinct != distinct || len(c.Rows) == 0 {
 			continue
 		}
@@ -344,29 +356,31 @@ func (n *nodeWork) table(claim int, attribute string, distinct bool) string {
 	return ""
 }
 
-// withoutSelectors removes one selector of a request, or of one of its alternatives.
-func withoutSelectors(claim, request int) []trial {
+// withoutSelectors removes one selector of a request.
+func withoutSelectors(p place) []trial {
 	var out []trial
 	const most = 8 // selectors of a request that are tried
 	for index := range most {
 		out = append(out, trial{
 			reason: Selector,
-			change: func(in *judge.Input) {
-				r := in.Claims[claim].Spec.Devices.Requests[request].Exactly
-				if r != nil && index < len(r.Selectors) {
-					r.Selectors = slices.Delete(r.Selectors, index, index+1)
+			change: func(in *judge.Input) bool {
+				r := p.exactly(in.Claims)
+				if r == nil || index >= len(r.Selectors) || r.Selectors[index].CEL == nil {
+					return false
 				}
+				r.Selectors = slices.Delete(r.Selectors, index, index+1)
+				return true
 			},
 			say: func(n *nodeWork) string {
-				r := n.input.Claims[claim].Spec.Devices.Requests[request]
-				free := 0
-				for k := range n.verdict.Claims[claim].Requests {
-					if v := &n.verdict.Claims[claim].Requests[k]; v.Name == r.Name {
+				r := p.exactly(n.input.Claims)
+				free, requests := 0, n.verdictOf(p.claim).Requests
+				for k := range requests {
+					if v := &requests[k]; v.Name == p.request {
 						free = onlyFailing(v, judge.KindSelector)
 					}
 				}
-				return fmt.Sprintf("%s on %s %s free, but a selector of request %s wants %s: %s", counted(free, r.Exactly.DeviceClassName),
-					n.input.Node.Name, are(free), r.Name, plain(r.Exactly.Selectors[index].CEL.Expression), n.parts(claim, r.Name))
+				return fmt.Sprintf("%s on %s %s free, but a selector of request %s wants %s: %s", counted(free, r.DeviceClassName),
+					n.input.Node.Name, are(free), p.request, plain(r.Selectors[index].CEL.Expression), n.parts(p))
 			},
 		})
 	}
@@ -384,10 +398,10 @@ func onlyFailing(r *judge.RequestVerdict, kind judge.Kind) int {
 }
 
 // parts says what devices have that a selector does not accept.
-func (n *nodeWork) parts(claim int, request string) string {
+func (n *nodeWork) parts(p place) string {
 	var out []string
-	for _, r := range n.verdict.Claims[claim].Requests {
-		if r.Name != request {
+	for _, r := range n.verdictOf(p.claim).Requests {
+		if r.Name != p.request {
 			continue
 		}
 		for _, d := range r.Devices {
@@ -421,30 +435,33 @@ func partText(part judge.Part) string {
 }
 
 // fewer asks for one device in place of several.
-func fewer(claim, request int) trial {
+func fewer(p place) trial {
 	return trial{
 		reason: TooFew,
-		change: func(in *judge.Input) {
-			if r := in.Claims[claim].Spec.Devices.Requests[request].Exactly; r != nil && r.Count > 1 {
-				r.Count = 1
+		change: func(in *judge.Input) bool {
+			r := p.exactly(in.Claims)
+			if r == nil || r.Count <= 1 {
+				return false
 			}
+			r.Count = 1
+			return true
 		},
 		say: func(n *nodeWork) string {
-			for _, check := range n.verdict.Claims[claim].Problems {
+			for _, check := range n.verdictOf(p.claim).Problems {
 				if check.Shortage != nil && len(check.Shortage.Requests) > 1 {
 					return fmt.Sprintf("%s on node %s, which comes closest", check.Message, n.input.Node.Name)
 				}
 			}
-			r := n.input.Claims[claim].Spec.Devices.Requests[request]
+			r := p.exactly(n.input.Claims)
 			most := 0
-			for _, v := range n.verdict.Claims[claim].Requests {
-				if v.Name == r.Name {
+			for _, v := range n.verdictOf(p.claim).Requests {
+				if v.Name == p.request {
 					most = v.Usable()
 				}
 			}
-			text := fmt.Sprintf("request %s wants %s on one node, and %s, which comes closest, has %d that it can have", r.Name,
-				counted(int(r.Exactly.Count), r.Exactly.DeviceClassName), n.input.Node.Name, most)
-			if int64(most) >= r.Exactly.Count { // parts of a device, which exclude each other
+			text := fmt.Sprintf("request %s wants %s on one node, and %s, which comes closest, has %d that it can have", p.request,
+				counted(int(r.Count), r.DeviceClassName), n.input.Node.Name, most)
+			if int64(most) >= r.Count { // parts of a device, which exclude each other
 				text += ", but not all at once"
 			}
 			return text

@@ -130,7 +130,7 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		e.Reason, e.First = Other, result.Reason
 		return e
 	}
-	if meaning := meaningOf(result.Reason, attempt.Words); meaning != "" && !strings.Contains(attempt.Words, "timed out") {
+	if meaning := meaningOf(result.Reason, attempt.Words); meaning != "" && !result.Stopped {
 		e.Reason, e.First = refusalReason(attempt.Words), meaning
 		if len(attempt.Refused) == 0 {
 			return e

@@ -4,16 +4,19 @@ package explain
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // TestExplain explains the pod train, or a claim, of testdata/NAME.yaml, which is added to base.yaml. Lines "# option: ..." say how.
@@ -84,6 +87,33 @@ func explained(t *testing.T, files ...plan.File) Explanation {
 		return Claim(t.Context(), c, c.Claims[types.NamespacedName{Namespace: "default", Name: claim}], o)
 	}
 	return Pod(t.Context(), c, c.Pods[0], o)
+}
+
+// TestStopped: if the caller has enough, the reason is that, and nothing is said of the pod or its claims.
+func TestStopped(t *testing.T) {
+	snapshot, problems, err := plan.Read([]plan.File{read(t, "testdata/base.yaml"), read(t, "testdata/held.yaml")}, "default")
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	undisturbed := Explanation{}
+	start, took := time.Now(), time.Duration(0)
+	random := seed.New(t)
+	for i := range 50 {
+		c, _, err := plan.NewCluster(snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			undisturbed, took = Pod(t.Context(), c, c.Pods[0], Options{}), time.Since(start)
+			continue
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(took))))
+		e := Pod(ctx, c, c.Pods[0], Options{})
+		stop()
+		if e.Reason != Slow && e.First != undisturbed.First && !strings.Contains(e.First, "could be tried in time") {
+			t.Errorf("stopped: %s, %s", e.Reason, e.First)
+		}
+	}
 }
 
 // TestHidden looks for names of other namespaces in what a tenant reads.

@@ -171,7 +171,11 @@ func (w *work) closest() (Reason, string) {
 	case n.verdict.Outcome == judge.DoesNotFit || n.verdict.Impossible():
 		reason = TooFew
 	}
-	return reason, fmt.Sprintf("no single change helps; node %s comes closest: %s", n.input.Node.Name, strings.Join(lines, "; "))
+	tried := "no single change helps"
+	if w.slow || w.ctx.Err() != nil {
+		tried = "no single change is known to help, since not all could be tried in time"
+	}
+	return reason, fmt.Sprintf("%s; node %s comes closest: %s", tried, n.input.Node.Name, strings.Join(lines, "; "))
 }
 
 // waitsForPools reports whether a request has too few devices and all devices that it cannot have are in incomplete or invalid pools.

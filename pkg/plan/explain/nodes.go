@@ -31,6 +31,8 @@ type work struct {
 	// allocated have devices, perhaps of some nodes only.
 	allocated []*resourceapi.ResourceClaim
 	nodes     []nodeWork
+	// slow says that of a change it is not known whether it helps: the search took too long.
+	slow bool
 	// left counts nodes that were not judged.
 	left int
 }

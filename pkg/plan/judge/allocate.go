@@ -42,10 +42,11 @@ func (j *judgement) allocate(ctx context.Context, v *Verdict) {
 	if err == nil {
 		v.Allocations, err = allocator.Allocate(limited, j.Node, j.Claims)
 	}
+	stopped := errors.Is(err, errTimeout) || err != nil && ctx.Err() != nil // by the limit, or by the caller
 	switch {
-	case errors.Is(err, errTimeout) && v.Impossible():
+	case stopped && v.Impossible():
 		v.Outcome = DoesNotFit
-	case errors.Is(err, errTimeout):
+	case stopped:
 		v.Outcome, v.Error = TimedOut, err.Error()
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
 		v.Outcome, v.Error = Refused, err.Error()

@@ -70,7 +70,7 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		}
 	}
 	for _, link := range list.Links {
-		l.links = append(l.links, link.Target+"::"+link.Path)
+		l.libraryLink(*from, link.Target, link.Path)
 	}
 	l.dirs = append(l.dirs, list.LibraryDirs...)
 	for _, env := range list.Env {

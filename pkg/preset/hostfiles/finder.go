@@ -60,6 +60,8 @@ type Found struct {
 	// Shared are edits that other claims may have as well. Own are edits that only this claim has, and Steps prepare what Own needs.
 	Shared, Own container.Edits
 	Steps       []step.Step
+	// Overrides says which preset has a file or link of the container instead of another preset.
+	Overrides []string
 }
 
 // Empty reports whether there is nothing to edit.
@@ -85,7 +87,11 @@ type lookup struct {
 	absent []string
 	// dirs lists directories of the container with libraries of a driver.
 	dirs []string
-	errs []error
+	// places are the mounts and links by their path in the container. presets are in the order of application.
+	places    map[string]place
+	presets   []preset.Origin
+	overrides []string
+	errs      []error
 }
 
 // Find makes the edits for one request of a claim. An error names each preset, the value, and what is missing on this node.
@@ -95,12 +101,16 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		return Found{}, err
 	}
 	defer func() { _ = host.Close() }() // it was only read
-	l := lookup{files: f, host: host, claim: claim}
+	l := lookup{files: f, host: host, claim: claim, presets: r.Presets}
 	for i := range r.Env {
 		l.fail(l.variable(&r.Env[i]), r.Env[i].From[len(r.Env[i].From)-1], "variable "+r.Env[i].Name)
 	}
 	for i := range r.Mounts {
+		before := len(l.mounted)
 		l.fail(l.mount(&r.Mounts[i]), r.Mounts[i].From, "mount "+r.Mounts[i].ContainerPath)
+		if len(l.mounted) > before {
+			l.takeMount(r.Mounts[i].From)
+		}
 	}
 	for i := range r.Nodes {
 		l.fail(l.node(&r.Nodes[i]), r.Nodes[i].From, "device node "+r.Nodes[i].Path)
@@ -118,7 +128,7 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
 	}
 	l.hooks(&r)
-	return Found{Shared: l.edits, Own: l.own, Steps: l.steps}, errors.Join(l.errs...)
+	return Found{Shared: l.edits, Own: l.own, Steps: l.steps, Overrides: l.overrides}, errors.Join(l.errs...)
 }
 
 // checkVisible refuses a path of the host that the plugin cannot see.
@@ -258,16 +268,8 @@ func (l *lookup) libraries(f *preset.Files) error {
 		return err
 	}
 	for i := range found.Found {
-		library := &found.Found[i]
-		bound, err := l.bind(&f.From, path.Join(root, library.HostPath), path.Join(libraryDir, library.Name))
-		if err != nil {
+		if err := l.library(f.From, root, &found.Found[i]); err != nil {
 			return err
-		}
-		if !bound {
-			continue
-		}
-		for _, link := range library.Links {
-			l.links = append(l.links, link.Target+"::"+path.Join(libraryDir, link.Name))
 		}
 	}
 	return nil
@@ -298,14 +300,13 @@ func (l *lookup) tools(f *preset.Files) error {
 // as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
 	in := func(dir string) bool { return preset.Below(d.Path, dir) }
-	i := slices.IndexFunc(l.mounted, func(m container.Mount) bool { return in(m.ContainerPath) })
+	m := l.mountAbove(d.Path)
 	switch {
-	case i < 0 && slices.ContainsFunc(l.absent, in):
+	case m == nil && slices.ContainsFunc(l.absent, in):
 		return nil
-	case i < 0:
+	case m == nil:
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
-	m := l.mounted[i]
 	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
 	if l.isOwn(m.ContainerPath) {
 		if err := l.checkMayRead(l.namespace, hostDir); err != nil {
@@ -334,9 +335,9 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	return nil
 }
 
-// bind mounts a file of the node, unless another mount has that place already.
+// bind mounts a file of the node, unless another mount or a link has that place already.
 func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool, error) {
-	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return m.ContainerPath == containerPath }) {
+	if !l.take(containerPath, place{from: *from, content: hostPath}) {
 		return false, nil
 	}
 	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
@@ -384,7 +385,7 @@ func (l *lookup) hooks(r *preset.Request) {
 			add(dir)
 		}
 		for _, link := range h.Links {
-			l.fail(l.link(link.Target, link.Path), h.From, "hook links")
+			l.fail(l.link(link, h.From), h.From, "hook links")
 		}
 	}
 	if len(l.links)+len(l.fallbackLinks) > 0 {
@@ -400,17 +401,6 @@ func (l *lookup) hooks(r *preset.Request) {
 		}
 		l.hook(args)
 	}
-}
-
-// link adds a link. It replaces the link of an earlier preset.
-func (l *lookup) link(target, name string) error {
-	text := target + "::" + name
-	if err := linkable(text); err != nil {
-		return err
-	}
-	l.links = slices.DeleteFunc(l.links, func(earlier string) bool { return strings.HasSuffix(earlier, "::"+name) })
-	l.links = append(l.links, text)
-	return nil
 }
 
 // linkable says what is wrong with a link, TARGET::PATH.

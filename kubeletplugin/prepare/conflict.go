@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// TenantError refuses a region of a chip because of a claim on another region of that chip.
+type TenantError struct {
+	// Device is the allocated region, Sibling a region that another claim holds, Claim that claim's namespace/name, Namespace that of the
+	// claim that asked.
+	Device, Sibling, Claim, Namespace string
+	// Rule is the stricter co-tenancy of the two claims.
+	Rule v1alpha1.CoTenancy
+}
+
+// Error says what is in the way and the remedy. It names the other claim only to that claim's own namespace.
+func (e *TenantError) Error() string {
+	other := "another claim"
+	if strings.HasPrefix(e.Claim, e.Namespace+"/") {
+		other = "claim " + e.Claim
+	}
+	return fmt.Sprintf("device %s: %s holds %s of the same chip, and policy.coTenancy %s keeps them apart: "+
+		"retried until that claim is gone; delete the pod to let the scheduler choose another chip", e.Device, other, e.Sibling, e.Rule)
+}
+
+// cardLocks returns the lock names of the chips of an allocation's regions, so that one claim at a time checks co-tenancy on a chip. The
+// regions of a chip are programmed one at a time anyway.
+func (e *Engine) cardLocks(a claim.Allocation) []string {
+	machine := e.Machine()
+	if machine == nil {
+		return nil
+	}
+	var names []string
+	for i := range a.Results {
+		r := &a.Results[i]
+		dev, ok := machine.Find(r.Kind, r.Device)
+		if name := "card/" + cardOf(dev); ok && cardOf(dev) != "" && !r.AdminAccess && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func cardOf(d device.Device) string {
+	if d.Region == nil {
+		return ""
+	}
+	return d.Region.Card
+}
+
+// checkCoTenancy refuses a region while an incompatible claim holds another region of its chip. The caller has locked the chip. A claim
+// counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin.
+func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
+	if cardOf(dev) == "" || result.AdminAccess || result.Config.FPGA == nil {
+		return nil
+	}
+	for _, sibling := range machine.All() {
+		if sibling.Name == dev.Name || cardOf(sibling) != cardOf(dev) {
+			continue
+		}
+		holders, err := e.Store.Holders(e.poolOf(sibling), sibling.Name)
+		if err != nil {
+			return err
+		}
+		for _, uid := range holders {
+			if uid == string(c.UID) {
+				continue
+			}
+			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.Namespace, result.Config.FPGA.CoTenancy); conflict {
+				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Namespace: c.Namespace, Rule: rule}
+			}
+		}
+	}
+	return nil
+}
+
+// coTenancyConflict reports whether the holder of a sibling conflicts with a claim of a namespace. It also returns the stricter rule and
+// the name of the holder.
+func (e *Engine) coTenancyConflict(
+	uid string, sibling device.Device, namespace string, own v1alpha1.CoTenancy,
+) (rule v1alpha1.CoTenancy, holder string, conflict bool) {
+	other, holder, theirNamespace := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
+	if r, err := e.Store.Load(uid); err == nil {
+		holder, theirNamespace = r.Namespace+"/"+r.Name, r.Namespace
+		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling.Name && d.Pool == e.poolOf(sibling) })
+		if i >= 0 && r.Devices[i].CoTenancy != "" {
+			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
+		}
+	}
+	rule = other
+	if own.Rank() < other.Rank() {
+		rule = own
+	}
+	switch rule {
+	case v1alpha1.CoTenancyShared:
+		return rule, holder, false
+	case v1alpha1.CoTenancySameNamespace:
+		return rule, holder, theirNamespace != namespace
+	default:
+		return v1alpha1.CoTenancyExclusive, holder, true
+	}
+}
+
+// OverlapError refuses a device because another claim holds the same thing by another name: the whole of which the device is a part,
+// another form of it, or a directory or node that had another name in the configuration.
+type OverlapError struct {
+	// Device is the allocated device, Held the one that the other claim holds.
+	Device, Held string
+	// Owner is the record of that claim, of which only the UID is known where it is damaged. Namespace is that of the claim that asked.
+	Owner     *record.Record
+	Namespace string
+}
+
+// Error says what is in the way and what ends it. It names the other claim only to that claim's own namespace.
+func (e *OverlapError) Error() string {
+	holder := "another claim"
+	if e.Owner.Namespace == e.Namespace {
+		holder = fmt.Sprintf("claim %s/%s (UID %s)", e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
+	}
+	return fmt.Sprintf("device %s is, in whole or in part, what %s holds as %s: retried until kubelet unprepares that one; "+
+		"delete the pod to let the scheduler choose another device", e.Device, holder, e.Held)
+}
+
+// withoutOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
+// that by the counters of the card; counters change, and so does the admin's configuration. It comes before the record: an Undo of what was
+// only intended would empty the other claim's directory. Until release, no other caller decides on such a record.
+func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release func(), err error) {
+	machine := e.Machine()
+	if machine == nil {
+		return nil, errNotScanned
+	}
+	mayOverlap := func(d record.Device) bool {
+		dev, _ := machine.Find(d.Kind(), d.Name)
+		return !d.AdminAccess && (d.Kind() == device.KindHost || dev.Card != "")
+	}
+	if !slices.ContainsFunc(r.Devices, mayOverlap) {
+		return func() {}, nil
+	}
+	hold, err := e.Store.LockOverlaps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.checkOverlaps(r, machine); err != nil {
+		hold.Release()
+		return nil, err
+	}
+	return hold.Release, nil
+}
+
+func (e *Engine) checkOverlaps(r *record.Record, machine Machine) error {
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if d.AdminAccess {
+			continue
+		}
+		if err := e.checkCard(r, d, machine); err != nil {
+			return err
+		}
+		if d.Kind() != device.KindHost {
+			continue
+		}
+		if err := e.checkThings(r, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCard looks at the other devices of the card: the function that makes the counters says which exclude each other.
+func (e *Engine) checkCard(r *record.Record, d *record.Device, machine Machine) error {
+	dev, ok := machine.Find(d.Kind(), d.Name)
+	card, known := machine.Card(dev.Card)
+	if !ok || !known {
+		return nil
+	}
+	for _, other := range machine.All() {
+		if other.Card != dev.Card || other.Name == dev.Name || !partition.Excludes(card, dev, other) {
+			continue
+		}
+		if err := e.checkHolders(r, d, e.poolOf(other), other.Name, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkThings looks at everything that claims hold in the pool by other names. What a record says counts, since the configuration may have
+// changed.
+func (e *Engine) checkThings(r *record.Record, d *record.Device) error {
+	names, err := e.Store.HeldIn(d.Pool)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == d.Name {
+			continue
+		}
+		if err := e.checkHolders(r, d, d.Pool, name, func(other *record.Device) bool { return sameThing(d.Edits, other.Edits) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkHolders refuses if a claim other than the record's holds a device and overlaps says so of its entry, or is nil.
+func (e *Engine) checkHolders(r *record.Record, d *record.Device, pool, name string, overlaps func(*record.Device) bool) error {
+	uids, err := e.Store.Holders(pool, name)
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		if uid == r.UID {
+			continue
+		}
+		owner, err := e.Store.Load(uid)
+		if err != nil {
+			owner = &record.Record{UID: uid} // what it holds is not known
+		}
+		i := slices.IndexFunc(owner.Devices, func(other record.Device) bool { return other.Pool == pool && other.Name == name })
+		if overlaps != nil && (i < 0 || !overlaps(&owner.Devices[i])) {
+			continue
+		}
+		return &OverlapError{Device: d.Name, Held: name, Owner: owner, Namespace: r.Namespace}
+	}
+	return nil
+}
+
+// MovedError refuses a device of the admin's configuration that is another directory or node than the one that the claim holds by this
+// name. What the claim did is undone where it was done, so the pod cannot go on with another one.
+type MovedError struct {
+	Device   string
+	Was, Now []string
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("device %s was %s when the claim got it, and is %s in the node's configuration now: "+
+		"put the configuration back, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
+}
+
+// checkMoved compares a device with what the claim holds by its name since this boot.
+func (e *Engine) checkMoved(old *record.Record, i int, d *record.Device) error {
+	if old == nil || old.BootID != e.BootID || d.Kind() != device.KindHost || d.AdminAccess {
+		return nil
+	}
+	was, now := sources(old.Devices[i].Edits), sources(d.Edits)
+	if slices.Equal(was, now) {
+		return nil
+	}
+	return &MovedError{Device: d.Name, Was: was, Now: now}
+}
+
+// sources are what edits give a container of the host: directories and nodes.
+func sources(edits container.Edits) []string {
+	var out []string
+	for _, m := range edits.Mounts {
+		out = append(out, m.HostPath)
+	}
+	for _, n := range edits.Nodes {
+		out = append(out, fmt.Sprintf("%s (%d:%d)", n.Path, n.Major, n.Minor))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// sameThing says whether two devices of the admin's configuration give a container the same directory, or one inside the other's, or the
+// same node.
+func sameThing(a, b container.Edits) bool {
+	for _, one := range a.Mounts {
+		for _, other := range b.Mounts {
+			if isWithin(one.HostPath, other.HostPath) || isWithin(other.HostPath, one.HostPath) {
+				return true
+			}
+		}
+	}
+	for _, one := range a.Nodes {
+		for _, other := range b.Nodes {
+			if one.Major == other.Major && one.Minor == other.Minor {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isWithin says whether a clean path is another one or below it.
+func isWithin(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
