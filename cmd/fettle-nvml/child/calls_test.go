@@ -27,8 +27,8 @@ means something, and with others, on the simulated cards (` + "`test/nvmlsim/lib
 parts are as before, and the next try does what was asked.
 
 Whatever was asked: a GPU that is lost, needs a reset, or lacks power or interrupts is withheld (` + "`NotResponding`" + `); a question
-that the driver does not permit is ` + "`NotPermitted`" + `; libraries and a kernel module of different versions, or a module that does not run, are
-named with what to do. A report with a question that failed is asked for again at the next look.
+that the driver does not permit is ` + "`NotPermitted`" + `; libraries and a kernel module of different versions, or a module that
+does not run, are named with what to do. A report with a question that failed is asked for again at the next look.
 
 | call | what for | no answer means | no failure |
 |---|---|---|---|
