@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // lookInterval is how often the supervisor is asked what became of the daemons. It starts one again after a second or more.
@@ -59,7 +60,8 @@ func (w *watcher) look(ctx context.Context) {
 		return
 	}
 	if w.known == nil { // what an earlier process reported may have ended since
-		w.ill = map[string][]string{"": slices.Sorted(maps.Keys(w.Devices()))}
+		w.levels(ctx, slices.Sorted(maps.Keys(w.Devices())), "")
+		w.ill = map[string][]string{}
 	}
 	next := map[string]mps.Status{}
 	for _, now := range daemons {
@@ -74,17 +76,35 @@ func (w *watcher) look(ctx context.Context) {
 	}
 	for id, devices := range w.ill {
 		if _, runs := next[id]; !runs {
-			w.levels(ctx, devices, "")
 			delete(w.ill, id)
+			w.levels(ctx, devices, "")
 		}
 	}
 	w.known = next
 }
 
+// levels sets the health of devices. A device of which another daemon has a problem keeps it.
 func (w *watcher) levels(ctx context.Context, devices []string, what string) {
 	for _, name := range devices {
+		blamed := func(others []string) bool { return slices.Contains(others, name) }
+		if what == "" && slices.ContainsFunc(slices.Collect(maps.Values(w.ill)), blamed) {
+			continue
+		}
 		w.Level(ctx, name, what)
 	}
+}
+
+// served are the devices that a claim holds through its daemon: not those that it only looks at, and none of another sort.
+func (w *watcher) served(r *record.Record, daemon mps.Status) []string {
+	uuids := w.Devices()
+	var names []string
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if uuid, gpu := uuids[d.Name]; gpu && !d.AdminAccess && slices.Contains(daemon.Devices, uuid) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
 }
 
 // report tells a claim and the health of its GPUs what became of its daemon.
@@ -96,10 +116,7 @@ func (w *watcher) report(ctx context.Context, was, now mps.Status) {
 	}
 	what := problem(was, now)
 	delete(w.ill, now.ID)
-	var devices []string
-	for i := range r.Devices {
-		devices = append(devices, r.Devices[i].Name)
-	}
+	devices := w.served(r, now)
 	if what != "" {
 		w.ill[now.ID] = devices
 	}

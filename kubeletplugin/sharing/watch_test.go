@@ -53,12 +53,14 @@ func TestWatch(t *testing.T) {
 	var said []string
 	f, err := New(Config{
 		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
-		Devices: func() map[string]string { return map[string]string{"a": "", "b": ""} },
+		Devices: func() map[string]string { return map[string]string{"a": "GPU-1", "b": "GPU-2", "c": "GPU-3"} },
 		Load: func(uid string) (*record.Record, error) {
-			if uid != "uid-1" {
+			if uid != "uid-1" && uid != "uid-2" {
 				return nil, os.ErrNotExist
 			}
-			return &record.Record{UID: uid, Devices: []record.Device{{Name: "a"}}}, nil
+			return &record.Record{UID: uid, Devices: []record.Device{
+				{Name: "a"}, {Name: "b", AdminAccess: true}, {Name: "c"}, {Name: "ssd0"}, // c is held without a daemon
+			}}, nil
 		},
 		Level: func(_ context.Context, device, problem string) {
 			state := "well"
@@ -78,7 +80,7 @@ func TestWatch(t *testing.T) {
 		daemons []mps.Status
 		want    []string
 	}{
-		{"none yet: what was reported before has ended", nil, []string{"a well", "b well"}},
+		{"none yet: what was reported before has ended", nil, []string{"a well", "b well", "c well"}},
 		{"starts", []mps.Status{{ID: "uid-1", State: mps.Starting}}, nil},
 		{"ready", []mps.Status{{ID: "uid-1", State: mps.Ready}}, nil},
 		{"the same", []mps.Status{{ID: "uid-1", State: mps.Ready}}, nil},
@@ -91,12 +93,45 @@ func TestWatch(t *testing.T) {
 		{"hangs", []mps.Status{{ID: "uid-1", State: mps.Stalled, Restarts: 2}}, []string{"a ill", "uid-1 MPSDaemonStalled"}},
 		{"another's", []mps.Status{{ID: "uid-1", State: mps.Stalled, Restarts: 2}, {ID: "x", State: mps.Dead}}, []string{"a ill"}},
 		{"its claim ended", []mps.Status{{ID: "x", State: mps.Dead}}, []string{"a well"}},
+		{
+			"two on one GPU", []mps.Status{{ID: "uid-1", State: mps.Stalled}, {ID: "uid-2", State: mps.Stalled}},
+			[]string{"a ill", "a ill"},
+		},
+		{"one of them ended", []mps.Status{{ID: "uid-2", State: mps.Stalled}}, []string{"a ill"}},
+		{"the other is well", []mps.Status{{ID: "uid-2", State: mps.Ready}}, []string{"a well"}},
 	} {
-		s.daemons, said = tc.daemons, nil
+		s.daemons, said = nil, nil
+		for _, daemon := range tc.daemons {
+			daemon.Devices = []string{"GPU-1", "GPU-2"}
+			s.daemons = append(s.daemons, daemon)
+		}
 		w.look(t.Context())
 		if diff := cmp.Diff(tc.want, said); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.what, diff)
 		}
+	}
+}
+
+// TestFirstLookBlames: what an earlier process reported is taken back before the first look's own findings, not after.
+func TestFirstLookBlames(t *testing.T) {
+	s, dir := serve(t)
+	ill := map[string]string{}
+	f, err := New(Config{
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
+		Devices: func() map[string]string { return map[string]string{"a": "GPU-1", "b": "GPU-2"} },
+		Load: func(uid string) (*record.Record, error) {
+			return &record.Record{UID: uid, Devices: []record.Device{{Name: "a"}}}, nil
+		},
+		Level:      func(_ context.Context, device, problem string) { ill[device] = problem },
+		ClaimEvent: func(*record.Record, string, string, string) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.daemons = []mps.Status{{ID: "uid-1", State: mps.Dead, Devices: []string{"GPU-1"}}}
+	(&watcher{Feature: f}).look(t.Context())
+	if ill["a"] == "" || ill["b"] != "" {
+		t.Errorf("the devices' problems are %q", ill)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
@@ -129,5 +131,23 @@ func TestHidden(t *testing.T) {
 		if strings.Contains(string(text), "team-a") {
 			t.Errorf("%s names an object of another namespace:\n%s", name, text)
 		}
+	}
+}
+
+// TestEventsOfThePod: what was said of an earlier pod of the same name is not said of this one.
+func TestEventsOfThePod(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "train", UID: "now"}}
+	about := func(uid types.UID, reason string) *corev1.Event {
+		return &corev1.Event{
+			InvolvedObject: corev1.ObjectReference{Name: "train", UID: uid}, Type: corev1.EventTypeWarning, Reason: reason, Message: reason,
+		}
+	}
+	var got []string
+	for _, s := range said(pod, Options{Events: []*corev1.Event{about("before", "Old"), about("now", "New"), about("", "Unknown")}}) {
+		got = append(got, s.From)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"New", "Unknown"}) {
+		t.Errorf("Events %q, want that of this pod, and one that names no UID", got)
 	}
 }

@@ -95,7 +95,7 @@ func said(pod *corev1.Pod, o Options) []Saying {
 	}
 	last := map[string]*corev1.Event{}
 	for _, event := range o.Events {
-		if event.Type != corev1.EventTypeWarning || event.Message == words {
+		if event.Type != corev1.EventTypeWarning || event.Message == words || !isAbout(event, pod) {
 			continue
 		}
 		if before := last[event.Reason]; before == nil || when(before).Before(when(event)) {
@@ -106,6 +106,11 @@ func said(pod *corev1.Pod, o Options) []Saying {
 		out = append(out, Saying{From: event.Reason, Words: event.Message, Meanings: decode(event.Message)})
 	}
 	return out
+}
+
+// isAbout is false for an Event of an earlier pod of the same name.
+func isAbout(event *corev1.Event, pod *corev1.Pod) bool {
+	return event.InvolvedObject.UID == "" || pod.UID == "" || event.InvolvedObject.UID == pod.UID
 }
 
 func when(e *corev1.Event) time.Time {
