@@ -33,6 +33,9 @@ type Content struct {
 	// Memory is a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears none. It is
 	// empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
 	Memory string `json:"memory,omitempty"`
+	// Cleared: the card's memory was cleared through another of its regions since Namespace used this one, so that its traces are in the
+	// region's logic alone. Versions before this field ignore it, and clear once more.
+	Cleared bool `json:"cleared,omitempty"`
 	// Claim is the UID of the claim that used the region last and has not been released.
 	Claim string `json:"claim,omitempty"`
 }

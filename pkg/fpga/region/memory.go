@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
@@ -15,6 +16,10 @@ import (
 
 // ErrMemory refuses a region whose card has memory with another tenant's data, which nothing clears.
 var ErrMemory = errors.New("is on a card whose memory may hold data of another namespace's claim")
+
+// ErrCardInUse refuses to clear the memory of a card that a claim uses through another region.
+var ErrCardInUse = errors.New("is on a card whose memory another region's claim uses, so that it cannot be cleared now: " +
+	"retried until that claim is gone")
 
 // combined names the namespace of two traces: that of the one if the other has none, severalTenants if they differ.
 func combined(a, b string) string {
@@ -28,17 +33,24 @@ func combined(a, b string) string {
 }
 
 // Data returns the namespace whose data may be in the memory that the region reaches, severalTenants for more than one, or "".
-func (c *Content) Data() string { return combined(c.Namespace, c.Memory) }
+func (c *Content) Data() string {
+	if c.Cleared {
+		return c.Memory
+	}
+	return combined(c.Namespace, c.Memory)
+}
 
 // ForeignTo reports whether the region's logic or memory may hold anything that a namespace must not see.
-func (c *Content) ForeignTo(namespace string) bool { return c.Unknown || foreign(c.Data(), namespace) }
+func (c *Content) ForeignTo(namespace string) bool {
+	return c.Unknown || foreign(combined(c.Namespace, c.Memory), namespace)
+}
 
 func foreign(traces, namespace string) bool { return traces != "" && traces != namespace }
 
 // usedBy returns the content with a namespace as the tenant. The data of the tenants before stay in the memory.
 func (c *Content) usedBy(namespace string) Content {
 	used := *c
-	used.Namespace, used.Memory = namespace, c.Data()
+	used.Namespace, used.Memory, used.Cleared = namespace, c.Data(), false
 	return used
 }
 
@@ -64,11 +76,48 @@ func (p *Programmer) markCard(device, namespace string) error {
 	return nil
 }
 
-// awaitCleared waits as long as a blank image needs to clear the card's memory, and wants the region to work and to show the image then.
-func (p *Programmer) awaitCleared(ctx context.Context, b Backend, r *fpga.Region, image *Image) error {
-	if image.ClearTime <= 0 {
+// sharers are the other regions of the card that claims use now. The caller holds the lease of a region.
+func (p *Programmer) sharers(device string) ([]string, error) {
+	if p.config.Siblings == nil {
+		return nil, nil
+	}
+	var out []string
+	for _, name := range p.config.Siblings(device) {
+		content, err := p.config.Contents.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		if content.Claim != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// markCleared notes for the card's other regions that its memory was cleared. No claim uses them.
+func (p *Programmer) markCleared(device string) error {
+	if p.config.Siblings == nil {
 		return nil
 	}
+	for _, name := range p.config.Siblings(device) {
+		content, err := p.config.Contents.Read(name)
+		if err != nil {
+			return err
+		}
+		if content.Unknown || content.Data() == "" {
+			continue
+		}
+		content.Memory, content.Cleared = "", content.Namespace != ""
+		if err := p.config.Contents.write(name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitCleared waits as long as a blank image needs to clear the card's memory, and wants the region to work and to show the image then.
+func (p *Programmer) awaitCleared(ctx context.Context, b Backend, r *fpga.Region, image *Image) error {
 	unknown := func(err error) error {
 		return &backend.Error{
 			Kind: backend.Unknown, Device: r.Card, Op: "clear the memory of", Err: err, Next: "the region is wiped again",

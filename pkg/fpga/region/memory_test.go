@@ -5,6 +5,8 @@ package region_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgasim"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // secret is what a tenant leaves in a card's memory.
@@ -126,4 +129,73 @@ func TestMemoryOfTheStopped(t *testing.T) {
 	check.Must(t, p.apply(scrub))
 	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
 	p.forgets(0)
+}
+
+// TestMemoryInUse: a claim's memory is not cleared by the end of another claim of the card, nor for the next one; and what it leaves there
+// is known when it has ended.
+func TestMemoryInUse(t *testing.T) {
+	p := start(t, machine(card(2)))
+	marked := func(program *region.Program) { program.MarkCard = true }
+	stays := p.program(ours(), p.image(nlb0), marked)
+	ends := p.program(next(), p.image(nlb3), at(name(0, 1)), marked, released(region.ReleaseBlank, p.blank()))
+	check.Must(t, p.apply(stays), p.apply(ends))
+	p.fills(0, secret)
+	used := p.memory(0)
+	check.Must(t, p.undo(ends))
+	scrub := &region.Scrub{Device: name(0, 1), Claim: theirs(), Blank: p.blank(), Required: true, Timeout: time.Minute}
+	if err := p.apply(scrub); !errors.Is(err, region.ErrCardInUse) || !strings.Contains(err.Error(), name(0, 0)) {
+		t.Errorf("error %v, want one that names the region that is in use", err)
+	}
+	if !bytes.Equal(used, p.memory(0)) {
+		t.Fatal("the memory was cleared while a claim uses it")
+	}
+	check.Must(t, p.undo(stays), p.apply(scrub))
+	p.forgets(1)
+}
+
+// TestMemoryInAnyOrder has claims of two namespaces come and go on the two regions of a card, at most one namespace at a time, and end in
+// any way. A claim finds no data of the other namespace, and keeps its own as long as it is there.
+func TestMemoryInAnyOrder(t *testing.T) {
+	random := seed.New(t)
+	p := start(t, machine(card(2)))
+	var there [2]*region.Program
+	releases := []region.Release{region.ReleaseBlank, region.ReleaseReset, region.ReleaseKeep}
+	texts := map[string]string{"team-a": "what team-a wrote;", "team-b": "what team-b wrote;"}
+	for i := range 150 {
+		port := random.IntN(2)
+		other := there[1-port]
+		if ends := there[port]; ends != nil {
+			before := p.memory(port)
+			check.Must(t, p.undo(ends))
+			if other != nil && !bytes.Equal(before, p.memory(port)) {
+				t.Fatalf("step %d: the end of a claim changed the memory that another claim uses", i)
+			}
+			there[port] = nil
+			continue
+		}
+		namespace := []string{"team-a", "team-b"}[random.IntN(2)]
+		if other != nil {
+			namespace = other.Claim.Namespace
+		}
+		c := claimOf(namespace, fmt.Sprint(i))
+		before := p.memory(port)
+		err := p.apply(&region.Scrub{Device: name(0, port), Claim: c, Blank: p.blank(), Timeout: time.Minute})
+		if other != nil && !bytes.Equal(before, p.memory(port)) {
+			t.Fatalf("step %d: a claim that comes had the memory cleared that another claim uses", i)
+		}
+		if other != nil && errors.Is(err, region.ErrCardInUse) {
+			continue
+		}
+		check.Must(t, err)
+		program := p.program(c, p.image([]string{nlb0, nlb3}[random.IntN(2)]), at(name(0, port)),
+			released(releases[random.IntN(len(releases))], p.blank()), func(program *region.Program) { program.MarkCard = true })
+		check.Must(t, p.apply(program))
+		there[port] = program
+		for whose, text := range texts {
+			if whose != namespace && bytes.Contains(p.memory(port), []byte(text)) {
+				t.Fatalf("step %d: a claim of %s reads what %s wrote", i, namespace, whose)
+			}
+		}
+		p.fills(port, texts[namespace])
+	}
 }

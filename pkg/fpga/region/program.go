@@ -216,7 +216,9 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	}
 	r, b, err := p.find(params.Device)
 	if errors.Is(err, ErrGone) {
-		return nil // The content file stays for when the region comes back.
+		// The content file stays for when the region comes back, and no claim uses it until then.
+		content.Claim = ""
+		return p.config.Contents.write(params.Device, content)
 	}
 	if err != nil {
 		return err
@@ -225,10 +227,11 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
 		err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCardInUse) {
 			return err
 		}
-		// The blank image is not on the node, so the region itself must prove that it works.
+		// The blank image is not on the node, or would clear memory that another claim uses. So the region itself must prove that it works, and
+		// the next claim of another namespace finds its traces noted.
 	}
 	return p.resetAndRelease(ctx, params, r, b)
 }

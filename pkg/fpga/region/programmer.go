@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -184,8 +185,19 @@ func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Atte
 	after := Content{Digest: a.Image.Digest, AFU: a.Image.AFUID}
 	if a.Image.ClearTime <= 0 {
 		after.Memory = before.Data()
+		return p.load(ctx, lease, s, a, before, after, nil)
 	}
-	return p.load(ctx, lease, s, a, before, after, func() error { return p.awaitCleared(ctx, b, r, &a.Image) })
+	sharers, err := p.sharers(a.Device)
+	if err != nil {
+		return err
+	}
+	if len(sharers) > 0 {
+		return fmt.Errorf("region %s %w (%s)", a.Device, ErrCardInUse, strings.Join(sharers, ", "))
+	}
+	if err := p.load(ctx, lease, s, a, before, after, func() error { return p.awaitCleared(ctx, b, r, &a.Image) }); err != nil {
+		return err
+	}
+	return p.markCleared(a.Device)
 }
 
 // checkInterface refuses an image for another interface before anything is opened.

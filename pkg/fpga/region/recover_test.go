@@ -253,7 +253,7 @@ func TestUnplugged(t *testing.T) {
 	r := p.regions[first]
 	delete(p.regions, first)
 	p.asks(nil, func() { check.Must(t, p.undo(program)) })
-	p.holds(held(image, ours()))
+	p.holds(held(image, claimOf(ours().Namespace, ""))) // and no claim uses it any more
 	p.regions[first] = r
 	p.asks(lines(opened(0), pr(0)), func() {
 		check.Must(t, p.apply(&region.Scrub{Device: first, Claim: theirs(), Blank: p.blank(), Required: true, Timeout: time.Minute}))

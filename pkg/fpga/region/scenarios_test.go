@@ -261,6 +261,7 @@ func showUnplugged(t *testing.T) {
 	r := p.regions[first]
 	delete(p.regions, first)
 	p.askedAll([]string{}, func() { check.Must(t, p.undo(program)) })
+	unknown.Claim = ""
 	p.holds(unknown)
 	p.regions[first] = r
 	wants(t, p.apply(p.program(next(), nil)), region.ErrUnknownState)

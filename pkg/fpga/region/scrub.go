@@ -67,5 +67,9 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wipeTimeout(params.Timeout, params.Blank))
 	defer cancel()
-	return p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+	err = p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+	if errors.Is(err, ErrCardInUse) && !memory && !content.Unknown && !params.Required {
+		return nil // as without a blank image: the claim's own replaces the logic
+	}
+	return err
 }
