@@ -66,7 +66,8 @@ func Reason(err error) string {
 		return reasonBitstream
 	case driver && backend.KindOf(err) == backend.Unknown:
 		return ReasonProgramFailed
-	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrMemory, region.ErrUnknownState, fpga.ErrNotIsolated):
+	case driver, among(region.ErrGone, region.ErrOther, region.ErrTraces, region.ErrMemory, region.ErrCardInUse, region.ErrUnknownState,
+		fpga.ErrNotIsolated):
 		return reasonRegion
 	}
 	return ""

@@ -94,7 +94,8 @@ func TestWatch(t *testing.T) {
 		{"another's", []mps.Status{{ID: "uid-1", State: mps.Stalled, Restarts: 2}, {ID: "x", State: mps.Dead}}, []string{"a ill"}},
 		{"its claim ended", []mps.Status{{ID: "x", State: mps.Dead}}, []string{"a well"}},
 		{
-			"two on one GPU", []mps.Status{{ID: "uid-1", State: mps.Stalled}, {ID: "uid-2", State: mps.Stalled}},
+			"two on one GPU",
+			[]mps.Status{{ID: "uid-1", State: mps.Stalled}, {ID: "uid-2", State: mps.Stalled}},
 			[]string{"a ill", "a ill"},
 		},
 		{"one of them ended", []mps.Status{{ID: "uid-2", State: mps.Stalled}}, []string{"a ill"}},

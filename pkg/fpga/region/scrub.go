@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -35,6 +36,15 @@ var ErrTraces = errors.New("has traces of another namespace's claim")
 // clears reports whether the step can clear the card's memory.
 func (s *Scrub) clears() bool { return !s.Keep && s.Blank != nil && s.Blank.ClearTime > 0 }
 
+// unwiped refuses a region that must be wiped, for want of an image.
+func (s *Scrub) unwiped(interfaceID string) error {
+	if !s.Required {
+		return nil
+	}
+	return fmt.Errorf("region %s %w and there is no blank image to wipe it with: "+
+		"add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region", s.Device, ErrTraces, interfaceID)
+}
+
 func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	r, b, err := p.find(params.Device)
 	if err != nil {
@@ -58,18 +68,19 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 			"with spec.blank and spec.memoryClearTime, or for a class with policy.allowUnclearedMemory", params.Device, ErrMemory, r.InterfaceID)
 	}
 	if params.Blank == nil || params.Keep {
-		if params.Required {
-			return fmt.Errorf("region %s %w and there is no blank image to wipe it with: "+
-				"add a ClusterFPGABitstream for interface %s with spec.blank, or let the claim program the region",
-				params.Device, ErrTraces, r.InterfaceID)
-		}
-		return nil
+		return params.unwiped(r.InterfaceID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wipeTimeout(params.Timeout, params.Blank))
 	defer cancel()
-	err = p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
-	if errors.Is(err, ErrCardInUse) && !memory && !content.Unknown && !params.Required {
-		return nil // as without a blank image: the claim's own replaces the logic
+	return p.wipeFor(ctx, params, r, b, memory || content.Unknown)
+}
+
+// wipeFor wipes a region for a claim. If that is for the traces in its logic alone, and the image would clear memory in use, it is as
+// without an image: the claim's own replaces the logic.
+func (p *Programmer) wipeFor(ctx context.Context, params *Scrub, r *fpga.Region, b Backend, must bool) error {
+	err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "scrub"})
+	if errors.Is(err, ErrCardInUse) && !must && !params.Required {
+		return nil
 	}
 	return err
 }
