@@ -61,6 +61,9 @@ func Holder(err error) string {
 	if tenant, ok := errors.AsType[*TenantError](err); ok {
 		return "claim " + tenant.Claim
 	}
+	if overlap, ok := errors.AsType[*OverlapError](err); ok {
+		return "the claim with UID " + overlap.Owner.UID
+	}
 	return ""
 }
 
@@ -69,19 +72,17 @@ func Reason(err error) string {
 	if refused, ok := errors.AsType[*claim.RefusedError](err); ok {
 		return string(refused.Reason)
 	}
-	if _, ok := errors.AsType[*record.InUseError](err); ok {
-		return reasonInUse
-	}
-	if _, ok := errors.AsType[*PendingError](err); ok {
-		return reasonPending
-	}
-	if _, ok := errors.AsType[*TenantError](err); ok {
-		return reasonChipInUse
-	}
-	if _, ok := errors.AsType[*budget.ExceededError](err); ok {
-		return reasonOverBudget
-	}
 	switch {
+	case is[*record.InUseError](err), is[*OverlapError](err):
+		return reasonInUse
+	case is[*MovedError](err):
+		return ReasonDeviceMoved
+	case is[*PendingError](err):
+		return reasonPending
+	case is[*TenantError](err):
+		return reasonChipInUse
+	case is[*budget.ExceededError](err):
+		return reasonOverBudget
 	case Overtaken(err):
 		return reasonOvertaken
 	case errors.Is(err, record.ErrBusy):
@@ -90,6 +91,11 @@ func Reason(err error) string {
 		return reasonDeviceGone
 	}
 	return ""
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // Overtaken reports whether a call came too late for the present state of its claim. Such an error must not be shown on the claim.

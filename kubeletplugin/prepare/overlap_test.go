@@ -94,7 +94,7 @@ func TestOneThingOneClaim(t *testing.T) {
 			switch {
 			case tc.free && err != nil, !tc.free && !refused:
 				t.Errorf("error %v", err)
-			case refused && (overlap.Owner.UID != "u1" || !strings.Contains(err.Error(), "retried until")):
+			case refused && (overlap.Owner.UID != "u1" || !strings.Contains(err.Error(), "retried until") || Reason(err) != "DeviceInUse"):
 				t.Errorf("error %v", err)
 			}
 			s.unprepare("u2")
@@ -138,6 +138,9 @@ func TestDirectoryIsAnotherOne(t *testing.T) {
 	if moved, ok := errors.AsType[*MovedError](err); !ok || !strings.Contains(moved.Error(), "/mnt/disks/ssd0") ||
 		!strings.Contains(moved.Error(), "/mnt/disks/other") {
 		t.Errorf("error %v, want one that names both directories", err)
+	}
+	if Reason(err) != "DeviceMoved" {
+		t.Errorf("reason %q", Reason(err))
 	}
 	s.unprepare("u1")
 	if there(data) || !there(filepath.Join(other, "theirs")) {
