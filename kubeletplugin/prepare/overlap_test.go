@@ -197,10 +197,11 @@ func (s *site) slow(random *rand.Rand) {
 	kind := s.kinds["host.scratch"]
 	apply, undo := kind.Apply, kind.Undo
 	pauses := make(chan time.Duration)
+	own := rand.New(rand.NewPCG(random.Uint64(), 0)) // it is used by another goroutine
 	go func() {
 		for {
 			select {
-			case pauses <- time.Duration(random.IntN(5)) * time.Millisecond:
+			case pauses <- time.Duration(own.IntN(5)) * time.Millisecond:
 			case <-s.t.Context().Done():
 				return
 			}
