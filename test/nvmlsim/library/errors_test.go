@@ -147,7 +147,8 @@ func statusOf(ret gonvml.Return) int {
 // means says whether a fault tells what an error means, in words and for programs.
 func means(f nvml.Fault, ret gonvml.Return) bool {
 	word := words()[ret]
-	return strings.Contains(f.Message, ret.Error()) && errors.Is(f.Err(), word) && (word == nil || strings.Contains(f.Message, word.Error()))
+	said := word == nil || errors.Is(f.Err(), word) && strings.Contains(f.Message, word.Error())
+	return said && strings.Contains(f.Message, ret.Error())
 }
 
 // missingFields are the fields of a GPU that a report lacks, or has otherwise, beside the report before.
