@@ -144,7 +144,7 @@ func (c *Contents) write(device string, content Content) error {
 		return err
 	}
 	content.Version = contentVersion
-	if content.Memory == content.Namespace {
+	if content.Memory == content.Namespace && !content.Cleared { // cleared, Namespace does not stand for data in the memory
 		content.Memory = ""
 	}
 	data, err := json.Marshal(content)

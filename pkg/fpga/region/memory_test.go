@@ -153,6 +153,26 @@ func TestMemoryInUse(t *testing.T) {
 	p.forgets(1)
 }
 
+// TestMemoryAfterCleared: the memory was cleared through another region, and then a claim of the namespace whose logic this region still has
+// wrote to it once more. That is not forgotten.
+func TestMemoryAfterCleared(t *testing.T) {
+	p := start(t, machine(card(2)))
+	marked := func(program *region.Program) { program.MarkCard = true }
+	one, two := name(0, 0), name(0, 1)
+	uses := func(c region.Claim, device string) {
+		t.Helper()
+		check.Must(t, p.apply(&region.Scrub{Device: device, Claim: c, Blank: p.blank(), Timeout: time.Minute}))
+		program := p.program(c, p.image(nlb3), at(device), marked)
+		check.Must(t, p.apply(program), p.undo(program))
+	}
+	uses(ours(), two)
+	uses(theirs(), one) // clears the memory
+	uses(next(), one)   // and clears it again; then it writes
+	if err := p.apply(&region.Scrub{Device: two, Claim: theirs(), Timeout: time.Minute}); !errors.Is(err, region.ErrMemory) {
+		t.Errorf("error %v, want that the memory may hold data of %s", err, ours().Namespace)
+	}
+}
+
 // TestMemoryInAnyOrder has claims of two namespaces come and go on the two regions of a card, at most one namespace at a time, and end in
 // any way. A claim finds no data of the other namespace, and keeps its own as long as it is there.
 func TestMemoryInAnyOrder(t *testing.T) {
