@@ -127,12 +127,8 @@ type OverlapError struct {
 
 // Error says what is in the way and what ends it. It names the other claim only to that claim's own namespace.
 func (e *OverlapError) Error() string {
-	holder := "another claim"
-	if e.Owner.Namespace == e.Namespace {
-		holder = fmt.Sprintf("claim %s/%s (UID %s)", e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
-	}
 	return fmt.Sprintf("device %s is, in whole or in part, what %s holds as %s: retried until kubelet unprepares that one; "+
-		"delete the pod to let the scheduler choose another device", e.Device, holder, e.Held)
+		"delete the pod to let the scheduler choose another device", e.Device, e.Owner.NamedTo(e.Namespace), e.Held)
 }
 
 // withoutOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
@@ -143,65 +139,79 @@ func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release
 	if machine == nil {
 		return nil, errNotScanned
 	}
-	mayOverlap := func(d record.Device) bool {
+	check := overlapCheck{Engine: e, machine: machine, record: r}
+	for i := range r.Devices {
+		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
-		return !d.AdminAccess && (d.Kind() == device.KindHost || dev.Card != "")
+		if !d.AdminAccess && (d.Kind() == device.KindHost || dev.Card != "") {
+			check.exposed = append(check.exposed, exposed{d, dev})
+		}
 	}
-	if !slices.ContainsFunc(r.Devices, mayOverlap) {
+	if len(check.exposed) == 0 {
 		return func() {}, nil
 	}
 	hold, err := e.Store.LockOverlaps(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.checkOverlaps(r, machine); err != nil {
+	if err := check.run(); err != nil {
 		hold.Release()
 		return nil, err
 	}
 	return hold.Release, nil
 }
 
-func (e *Engine) checkOverlaps(r *record.Record, machine Machine) error {
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		if d.AdminAccess {
-			continue
-		}
-		if err := e.checkCard(r, d, machine); err != nil {
+// overlapCheck looks for claims that hold what a record asks for by another name.
+type overlapCheck struct {
+	*Engine
+	machine Machine
+	record  *record.Record
+	// exposed are the devices of the record that may have another name.
+	exposed []exposed
+}
+
+// exposed is a device of a record, and what the machine has by its name.
+type exposed struct {
+	asked *record.Device
+	found device.Device
+}
+
+func (c *overlapCheck) run() error {
+	for _, d := range c.exposed {
+		if err := c.card(d); err != nil {
 			return err
 		}
-		if d.Kind() != device.KindHost {
+		if d.asked.Kind() != device.KindHost {
 			continue
 		}
-		if err := e.checkThings(r, d); err != nil {
+		if err := c.things(d.asked); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkCard looks at the other devices of the card: the function that makes the counters says which exclude each other.
-func (e *Engine) checkCard(r *record.Record, d *record.Device, machine Machine) error {
-	dev, ok := machine.Find(d.Kind(), d.Name)
-	card, known := machine.Card(dev.Card)
-	if !ok || !known {
+// card looks at the other devices of the card: the function that makes the counters says which exclude each other.
+func (c *overlapCheck) card(d exposed) error {
+	card, known := c.machine.Card(d.found.Card)
+	if !known {
 		return nil
 	}
-	for _, other := range machine.All() {
-		if other.Card != dev.Card || other.Name == dev.Name || !partition.Excludes(card, dev, other) {
+	for _, other := range c.machine.All() {
+		if other.Card != d.found.Card || other.Name == d.found.Name || !partition.Excludes(card, d.found, other) {
 			continue
 		}
-		if err := e.checkHolders(r, d, e.poolOf(other), other.Name, nil); err != nil {
+		if err := c.holders(d.asked, c.poolOf(other), other.Name, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkThings looks at everything that claims hold in the pool by other names. What a record says counts, since the configuration may have
+// things looks at everything that claims hold in the pool by other names. What a record says counts, since the configuration may have
 // changed.
-func (e *Engine) checkThings(r *record.Record, d *record.Device) error {
-	names, err := e.Store.HeldIn(d.Pool)
+func (c *overlapCheck) things(d *record.Device) error {
+	names, err := c.Store.HeldIn(d.Pool)
 	if err != nil {
 		return err
 	}
@@ -209,24 +219,24 @@ func (e *Engine) checkThings(r *record.Record, d *record.Device) error {
 		if name == d.Name {
 			continue
 		}
-		if err := e.checkHolders(r, d, d.Pool, name, func(other *record.Device) bool { return sameThing(d.Edits, other.Edits) }); err != nil {
+		if err := c.holders(d, d.Pool, name, func(other *record.Device) bool { return sameThing(d.Edits, other.Edits) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkHolders refuses if a claim other than the record's holds a device and overlaps says so of its entry, or is nil.
-func (e *Engine) checkHolders(r *record.Record, d *record.Device, pool, name string, overlaps func(*record.Device) bool) error {
-	uids, err := e.Store.Holders(pool, name)
+// holders refuses if a claim other than the record's holds a device and overlaps says so of its entry, or is nil.
+func (c *overlapCheck) holders(d *record.Device, pool, name string, overlaps func(*record.Device) bool) error {
+	uids, err := c.Store.Holders(pool, name)
 	if err != nil {
 		return err
 	}
 	for _, uid := range uids {
-		if uid == r.UID {
+		if uid == c.record.UID {
 			continue
 		}
-		owner, err := e.Store.Load(uid)
+		owner, err := c.Store.Load(uid)
 		if err != nil {
 			owner = &record.Record{UID: uid} // what it holds is not known
 		}
@@ -234,7 +244,7 @@ func (e *Engine) checkHolders(r *record.Record, d *record.Device, pool, name str
 		if overlaps != nil && (i < 0 || !overlaps(&owner.Devices[i])) {
 			continue
 		}
-		return &OverlapError{Device: d.Name, Held: name, Owner: owner, Namespace: r.Namespace}
+		return &OverlapError{Device: d.Name, Held: name, Owner: owner, Namespace: c.record.Namespace}
 	}
 	return nil
 }
@@ -279,24 +289,7 @@ func sources(edits container.Edits) []string {
 // sameThing says whether two devices of the admin's configuration give a container the same directory, or one inside the other's, or the
 // same node.
 func sameThing(a, b container.Edits) bool {
-	for _, one := range a.Mounts {
-		for _, other := range b.Mounts {
-			if isWithin(one.HostPath, other.HostPath) || isWithin(other.HostPath, one.HostPath) {
-				return true
-			}
-		}
-	}
-	for _, one := range a.Nodes {
-		for _, other := range b.Nodes {
-			if one.Major == other.Major && one.Minor == other.Minor {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// isWithin says whether a clean path is another one or below it.
-func isWithin(name, dir string) bool {
-	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+	return device.SharesDirectory(a, b) || slices.ContainsFunc(a.Nodes, func(one container.Node) bool {
+		return slices.ContainsFunc(b.Nodes, func(other container.Node) bool { return one.Major == other.Major && one.Minor == other.Minor })
+	})
 }

@@ -241,7 +241,7 @@ func (s *site) callsAtOnce(t *testing.T, random *rand.Rand) {
 		if random.IntN(2) == 0 {
 			synctest.Wait()
 		} else {
-			time.Sleep(time.Duration(1+random.IntN(3)) * time.Millisecond)
+			time.Sleep(time.Duration(1+random.IntN(3)) * time.Millisecond) // of the bubble's clock
 		}
 	}
 	said := map[string]string{}

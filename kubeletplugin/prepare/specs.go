@@ -252,7 +252,8 @@ func (e *Engine) sweepShared(ctx context.Context, files []string) error {
 	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
 }
 
-// sharedFilesInUse returns the spec files that records name, of those that count. With an error it returns what it found.
+// sharedFilesInUse returns the spec files that records name. A record for which counts is false is passed over. If a record cannot be read,
+// the files of the others are returned together with the error.
 func (e *Engine) sharedFilesInUse(counts func(*record.Record) bool) (map[string]bool, error) {
 	uids, err := e.Store.UIDs()
 	if err != nil {

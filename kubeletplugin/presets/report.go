@@ -31,8 +31,8 @@ func (f *Feature) reportRefusals(c *resourceapi.ResourceClaim, resolution *prese
 	f.sendEvent(c, corev1.EventTypeWarning, reasonRefused, notes)
 }
 
-// reportOverrides makes an Event of the contributions to a claim that other presets override. files are those that only the node knows, by
-// request.
+// reportOverrides makes one Event of all that presets of a claim override of each other. files has, by request, what was found when files
+// were looked up on the node.
 func (f *Feature) reportOverrides(c *resourceapi.ResourceClaim, requests []preset.Request, files map[string][]string) {
 	var notes []string
 	for i := range requests {

@@ -94,7 +94,7 @@ func (w *watcher) levels(ctx context.Context, devices []string, what string) {
 	}
 }
 
-// served are the devices that a claim holds through its daemon: not those that it only looks at, and none of another sort.
+// served are the GPUs that a claim holds and its daemon serves. Devices with admin access are not among them.
 func (w *watcher) served(r *record.Record, daemon mps.Status) []string {
 	uuids := w.Devices()
 	var names []string

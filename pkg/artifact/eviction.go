@@ -31,8 +31,8 @@ type spaceRequest struct {
 }
 
 // planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes them
-// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. Trees that
-// are being made count with what is reserved for them, else two that are made at once would both take what is left of the share.
+// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. A tree
+// that is being made counts with the room that is reserved for it: two at once could otherwise both take what is left of the share.
 func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 	if r.namespace == "" || r.share == 0 || r.size == 0 {
 		return nil, nil

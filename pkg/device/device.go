@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 )
@@ -94,4 +95,13 @@ func Slices(devices []Device, limit int) [][]resourceapi.Device {
 		cut = append(cut, published)
 	}
 	return cut
+}
+
+// SharesDirectory reports whether two edits mount the same directory of the host, or one inside the other's.
+func SharesDirectory(a, b container.Edits) bool {
+	return slices.ContainsFunc(a.Mounts, func(one container.Mount) bool {
+		return slices.ContainsFunc(b.Mounts, func(other container.Mount) bool {
+			return mountpath.Within(one.HostPath, other.HostPath) || mountpath.Within(other.HostPath, one.HostPath)
+		})
+	})
 }

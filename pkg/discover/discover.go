@@ -10,7 +10,7 @@ import (
 	"context"
 	"path"
 	"slices"
-	"strings"
+	"sync"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -47,8 +47,9 @@ type Inventory struct {
 // Discover looks at the whole machine. It never fails: what is wrong with one device is a problem of that device. When ctx ends
 // it returns what it has and a problem that says so.
 func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
-	if opts.NVML != nil {
-		opts.NVML = once(opts.NVML)
+	if ask := opts.NVML; ask != nil {
+		once := sync.OnceValues(func() (nvml.Report, error) { return ask(ctx) })
+		opts.NVML = func(context.Context) (nvml.Report, error) { return once() }
 	}
 	functions, err := pci.List(tree)
 	found := gpus(ctx, tree, opts, functions, err)
@@ -68,20 +69,6 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	}
 	found.withoutEngines(engines)
 	return found.checked()
-}
-
-// once asks the first time only.
-func once(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
-	var report nvml.Report
-	var err error
-	asked := false
-	return func(ctx context.Context) (nvml.Report, error) {
-		if !asked {
-			report, err = ask(ctx)
-			asked = true
-		}
-		return report, err
-	}
 }
 
 func (inv *Inventory) add(more Inventory) {
@@ -142,17 +129,9 @@ func (inv *Inventory) sameDirectory(d device.Device) string {
 	if d.Kind != device.KindHost {
 		return ""
 	}
-	within := func(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 	for _, other := range inv.Devices {
-		if other.Kind != d.Kind || other.Name == d.Name {
-			continue
-		}
-		for _, a := range d.Edits.Mounts {
-			for _, b := range other.Edits.Mounts {
-				if within(a.HostPath, b.HostPath) || within(b.HostPath, a.HostPath) {
-					return other.Name
-				}
-			}
+		if other.Kind == d.Kind && other.Name != d.Name && device.SharesDirectory(d.Edits, other.Edits) {
+			return other.Name
 		}
 	}
 	return ""

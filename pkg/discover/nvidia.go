@@ -411,8 +411,8 @@ func unlinkedNodes(tree *sysfs.Tree, said nvml.Device, gpus int) ([]container.No
 	if err != nil {
 		return nil, err
 	}
-	if _, minor, err := tree.Rdev(path.Join(sysfs.Dev, path.Base(nodes[0].Path))); err != nil || minor != int64(*said.Minor) {
-		return nil, fmt.Errorf("NVIDIA's library says minor %d, and %s has minor %d", *said.Minor, nodes[0].Path, minor)
+	if own := nodes[0]; own.Minor != int64(*said.Minor) {
+		return nil, fmt.Errorf("NVIDIA's library says minor %d, and %s has minor %d", *said.Minor, own.Path, own.Minor)
 	}
 	for _, name := range []string{"nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"} {
 		if more, err := hostNodes(tree, name); err == nil {

@@ -108,10 +108,8 @@ func (r *run) result(ctx context.Context) PodResult {
 
 // without is the result of a pod that has no node.
 func (r *run) without(err error) PodResult {
-	refused := (*Refusal)(nil)
-	return PodResult{
-		Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err), Stopped: errors.As(err, &refused) && refused.Stopped,
-	}
+	refused, ok := errors.AsType[*Refusal](err)
+	return PodResult{Fits: []string{}, Devices: map[string][]string{}, Reason: r.reason(err), Stopped: ok && refused.Stopped}
 }
 
 // filter returns the nodes that fit, by their index, and their scores. The error is what keeps the pod from every node.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
@@ -63,7 +64,7 @@ func (a AllowedHostPath) Validate() error {
 // different places, so the rules are of whole trees and of names, and not of each distribution's directories.
 func (a AllowedHostPath) controls() string {
 	for _, tree := range guardedTrees(a.Writable) {
-		if Below(a.Path, tree) || Below(tree, a.Path) {
+		if mountpath.Within(a.Path, tree) || mountpath.Within(tree, a.Path) {
 			return tree
 		}
 	}
@@ -100,18 +101,13 @@ func nodeSoftware() []string {
 	}
 }
 
-// Below reports whether a clean absolute path is a directory or lies in it.
-func Below(name, dir string) bool {
-	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
-}
-
 // AllowedFor returns the directory by which a DevicePreset of a namespace may name a path. Who mounts a path has all that is below it, so a
 // path above a directory that the namespace may use less, or not at all, is refused. AllowedFor compares the text only: only a node can
 // tell whether a link leads out.
 func AllowedFor(all []AllowedHostPath, namespace, name string, readOnly bool) (string, error) {
 	best, own := "", []string(nil)
 	for _, allowed := range all {
-		if Below(name, allowed.Path) && len(allowed.Path) > len(best) {
+		if mountpath.Within(name, allowed.Path) && len(allowed.Path) > len(best) {
 			best = allowed.Path
 		}
 		if allowed.serves(namespace) {
@@ -129,7 +125,7 @@ func AllowedFor(all []AllowedHostPath, namespace, name string, readOnly bool) (s
 		return "", fmt.Errorf("%s is below %s, which the driver's allowedHostPaths have for reading: leave out readOnly: false", name, best)
 	}
 	for _, allowed := range all {
-		if allowed.Path == name || !Below(allowed.Path, name) {
+		if allowed.Path == name || !mountpath.Within(allowed.Path, name) {
 			continue
 		}
 		switch readable, writable := rightsAt(all, namespace, allowed.Path); {

@@ -31,8 +31,18 @@ type InUseError struct {
 }
 
 // Holder names the claim that holds the device, for the node's log.
-func (e *InUseError) Holder() string {
-	return fmt.Sprintf("claim %s/%s (UID %s)", e.Owner.Namespace, e.Owner.Name, e.Owner.UID)
+func (e *InUseError) Holder() string { return e.Owner.claim() }
+
+func (r *Record) claim() string {
+	return fmt.Sprintf("claim %s/%s (UID %s)", r.Namespace, r.Name, r.UID)
+}
+
+// NamedTo names the record's claim to its own namespace, and to no other.
+func (r *Record) NamedTo(namespace string) string {
+	if r.Namespace == namespace {
+		return r.claim()
+	}
+	return "another claim"
 }
 
 // Error names the device, and what ends the conflict. It names the holder only to the holder's own namespace.
@@ -51,12 +61,8 @@ func (e *InUseError) Error() string {
 	case e.Owner.Phase == Releasing:
 		until = "until what it did is undone, which is tried again in the background"
 	}
-	holder := "another claim"
-	if e.Owner.Namespace == e.Namespace {
-		holder = e.Holder()
-	}
 	return fmt.Sprintf("device %s/%s %s by %s %s: retried until then; delete the pod to let the scheduler choose another device",
-		e.Pool, e.Device, how, holder, until)
+		e.Pool, e.Device, how, e.Owner.NamedTo(e.Namespace), until)
 }
 
 // whole is the target of a link if the claim does not share the device.

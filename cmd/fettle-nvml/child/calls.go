@@ -15,7 +15,7 @@ import (
 
 // Call is a function of the library that this program calls.
 type Call struct {
-	// Name is go-nvml's. "Device.MIG." is in front of those that are asked of a MIG device.
+	// Name is the name in go-nvml's interface. Functions that are asked of a MIG device begin with "Device.MIG.".
 	Name string
 	// Use is what the answer is for.
 	Use string
@@ -151,7 +151,7 @@ func callsForHealth() []Call {
 			Field: "correctedECC, uncorrectedECC", Absent: lacking(),
 		},
 		{
-			Name: "Device.GetRemappedRows", Use: "rows of the memory that the next reset replaces, and those that nothing does",
+			Name: "Device.GetRemappedRows", Use: "whether the next reset replaces broken rows of the memory, and whether a replacement failed",
 			Failure: costsCounter, Field: "remapPending", Symbol: "nvmlDeviceGetRemappedRows", Absent: lacking(),
 		},
 		{
@@ -179,6 +179,14 @@ func absent(name string, ret gonvml.Return) bool { return slices.Contains(callOf
 // faultOf is what a report or a state says of a question that failed.
 func faultOf(device, field string, ret gonvml.Return) nvml.Fault {
 	return nvml.NewFault(device, field, said(ret))
+}
+
+// answered says whether an answer of a function can be used. A failure is added to the faults.
+func answered(function, device, field string, ret gonvml.Return, faults *[]nvml.Fault) bool {
+	if ret != gonvml.SUCCESS && !absent(function, ret) {
+		*faults = append(*faults, faultOf(device, field, ret))
+	}
+	return ret == gonvml.SUCCESS
 }
 
 // said is what the library answered, as the error that the child's exit status tells.

@@ -57,13 +57,8 @@ type questions struct {
 
 // answered says whether an answer of a function can be used.
 func (q *questions) answered(function string, ret gonvml.Return) bool {
-	if ret != gonvml.SUCCESS && !absent(function, ret) {
-		q.faults = append(q.faults, faultOf(q.device.PCIBusID, callOf(function).Field, ret))
-	}
-	return ret == gonvml.SUCCESS
+	return answered(function, q.device.PCIBusID, callOf(function).Field, ret, &q.faults)
 }
-
-func (q *questions) has(function string) bool { return there(q.lib, function) }
 
 func (q *questions) ask() {
 	q.identity()
@@ -71,7 +66,7 @@ func (q *questions) ask() {
 	if minor, ret := q.gpu.GetMinorNumber(); q.answered("Device.GetMinorNumber", ret) {
 		q.device.Minor = &minor
 	}
-	if !q.has("Device.GetMigMode") {
+	if !there(q.lib, "Device.GetMigMode") {
 		return
 	}
 	if current, pending, ret := q.gpu.GetMigMode(); q.answered("Device.GetMigMode", ret) {
@@ -84,7 +79,7 @@ func (q *questions) ask() {
 // mig asks how a GPU with a MIG mode can be divided and is divided. A GPU without one is not asked, so it costs nothing there. What cannot
 // be read withholds all of it: an instance that is not known of could be given away twice.
 func (q *questions) mig(mig *nvml.MIG) {
-	if !q.has("Device.GetMaxMigDeviceCount") {
+	if !there(q.lib, "Device.GetMaxMigDeviceCount") {
 		return
 	}
 	profiles, err := profilesOf(q.gpu)
@@ -134,7 +129,7 @@ func (q *questions) ability() {
 	if memory, ret := q.gpu.GetMemoryInfo(); q.answered("Device.GetMemoryInfo", ret) {
 		q.device.MemoryBytes = memory.Total
 	}
-	if q.has("Device.GetArchitecture") {
+	if there(q.lib, "Device.GetArchitecture") {
 		if architecture, ret := q.gpu.GetArchitecture(); q.answered("Device.GetArchitecture", ret) {
 			q.device.Architecture = architectureName(architecture)
 		}
@@ -144,7 +139,7 @@ func (q *questions) ability() {
 		return
 	}
 	q.device.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
-	if !q.has("Device.GetNumGpuCores") {
+	if !there(q.lib, "Device.GetNumGpuCores") {
 		return
 	}
 	if cores, ret := q.gpu.GetNumGpuCores(); q.answered("Device.GetNumGpuCores", ret) {

@@ -205,13 +205,11 @@ func (c *checkup) recoveryAction() {
 
 // answered is questions.answered for a state, where a lost GPU is an answer too.
 func (c *checkup) answered(function, field string, ret gonvml.Return) bool {
-	switch {
-	case ret == gonvml.ERROR_GPU_IS_LOST:
+	if ret == gonvml.ERROR_GPU_IS_LOST {
 		c.state.Lost = true
-	case ret != gonvml.SUCCESS && !absent(function, ret):
-		c.faults = append(c.faults, faultOf(c.state.PCIBusID, field, ret))
+		return false
 	}
-	return ret == gonvml.SUCCESS
+	return answered(function, c.state.PCIBusID, field, ret, &c.faults)
 }
 
 // recoveryName is the action as the word that health rules use.

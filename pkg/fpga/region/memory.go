@@ -57,63 +57,53 @@ func (c *Content) usedBy(namespace string) Content {
 // markCard notes that a namespace's claim could write to all memory of the card: its other regions may reach the same memory. The caller
 // holds the lease of a region, and with it the lock of the card, under which all its contents are written.
 func (p *Programmer) markCard(device, namespace string) error {
+	return p.siblings(device, func(name string, content Content) error {
+		if content.Data() == combined(content.Data(), namespace) {
+			return nil
+		}
+		content.Memory = combined(content.Memory, namespace)
+		return p.config.Contents.write(name, content)
+	})
+}
+
+// siblings calls visit for the other regions of the card. The caller holds the lease of a region.
+func (p *Programmer) siblings(device string, visit func(name string, content Content) error) error {
 	if p.config.Siblings == nil {
 		return nil
 	}
 	for _, name := range p.config.Siblings(device) {
 		content, err := p.config.Contents.Read(name)
+		if err == nil {
+			err = visit(name, content)
+		}
 		if err != nil {
-			return err
-		}
-		if content.Data() == combined(content.Data(), namespace) {
-			continue
-		}
-		content.Memory = combined(content.Memory, namespace)
-		if err := p.config.Contents.write(name, content); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sharers are the other regions of the card that claims use now. The caller holds the lease of a region.
-func (p *Programmer) sharers(device string) ([]string, error) {
-	if p.config.Siblings == nil {
-		return nil, nil
-	}
-	var out []string
-	for _, name := range p.config.Siblings(device) {
-		content, err := p.config.Contents.Read(name)
-		if err != nil {
-			return nil, err
-		}
+// sharers are the other regions of the card that claims use now.
+func (p *Programmer) sharers(device string) (out []string, err error) {
+	err = p.siblings(device, func(name string, content Content) error {
 		if content.Claim != "" {
 			out = append(out, name)
 		}
-	}
+		return nil
+	})
 	slices.Sort(out)
-	return out, nil
+	return out, err
 }
 
 // markCleared notes for the card's other regions that its memory was cleared. No claim uses them.
 func (p *Programmer) markCleared(device string) error {
-	if p.config.Siblings == nil {
-		return nil
-	}
-	for _, name := range p.config.Siblings(device) {
-		content, err := p.config.Contents.Read(name)
-		if err != nil {
-			return err
-		}
+	return p.siblings(device, func(name string, content Content) error {
 		if content.Unknown || content.Data() == "" {
-			continue
+			return nil
 		}
 		content.Memory, content.Cleared = "", content.Namespace != ""
-		if err := p.config.Contents.write(name, content); err != nil {
-			return err
-		}
-	}
-	return nil
+		return p.config.Contents.write(name, content)
+	})
 }
 
 // awaitCleared waits as long as a blank image needs to clear the card's memory, and wants the region to work and to show the image then.

@@ -153,8 +153,8 @@ func TestMemoryInUse(t *testing.T) {
 	p.forgets(1)
 }
 
-// TestMemoryAfterCleared: the memory was cleared through another region, and then a claim of the namespace whose logic this region still has
-// wrote to it once more. That is not forgotten.
+// TestMemoryAfterCleared: the memory was cleared through another region, and then a claim of the namespace whose logic this region still
+// has wrote to it once more. That is not forgotten.
 func TestMemoryAfterCleared(t *testing.T) {
 	p := start(t, machine(card(2)))
 	marked := func(program *region.Program) { program.MarkCard = true }

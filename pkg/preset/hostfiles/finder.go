@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/api/hooktext"
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hook"
@@ -133,7 +135,7 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 
 // checkVisible refuses a path of the host that the plugin cannot see.
 func (f *Finder) checkVisible(name string) error {
-	in := func(dir string) bool { return preset.Below(name, dir) }
+	in := func(dir string) bool { return mountpath.Within(name, dir) }
 	if len(f.Directories) == 0 || slices.ContainsFunc(f.Directories, in) {
 		return nil
 	}
@@ -299,7 +301,7 @@ func (l *lookup) tools(f *preset.Files) error {
 // toolDir links the programs of a directory that is appended to PATH into a directory that every image searches. Programs of the image win,
 // as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
-	in := func(dir string) bool { return preset.Below(d.Path, dir) }
+	in := func(dir string) bool { return mountpath.Within(d.Path, dir) }
 	m := l.mountAbove(d.Path)
 	switch {
 	case m == nil && slices.ContainsFunc(l.absent, in):
@@ -323,7 +325,7 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
 			continue // a link that leads nowhere is no program
 		}
-		link := path.Join(d.Path, name) + "::" + path.Join(toolDir, name)
+		link := path.Join(d.Path, name) + hooktext.LinkSeparator + path.Join(toolDir, name)
 		if linkable(link) != nil {
 			continue // nobody calls a program by such a name
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/hooktext"
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostlib"
@@ -79,7 +80,7 @@ func (l *lookup) library(from preset.Origin, root string, library *hostlib.Libra
 // libraryLink adds a link that belongs to a library, unless a stronger preset has something at its path.
 func (l *lookup) libraryLink(from preset.Origin, target, at string) {
 	if l.take(at, place{from: from, content: target}) {
-		l.links = append(l.links, target+"::"+at)
+		l.links = append(l.links, target+hooktext.LinkSeparator+at)
 	}
 }
 
@@ -104,7 +105,7 @@ func (l *lookup) link(link v1alpha1.PresetLink, from preset.Origin) error {
 		l.override(link.Path, from, old.from)
 	}
 	delete(l.places, link.Path)
-	l.links = slices.DeleteFunc(l.links, func(earlier string) bool { return strings.HasSuffix(earlier, "::"+link.Path) })
+	l.links = slices.DeleteFunc(l.links, func(earlier string) bool { return strings.HasSuffix(earlier, hooktext.LinkSeparator+link.Path) })
 	l.libraryLink(from, link.Target, link.Path)
 	return nil
 }
@@ -117,7 +118,7 @@ func (l *lookup) mountAbove(name string) *container.Mount {
 	var deepest *container.Mount
 	for i := range l.mounted {
 		m := &l.mounted[i]
-		if preset.Below(name, m.ContainerPath) && (deepest == nil || len(m.ContainerPath) > len(deepest.ContainerPath)) {
+		if mountpath.Within(name, m.ContainerPath) && (deepest == nil || len(m.ContainerPath) > len(deepest.ContainerPath)) {
 			deepest = m
 		}
 	}
