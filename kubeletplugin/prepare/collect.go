@@ -5,6 +5,8 @@ package prepare
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
@@ -36,17 +38,22 @@ func (e *Engine) collect(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "No claim is collected")
 		return
 	}
+	asking, cancel := context.WithTimeout(ctx, e.Budget) // the API server may not answer
+	defer cancel()
 	missed := map[string]int{}
 	for _, uid := range append(uids, damaged...) {
-		if known[uid] || missed[uid] > 0 || !e.goneFromAPI(ctx, uid) {
-			continue
-		}
-		missed[uid] = e.missed[uid] + 1
-		if missed[uid] >= missesToCollect {
-			e.releaseLost(ctx, uid)
+		if !known[uid] && missed[uid] == 0 && e.goneFromAPI(asking, uid) {
+			missed[uid] = e.missed[uid] + 1
 		}
 	}
 	e.missed = missed
+	waiting, cancel := context.WithTimeout(ctx, passPatience)
+	defer cancel()
+	for _, uid := range slices.Sorted(maps.Keys(missed)) {
+		if missed[uid] >= missesToCollect {
+			e.attend(waiting, uid, func() { e.releaseLost(ctx, uid) })
+		}
+	}
 }
 
 // goneFromAPI reports whether the API server has no claim with the devices of the record.
@@ -76,7 +83,17 @@ func (e *Engine) isGone(ctx context.Context, r *record.Record) bool {
 	return err == nil && !matchesAllocation(r, allocation)
 }
 
+// releaseLost releases a claim, unless somebody works on it: then it is not lost.
 func (e *Engine) releaseLost(ctx context.Context, uid string) {
+	hold, err := e.Store.TryLockClaim(uid)
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "A lost claim is given back at the next pass", "claimUID", uid)
+		return
+	case hold == nil:
+		return
+	}
+	hold.Release()
 	r, err := e.runUnprepare(ctx, uid, e.Now(), false)
 	if err != nil {
 		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is gone: "+err.Error())

@@ -107,6 +107,8 @@ type Engine struct {
 	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed   map[string]int
 	holdings holdings
+	// attended are the claims for which a pass does something, see attend.
+	attended sync.Map
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
 }

@@ -87,6 +87,9 @@ func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()
 	}
 }
 
+// passPatience is how long a pass waits, for all claims together, for what it has to do for them.
+const passPatience = time.Second
+
 // pass walks every record once. It undoes interrupted claims in the background and restores the specs of claims that were prepared in this
 // boot. Claims of an earlier boot wait until kubelet asks. It returns the files that must stay in the CDI directory.
 func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
@@ -98,6 +101,8 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 		klog.FromContext(ctx).Error(err, "Claims cannot be checked in this pass")
 		return expected
 	}
+	waiting, cancel := context.WithTimeout(ctx, passPatience)
+	defer cancel()
 	for _, uid := range uids {
 		r, err := e.Store.Load(uid)
 		if err != nil || ctx.Err() != nil {
@@ -109,7 +114,7 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 			unfinished[uid] = true
 			e.recover(ctx, r, changed)
 		case r.Phase == record.Prepared && r.BootID == e.BootID:
-			e.checkPrepared(ctx, r, there, expected)
+			e.checkPrepared(ctx, waiting, r, there, expected)
 		}
 	}
 	if e.forgetRecovered(unfinished) && changed != nil {
@@ -119,6 +124,26 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 		klog.FromContext(ctx).Error(err, "Leftovers stay until the next pass")
 	}
 	return expected
+}
+
+// attend runs what a pass does for a claim, and waits for it until waiting ends. What takes longer goes on in the background, so that a
+// device that hangs delays no other claim; until it ends nothing else is done for this claim. It reports whether f has ended.
+func (e *Engine) attend(waiting context.Context, uid string, f func()) bool {
+	if _, attended := e.attended.LoadOrStore(uid, true); attended {
+		return false
+	}
+	ended := make(chan struct{})
+	e.wg.Go(func() {
+		defer close(ended)
+		defer e.attended.Delete(uid)
+		f()
+	})
+	select {
+	case <-ended:
+		return true
+	case <-waiting.Done():
+		return false
+	}
 }
 
 // adopt writes a record for each orphan, as for a claim that is being released, so that the pass repairs it like any other.

@@ -3,6 +3,8 @@
 package prepare
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -622,4 +625,62 @@ func TestKnows(t *testing.T) {
 	if s.HasRecord("u1") {
 		t.Error("knows a claim that was given back")
 	}
+}
+
+// TestHungDeviceDelaysNobody: the check of one claim, and the release of another that is lost, never end. Everybody else's specs come back,
+// and lost claims are given back; nothing is begun twice.
+func TestHungDeviceDelaysNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.kubeletHolds("u1", "u3")
+		hung := s.prepare(allocated("u1", aDisk("ssd0")))
+		s.prepare(allocated("u2", aDisk("ssd1")))
+		other := s.prepare(allocated("u3", aGPU("gpu0")))
+		s.prepare(allocated("u4", aGPU("gpu1")))
+		for _, uid := range []string{"u2", "u4"} {
+			s.drop(allocated(uid))
+		}
+		kind, goOn := s.kinds["host.scratch"], make(chan struct{})
+		checks, undos := 0, 0
+		kind.Verify = func(_ context.Context, params json.RawMessage) error {
+			if strings.Contains(string(params), "ssd0") {
+				checks++
+				<-goOn
+			}
+			return nil
+		}
+		undo := kind.Undo
+		kind.Undo = func(ctx context.Context, params json.RawMessage) error {
+			undos++
+			<-goOn
+			return undo(ctx, params)
+		}
+		s.kinds["host.scratch"] = kind
+		check.Must(t, os.RemoveAll(s.cdiDir()))
+
+		start := time.Now()
+		const passes = missesToCollect + 2
+		for range passes {
+			s.collect(t.Context())
+			s.pass(t.Context(), nil)
+		}
+		if took := time.Since(start); took > 2*passes*passPatience {
+			t.Errorf("%d passes took %v", passes, took)
+		}
+		synctest.Wait()
+		if checks != 1 || undos != 1 {
+			t.Errorf("%d checks and %d releases were begun, of one each", checks, undos)
+		}
+		if !s.Specs.Has(other.Devices[0].CDIDevice) || s.Specs.Has(hung.Devices[0].CDIDevice) {
+			t.Error("a claim's spec is not there, or one is that was not checked")
+		}
+		s.heldBy("", aGPU("gpu1"))
+		s.heldBy("u2", aDisk("ssd1"))
+
+		close(goOn)
+		s.tidy()
+		if !s.Specs.Has(hung.Devices[0].CDIDevice) {
+			t.Error("the claim that hung is not whole")
+		}
+		s.heldBy("", aDisk("ssd1"))
+	})
 }

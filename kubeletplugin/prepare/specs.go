@@ -24,7 +24,7 @@ func (e *Engine) anyMissing(expected map[string]bool) bool {
 }
 
 // checkPrepared restores the missing effects and specs of a prepared claim, and adds its CDI files to expected.
-func (e *Engine) checkPrepared(ctx context.Context, r *record.Record, there, expected map[string]bool) {
+func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, there, expected map[string]bool) {
 	if e.moved(r) {
 		if err := e.withdraw(ctx, r.UID); err != nil {
 			e.report(ctx, ReasonRecoveryFailed, r, err.Error())
@@ -33,24 +33,34 @@ func (e *Engine) checkPrepared(ctx context.Context, r *record.Record, there, exp
 	}
 	var gone []string
 	for _, file := range specFiles(r) {
-		expected[file] = true
-		if !there[file] {
+		if there[file] {
+			expected[file] = true
+		} else {
 			gone = append(gone, file)
 		}
 	}
 	if len(gone) == 0 && len(r.Steps) == 0 {
 		return
 	}
+	whole := false
+	ended := e.attend(waiting, r.UID, func() { whole = e.restore(ctx, r) })
+	for _, file := range gone {
+		if ended && whole { // else it is reported once a pass, not every few seconds
+			expected[file] = true
+		}
+	}
+}
+
+// restore restores the effects and specs of a prepared claim, reports what it did, and returns false if that failed.
+func (e *Engine) restore(ctx context.Context, r *record.Record) bool {
 	restored, err := e.restoreEffects(ctx, r.UID)
 	switch {
 	case err != nil:
 		e.report(ctx, ReasonEffectLost, r, err.Error())
-		for _, file := range gone {
-			delete(expected, file) // reported once a pass, not every few seconds
-		}
 	case restored:
 		e.report(ctx, ReasonSpecRestored, r, "its CDI specs were gone and are written again")
 	}
+	return err == nil
 }
 
 // specFiles lists the CDI files that a record needs.

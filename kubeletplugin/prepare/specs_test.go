@@ -324,7 +324,7 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	s := newSite(t)
 	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 	none := map[string]bool{} // as the directory was a moment before
-	s.checkPrepared(t.Context(), r, none, map[string]bool{})
+	s.checkPrepared(t.Context(), t.Context(), r, none, map[string]bool{})
 	s.reported()
 	check.Must(t, os.RemoveAll(s.cdiDir()))
 	hold, err := s.Store.LockClaim(t.Context(), "u1")
@@ -348,7 +348,7 @@ func TestReleasingIsNotRestored(t *testing.T) {
 		t.Fatal("given back")
 	}
 	seen.Phase = record.Prepared
-	s.checkPrepared(t.Context(), seen, map[string]bool{}, map[string]bool{})
+	s.checkPrepared(t.Context(), t.Context(), seen, map[string]bool{}, map[string]bool{})
 	s.reported()
 	if there(s.ownSpecPath("u1")) {
 		t.Error("the spec is there again")
@@ -365,7 +365,7 @@ func TestWithdrawIsNotLate(t *testing.T) {
 	r := s.prepare(c)
 	there, err := s.Specs.Files()
 	check.Must(t, err)
-	s.checkPrepared(t.Context(), old, there, map[string]bool{})
+	s.checkPrepared(t.Context(), t.Context(), old, there, map[string]bool{})
 	s.isWhole(r)
 	s.reported()
 }
