@@ -140,7 +140,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 VERIFY := lint hygiene helm-lint build-cross
 TEST := test-unit test-crash test-api test-alone test-vm test-demo test-e2e
 # What test-all makes besides, by hand and before an issue is called resolved.
-TEST_LATER := chaos test-vm-cluster fuzz-short
+TEST_LATER := model chaos test-vm-cluster fuzz-short
 STAGES = go run ./tools/stages -report dist/$@-run.json $(MAKE)
 
 .PHONY: ci
@@ -244,6 +244,10 @@ test-api: cluster-build $(TOOLS)/helm $(TOOLS)/dra-example-kubeletplugin ## Run 
 .PHONY: test-alone
 test-alone: cluster-build ## Run the smallest bench and a short round of chaos against a real API server, alone on the machine
 	go test $(GOTEST_JSON) -count=1 -vet=off -p 1 -timeout 20m -run '$(API_TESTS)' $(API_ALONE)
+
+.PHONY: model
+model: ## Have 2,000,000 random things happen to claims on a model of a node, which test-unit does with 1,600
+	MODEL_STEPS=2000000 go test -count=1 -v -timeout 90m -run '^TestModel$$' ./kubeletplugin/prepare
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims, as test-all does; test-alone has a short one

@@ -27,7 +27,7 @@ type knownHolding struct {
 
 // createWithin creates the record of a claim that holds nothing yet, if what its steps need fits into the node's budget. Callers that
 // need something of the budget decide and create one after the other, so two of them cannot both get what is left.
-func (e *Engine) createWithin(ctx context.Context, r *record.Record) error {
+func (e *Engine) createWithin(ctx context.Context, r *record.Record, inDoubt bool) error {
 	asked, err := e.holding(r)
 	if err != nil {
 		return err
@@ -54,10 +54,11 @@ func (e *Engine) createWithin(ctx context.Context, r *record.Record) error {
 	if err := e.Store.Acquire(r); err != nil {
 		return err
 	}
-	if err := e.Store.Create(r); err != nil {
-		return errors.Join(err, e.Store.Remove(r))
+	err = e.Store.Create(r)
+	if err != nil && !inDoubt {
+		err = errors.Join(err, e.Store.Remove(r))
 	}
-	return nil
+	return err
 }
 
 // holding returns what a record makes the node hold: the needs of its steps that are not undone.

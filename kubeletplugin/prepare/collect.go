@@ -59,7 +59,7 @@ func (e *Engine) collect(ctx context.Context) {
 // goneFromAPI reports whether the API server has no claim with the devices of the record.
 func (e *Engine) goneFromAPI(ctx context.Context, uid string) bool {
 	r, err := e.Store.Load(uid)
-	if isNotExist(err) && e.Store.InDoubt(uid) {
+	if errors.Is(err, record.ErrDamaged) || isNotExist(err) && e.Store.InDoubt(uid) {
 		return true // the name was in the record only, and kubelet does not have the claim
 	}
 	return err == nil && e.isGone(ctx, r)
@@ -98,6 +98,9 @@ func (e *Engine) releaseLost(ctx context.Context, uid string) {
 	if err != nil {
 		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is gone: "+err.Error())
 		return
+	}
+	if e.Store.InDoubt(uid) {
+		return // it keeps devices that are not here now
 	}
 	if r == nil {
 		r = &record.Record{UID: uid}

@@ -3,12 +3,15 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -120,6 +123,8 @@ func (e *Engine) coTenancyConflict(
 type OverlapError struct {
 	// Device is the allocated device, Held the one that the other claim holds.
 	Device, Held string
+	// Unknown says that nobody knows what Held is: the claim's record is damaged, and the machine or its configuration has no Held any more.
+	Unknown bool
 	// Owner is the record of that claim, of which only the UID is known where it is damaged. Namespace is that of the claim that asked.
 	Owner     *record.Record
 	Namespace string
@@ -127,6 +132,10 @@ type OverlapError struct {
 
 // Error says what is in the way and what ends it. It names the other claim only to that claim's own namespace.
 func (e *OverlapError) Error() string {
+	if e.Unknown {
+		return fmt.Sprintf("device %s may be, in whole or in part, what %s with a damaged record holds as %s, which is not on this node or not "+
+			"in its configuration any more: retried until it is back", e.Device, e.Owner.NamedTo(e.Namespace), e.Held)
+	}
 	return fmt.Sprintf("device %s is, in whole or in part, what %s holds as %s: retried until kubelet unprepares that one; "+
 		"delete the pod to let the scheduler choose another device", e.Device, e.Owner.NamedTo(e.Namespace), e.Held)
 }
@@ -143,7 +152,15 @@ func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
-		if !d.AdminAccess && (d.Kind() == device.KindHost || dev.Card != "") {
+		if d.AdminAccess {
+			continue
+		}
+		if d.Kind() != device.KindHost {
+			if err := check.unlisted(exposed{d, dev}); err != nil {
+				return nil, err
+			}
+		}
+		if d.Kind() == device.KindHost || dev.Card != "" {
 			check.exposed = append(check.exposed, exposed{d, dev})
 		}
 	}
@@ -208,6 +225,42 @@ func (c *overlapCheck) card(d exposed) error {
 	return nil
 }
 
+// unlisted looks at what claims hold of the same physical device and the machine does not list any more: parts of a division that was
+// changed, or of which the driver does not tell.
+func (c *overlapCheck) unlisted(d exposed) error {
+	names, err := c.Store.HeldIn(d.asked.Pool)
+	if err != nil {
+		return err
+	}
+	physical := cmp.Or(d.found.Parent, d.found.Card, d.found.Name)
+	card, divided := c.machine.Card(d.found.Card)
+	for _, name := range names {
+		if _, listed := c.machine.Find(d.asked.Kind(), name); listed || name != physical && !strings.HasPrefix(name, physical+"-") {
+			continue
+		}
+		err := c.holders(d.asked, d.asked.Pool, name, func(other *record.Device) bool {
+			return !divided || len(other.Consumes) == 0 || partition.Excludes(card, d.found, consuming(other))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// consuming is the device of a record, as far as the counters of its card are concerned. What cannot be read takes more than there is.
+func consuming(d *record.Device) device.Device {
+	out := device.Device{Name: d.Name, Consumes: map[string]resourceapi.Counter{}}
+	for name, text := range d.Consumes {
+		value, err := resource.ParseQuantity(text)
+		if err != nil {
+			value = *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
+		}
+		out.Consumes[name] = resourceapi.Counter{Value: value}
+	}
+	return out
+}
+
 // things looks at everything that claims hold in the pool by other names. What a record says counts, since the configuration may have
 // changed.
 func (c *overlapCheck) things(d *record.Device) error {
@@ -236,17 +289,33 @@ func (c *overlapCheck) holders(d *record.Device, pool, name string, overlaps fun
 		if uid == c.record.UID {
 			continue
 		}
-		owner, err := c.Store.Load(uid)
-		if err != nil {
-			owner = &record.Record{UID: uid} // what it holds is not known
-		}
-		i := slices.IndexFunc(owner.Devices, func(other record.Device) bool { return other.Pool == pool && other.Name == name })
-		if overlaps != nil && (i < 0 || !overlaps(&owner.Devices[i])) {
+		owner, held := c.heldBy(uid, pool, name)
+		if overlaps != nil && held != nil && !overlaps(held) {
 			continue
 		}
-		return &OverlapError{Device: d.Name, Held: name, Owner: owner, Namespace: c.record.Namespace}
+		return &OverlapError{Device: d.Name, Held: name, Unknown: held == nil, Owner: owner, Namespace: c.record.Namespace}
 	}
 	return nil
+}
+
+// heldBy returns the record of a claim that holds a device, and its entry for that device. If the record is damaged, the entry is what the
+// device is now, or nil if the machine does not have it any more: then the claim may hold anything.
+func (c *overlapCheck) heldBy(uid, pool, name string) (*record.Record, *record.Device) {
+	owner, err := c.Store.Load(uid)
+	if err != nil {
+		owner = &record.Record{UID: uid}
+	}
+	i := slices.IndexFunc(owner.Devices, func(other record.Device) bool { return other.Pool == pool && other.Name == name })
+	if i >= 0 {
+		return owner, &owner.Devices[i]
+	}
+	held := record.Device{Pool: pool, Name: name}
+	now, known := c.machine.Find(held.Kind(), name)
+	if !known {
+		return owner, nil
+	}
+	held.Edits = now.Edits
+	return owner, &held
 }
 
 // MovedError refuses a device of the admin's configuration that is another directory or node than the one that the claim holds by this

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -84,7 +85,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 	if err != nil {
 		return err
 	}
-	r, d := p.record, deviceRecord(result, edits)
+	r, d := p.record, deviceRecord(result, dev, edits)
 	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
 		return err
 	}
@@ -116,13 +117,19 @@ func (e *Engine) recordedName(old *record.Record, i int, edits container.Edits) 
 }
 
 // deviceRecord returns the record's entry for a result.
-func deviceRecord(result *claim.Result, edits container.Edits) record.Device {
+func deviceRecord(result *claim.Result, dev device.Device, edits container.Edits) record.Device {
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
 		Effect: result.Effect(), Setting: result.Setting(), Memory: result.Memory(), Edits: edits,
 	}
 	if result.Config.FPGA != nil {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)
+	}
+	if len(dev.Consumes) > 0 && !d.AdminAccess {
+		d.Consumes = map[string]string{}
+		for name, counter := range dev.Consumes {
+			d.Consumes[name] = counter.Value.String()
+		}
 	}
 	return d
 }
@@ -169,7 +176,34 @@ func (e *Engine) rebuildRecord(op *operation) (*record.Record, error) {
 			return nil, err
 		}
 	}
-	return r, e.Store.Create(r)
+	if err := e.Store.Create(r); err != nil {
+		// A full disk must not keep pods from ending. The damaged file stays until all is undone, so the next try finds the claim in doubt again.
+		klog.FromContext(op.ctx).Error(err, "The release of a claim whose record is damaged is not recorded", "claimUID", op.uid)
+	}
+	return r, nil
+}
+
+// unlistedDevices returns what a claim whose record is lost holds and the machine does not have now, or the configuration has no more. What
+// was done to these devices cannot be undone before they are back.
+func (e *Engine) unlistedDevices(uid string) ([]record.Device, error) {
+	machine := e.Machine()
+	if machine == nil {
+		return nil, errNotScanned
+	}
+	var out []record.Device
+	for _, kind := range device.Kinds() {
+		pool := e.poolOf(device.Device{Kind: kind})
+		names, err := e.Store.HeldIn(pool)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if _, listed := machine.Find(kind, name); !listed {
+				out = append(out, e.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})...)
+			}
+		}
+	}
+	return out, nil
 }
 
 // addLeftovers adds the steps to undo for a device of a claim whose record is lost.

@@ -73,6 +73,10 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 		}
 		old = nil
 	}
+	if op.unlisted {
+		return nil, fmt.Errorf("the claim's record is damaged, and a device that it holds: %w, or not in the node's configuration; "+
+			"retried until it is back", ErrDeviceGone)
+	}
 	if old == nil {
 		if err := e.releaseStaleDevices(op, a); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
@@ -151,22 +155,26 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 }
 
 // start prepares a claim that holds nothing yet. The intent is on disk before any effect, so the next process knows all possible effects.
-// If a part fails, everything is undone.
+// If a part fails, everything is undone. A claim whose record is lost may have containers that run: it keeps what it holds, as in renew.
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	r := p.record
-	if err := e.createWithin(op.ctx, r); err != nil {
+	if op.inDoubt && r.Phase == record.Intended {
+		r.Phase = record.Renewing
+	}
+	if err := e.createWithin(op.ctx, r, op.inDoubt); err != nil {
 		return nil, e.explainInUse(err)
 	}
 	e.unrecorded.Delete(r.UID)
 	if op.inDoubt {
 		if err := e.Store.ForgetDamaged(r.UID); err != nil {
-			return nil, errors.Join(err, e.rollBack(op, r))
+			return nil, err
 		}
 	}
-	if err := e.complete(op, r, p.specs); err != nil {
-		return nil, errors.Join(err, e.rollBack(op, r))
+	err := e.complete(op, r, p.specs)
+	if err != nil && !op.inDoubt {
+		err = errors.Join(err, e.rollBack(op, r))
 	}
-	return r, nil
+	return r, err
 }
 
 // restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.

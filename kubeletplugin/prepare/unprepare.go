@@ -148,8 +148,10 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	}
 	// Before the record is released: afterwards no process would clear it.
 	e.Health.Clear(r)
-	if err := e.Store.ForgetDamaged(r.UID); err != nil {
-		return err
+	if !op.unlisted { // else the claim keeps these devices until they are back and it is collected
+		if err := e.Store.ForgetDamaged(r.UID); err != nil {
+			return err
+		}
 	}
 	if err := e.Store.Release(r, last); err != nil {
 		e.unrecorded.Store(r.UID, true)

@@ -24,26 +24,33 @@ import (
 // sync costs no more than its own bytes.
 //
 // Version 1 is not read: no release wrote it. Version 3 has additions of features; version 4 keeps the decisions that they follow from in
-// one place. A record without either is still written as version 2, so that an older plugin can serve its claim. A record of version 4 has
-// its decisions in both places, so that a plugin that reads version 3 serves it.
+// one place; version 5 says what parts of a card take of it. A record without any is still written as version 2, so that an older plugin can
+// serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it. Version 5 raises
+// no reader: an older plugin serves the claim without what it does not know.
 const (
 	// FormatVersion is the newest version that this package writes.
-	FormatVersion = 4
+	FormatVersion = 5
 	// addedVersion is the oldest version whose reader understands additions. plainVersion is the version of a record without any. A reader
 	// ignores members that it does not know, so a change that an older plugin must not ignore raises the number.
-	addedVersion = 3
-	plainVersion = 2
+	decisionsVersion = 4
+	addedVersion     = 3
+	plainVersion     = 2
 )
 
 // versions returns the version of a record and the oldest version whose reader understands it.
 func (r *Record) versions() (format, reader int) {
 	switch {
 	case len(r.Decisions) > 0:
-		return FormatVersion, addedVersion
+		format, reader = decisionsVersion, addedVersion
 	case slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Added != nil }):
-		return addedVersion, addedVersion
+		format, reader = addedVersion, addedVersion
+	default:
+		format, reader = plainVersion, plainVersion
 	}
-	return plainVersion, plainVersion
+	if slices.ContainsFunc(r.Devices, func(d Device) bool { return len(d.Consumes) > 0 }) {
+		format = FormatVersion
+	}
+	return format, reader
 }
 
 // ErrForeign is returned for a file that only a newer version of Fettle understands. The plugin leaves the claim and its devices alone.

@@ -24,6 +24,7 @@ const (
 	goldenVersion2 = "testdata/format-2.json"
 	goldenVersion3 = "testdata/format-3.json"
 	goldenVersion4 = "testdata/format-4.json"
+	goldenVersion5 = "testdata/format-5.json"
 )
 
 func read(t testing.TB, name string) []byte {
@@ -162,6 +163,22 @@ func TestFormatVersion4(t *testing.T) {
 	check.Golden(t, goldenVersion4, got)
 	want := read(t, goldenVersion4)
 	back, err := decode(want, fullUID)
+	check.Must(t, err)
+	same(t, "read", r, back)
+}
+
+// TestFormatVersion5 holds the bytes of a record of a part of a card, which a reader of version 2 serves, too.
+func TestFormatVersion5(t *testing.T) {
+	r := golden()
+	r.Phase, r.Steps[0].State = Intended, step.Intended
+	r.Devices[0].Consumes = map[string]string{"memory": "10Gi", "slices": "1"}
+	got, err := encode(r)
+	check.Must(t, err)
+	if !bytes.HasPrefix(got, []byte(`{"format":5,"reader":2,`)) {
+		t.Errorf("begins with %.40s", got)
+	}
+	check.Golden(t, goldenVersion5, got)
+	back, err := decode(read(t, goldenVersion5), fullUID)
 	check.Must(t, err)
 	same(t, "read", r, back)
 }
@@ -318,7 +335,7 @@ func newer(t testing.TB) ([]byte, *Record) {
 		}
 		text = strings.ReplaceAll(text, member, `"later":{"phase":"releasing","uid":["u9"]},`+member)
 	}
-	data := framed(t, `{"format":5,"reader":2,"later":"x"}`, text)
+	data := framed(t, `{"format":6,"reader":2,"later":"x"}`, text)
 	data = append(data, framed(t, `{"later":[1]}`, `{"step":1,"state":"done","later":{}}`)...)
 	data = append(data, framed(t, `{}`, `{"later":"a change of something that was not there before"}`)...)
 	data = append(data, framed(t, `{}`, `{"step":0,"state":"done"}`)...)
@@ -344,16 +361,16 @@ func TestForward(t *testing.T) {
 // claim holds what its links say.
 func TestForeign(t *testing.T) {
 	data, _ := newer(t)
-	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":5`), 1)
+	foreign := bytes.Replace(data, []byte(`"reader":2`), []byte(`"reader":6`), 1)
 	line, _, _ := bytes.Cut(foreign, []byte("\n"))
 	tests := map[string][]byte{
 		"known form":         foreign,
 		"torn":               foreign[:len(foreign)-7],
 		"torn at the front":  foreign[:len(line)+9],
 		"other body":         append(bytes.Clone(line), "\n\x00\x01\x02\xff"...),
-		"other checksum":     []byte(`{"format":5,"reader":5,"length":3,"sha256":"00"}` + "\nabc\n"),
-		"other length":       []byte(`{"format":6,"reader":5,"length":"3","crc32c":7}` + "\nabc\n"),
-		"no length":          []byte(`{"reader":5,"format":5}` + "\nabc\n"),
+		"other checksum":     []byte(`{"format":6,"reader":6,"length":3,"sha256":"00"}` + "\nabc\n"),
+		"other length":       []byte(`{"format":6,"reader":6,"length":"3","crc32c":7}` + "\nabc\n"),
+		"no length":          []byte(`{"reader":6,"format":6}` + "\nabc\n"),
 		"much newer version": []byte(`{"reader":300,"format":301}` + "\nabc\n"),
 	}
 	for name, data := range tests {

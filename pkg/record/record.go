@@ -66,6 +66,9 @@ type Device struct {
 	Memory  int64  `json:"memory,omitempty"`
 	// CoTenancy says which claims may hold other regions of the same chip meanwhile. It is empty for a device that is not a region.
 	CoTenancy string `json:"coTenancy,omitempty"`
+	// Consumes is what the device takes of the counters of its card: each counter's name and a quantity. It is empty for a device that is no
+	// part of a card.
+	Consumes map[string]string `json:"consumes,omitempty"`
 	// CDIDevice is the qualified CDI device name that kubelet got. Its meaning must not change while the record exists.
 	CDIDevice string          `json:"cdiDevice"`
 	Edits     container.Edits `json:"edits"`

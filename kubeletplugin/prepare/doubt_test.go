@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/fault"
+)
+
+// What TestModel found about claims whose records are damaged and parts that the machine does not list, each by itself.
+
+// TestDoubtOnFullDisk: a claim whose record is damaged is given back while the disk has no room for another record.
+func TestDoubtOnFullDisk(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+	data := s.write("ssd0")
+	s.damage("u1")
+	s.files.Set(fault.Full(0))
+	s.unprepare("u1")
+	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
+	if there(data) || s.Store.InDoubt("u1") {
+		t.Error("the claim is not given back")
+	}
+}
+
+// TestDoubtKeepsDevices: the containers of a claim whose record is damaged may run. If it cannot be prepared again, it keeps its devices
+// and its data.
+func TestDoubtKeepsDevices(t *testing.T) {
+	for name, failure := range map[string]func(s *site) (repair func()){
+		"no room for the record": func(s *site) func() {
+			s.files.Set(fault.Full(0))
+			return func() { s.files.Set() }
+		},
+		"a step fails": func(s *site) func() { return s.failing("apply", "ssd0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+			s.prepare(c)
+			data := s.write("ssd0")
+			s.damage("u1")
+			repair := failure(s)
+			for range 2 {
+				if _, err := s.ask(c); err == nil {
+					t.Error("prepared")
+				}
+			}
+			s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+			repair()
+			if _, err := s.ask(allocated("u2", aGPU("gpu0"))); !isInUse(err) {
+				t.Errorf("error %v, want that the claim in doubt has it", err)
+			}
+			s.prepare(c)
+			if !there(data) {
+				t.Error("the data is gone")
+			}
+			s.unprepare("u1")
+			s.records()
+		})
+	}
+}
+
+// TestDoubtOfDeviceThatIsGone: a pod ends although a device of its claim, whose record is damaged, is not on the machine. Nobody gets that
+// device, or what may be it by another name, before it is back and what was done to it is undone.
+func TestDoubtOfDeviceThatIsGone(t *testing.T) {
+	s := newSite(t)
+	s.kubeletHolds()
+	all := s.seen()
+	c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+	s.prepare(c)
+	data := s.write("ssd0")
+	s.damage("u1")
+	s.setMachine(machine{gpu("gpu0", 0), hostDevice("disk0", "/mnt/disks/ssd0")})
+	if _, err := s.ask(c); !errors.Is(err, ErrDeviceGone) {
+		t.Errorf("error %v, want that the device is gone", err)
+	}
+	s.unprepare("u1")
+	s.drop(c)
+	s.heldBy("", aGPU("gpu0"))
+	s.reasons()
+	for range missesToCollect + 1 {
+		s.collect(t.Context())
+	}
+	s.reported()
+	_, err := s.ask(allocated("u2", aDisk("disk0")))
+	if overlap, ok := errors.AsType[*OverlapError](err); !ok || !overlap.Unknown || !strings.Contains(err.Error(), "holds as ssd0, which is not on") {
+		t.Errorf("error %v, want that the directory may be the other claim's", err)
+	}
+	s.setMachine(all)
+	if _, err := s.ask(allocated("u3", aDisk("ssd0"))); !isInUse(err) {
+		t.Errorf("error %v, want that it is not given back yet", err)
+	}
+	s.collect(t.Context())
+	s.reported("ClaimCollected u1")
+	if there(data) {
+		t.Error("the data is still there")
+	}
+	s.prepare(allocated("u3", aDisk("ssd0")))
+}
+
+// TestDamagedRecordIsCollected although nobody asked for its claim since it was damaged.
+func TestDamagedRecordIsCollected(t *testing.T) {
+	s := newSite(t)
+	s.kubeletHolds()
+	c := allocated("u1", aGPU("gpu0"))
+	s.prepare(c)
+	s.damage("u1")
+	s.drop(c)
+	for range missesToCollect {
+		s.collect(t.Context())
+	}
+	s.heldBy("", aGPU("gpu0"))
+	s.records()
+}
+
+// TestHeldPartIsNotListed: a claim holds a part of a card, and the machine does not list that any more. What overlaps it is refused.
+func TestHeldPartIsNotListed(t *testing.T) {
+	half0, half1, whole := partOf("card", "card-half0", 0, "1"), partOf("card", "card-half1", 1, "1"), partOf("card", "card", 2, "2")
+	for name, tc := range map[string]struct {
+		held    string
+		listed  machine
+		asked   string
+		refused bool
+	}{
+		"the whole":                {"card-half0", machine{half1, whole}, "card", true},
+		"the other part":           {"card-half0", machine{half1, whole}, "card-half1", false},
+		"a part":                   {"card", machine{half0, half1}, "card-half0", true},
+		"a whole without counters": {"card", machine{gpu("card", 2)}, "card", true},
+		"another card":             {"card-half0", machine{gpu("card2", 3)}, "card2", false},
+		"the whole of a card that is no longer divided": {"card-half0", machine{gpu("card", 2)}, "card", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.setMachine(machine{half0, half1, whole})
+			s.prepare(allocated("u1", aGPU(tc.held)))
+			s.setMachine(tc.listed)
+			s = s.restart()
+			_, err := s.ask(allocated("u2", aGPU(tc.asked)))
+			if (err != nil) != tc.refused || err != nil && Reason(err) != "DeviceInUse" {
+				t.Errorf("error %v, refused: %v", err, tc.refused)
+			}
+			if got := s.load("u1").Phase; got != record.Prepared {
+				t.Errorf("the holder is %s", got)
+			}
+			s.unprepare("u1")
+			_, err = s.ask(allocated("u2", aGPU(tc.asked)))
+			check.Must(t, err)
+		})
+	}
+}
