@@ -156,7 +156,8 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	}
 	p.health = devicehealth.New(devicehealth.Config{
 		Node: config.Node, HostRoot: config.HostRoot, StateDir: config.StateDir, BootID: bootID, NVMLCommand: config.NVMLCommand,
-		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce, Held: p.records.Held,
+		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce,
+		Held: p.records.Held, HeldBy: p.records.HeldBy,
 		Event:    func(eventType, reason, note string) { p.node.Event("Watch", eventType, reason, note) },
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
 	})

@@ -56,6 +56,8 @@ type Config struct {
 	Quiesce *quiesce.State
 	// Held reports whether a claim holds a device.
 	Held func(pool, name string) bool
+	// HeldBy reports whether a claim's record holds a device. It returns true if that cannot be read.
+	HeldBy func(pool, name, uid string) bool
 	// Event makes an Event on the Node. It must not block.
 	Event    func(eventType, reason, note string)
 	Registry prometheus.Registerer
@@ -125,11 +127,7 @@ func (m *Monitor) maintain(ctx context.Context) {
 		retired := m.Retirement.Changed()
 		v, changed := m.Holder.Get()
 		if v != nil && !m.Retirement.On() {
-			present := make(map[string]device.Kind, len(v.Devices))
-			for _, d := range slices.Concat(v.Devices, v.Hardware()) {
-				present[d.Name] = d.Kind
-			}
-			m.logLedgerError(ctx, errors.Join(m.ledger.Present(present, m.isHeld), m.ledger.Expire()))
+			m.logLedgerError(ctx, m.updateLedger(v))
 		}
 		m.Refresh()
 		m.announce(ctx)
@@ -142,6 +140,15 @@ func (m *Monitor) maintain(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// updateLedger enters the devices of a scan into the ledger, and ends what is over without a report.
+func (m *Monitor) updateLedger(v *inventory.Snapshot) error {
+	present := make(map[string]device.Kind, len(v.Devices))
+	for _, d := range slices.Concat(v.Devices, v.Hardware()) {
+		present[d.Name] = d.Kind
+	}
+	return errors.Join(m.ledger.Present(present, m.isHeld), m.ledger.Expire(), m.endStale())
 }
 
 // Refresh puts the newest verdicts into the snapshots. Run does so after every change.

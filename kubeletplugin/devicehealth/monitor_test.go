@@ -65,6 +65,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		defer w.mu.Unlock()
 		return w.holder[name]
 	}
+	config.HeldBy = func(string, string, string) bool { return true }
 	config.Event = func(kind, reason, note string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -475,7 +476,7 @@ func TestBeforeTheFirstLook(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	v, _ := w.Holder.Get()
 	name := v.Devices[0].Name
-	check.Must(t, w.ledger.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, name, health.Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 	check.Must(t, w.ledger.SetTaintsKept(false))
 	again := w.again("boot-1", inventory.NewHolder())
 	again.Holder.Set(w.look())
@@ -490,7 +491,7 @@ func TestMayPrepare(t *testing.T) {
 	v, _ := w.Holder.Get()
 	healthy, degraded, failed, quarantined := v.Devices[0].Name, v.Devices[1].Name, v.Devices[2].Name, v.Devices[3].Name
 	check.Must(t, w.ledger.Happened(health.Xid(degraded, nvml.Event{Xid: 94}), health.Xid(failed, nvml.Event{Xid: 79})))
-	check.Must(t, w.ledger.Quarantine(device.KindGPU, quarantined, "UndoFailed", "undoing failed"))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, quarantined, health.Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 	tolerate := []resourceapi.DeviceToleration{{Key: inventory.TaintUnhealthy, Operator: resourceapi.DeviceTolerationOpExists}}
 	tests := []struct {
 		name, device string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -28,21 +29,30 @@ func (m *Monitor) Quarantine(r *record.Record, cause error) {
 		claim = "a claim whose record was lost"
 	}
 	message := fmt.Sprintf("%s (UID %s) cannot be released: %v: tried again every minute", claim, r.UID, cause)
+	owned := health.Cause{Reason: reasonUndoFailed, Owner: r.UID, Message: message}
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
-			m.logLedgerError(context.Background(), m.ledger.Quarantine(d.Kind(), d.Name, reasonUndoFailed, message))
+			m.logLedgerError(context.Background(), m.ledger.Quarantine(d.Kind(), d.Name, owned))
 		}
 	}
 }
 
-// Clear ends the quarantine of a claim's devices.
+// Clear ends the claim's quarantine of its devices, but not that of a claim that shares one. It must not keep the claim from being
+// released, so an error is logged, and endStale does the rest.
 func (m *Monitor) Clear(r *record.Record) {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if _, bad := m.ledger.Check(d.Name); bad && !d.AdminAccess {
-			m.logLedgerError(context.Background(), m.ledger.Clear(d.Name, reasonUndoFailed))
+			m.logLedgerError(context.Background(), m.ledger.Clear(d.Name, reasonUndoFailed, r.UID))
 		}
 	}
+}
+
+// endStale ends the quarantines of claims that were released while the ledger could not be written.
+func (m *Monitor) endStale() error {
+	return m.ledger.EndStale(reasonUndoFailed, func(kind device.Kind, name, uid string) bool {
+		return m.HeldBy(device.PoolName(m.Node, kind), name, uid)
+	})
 }
 
 // Reason returns the stable reason of an error of this package, "" for any other.

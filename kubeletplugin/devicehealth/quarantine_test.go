@@ -81,7 +81,7 @@ func TestClearIsNoPardon(t *testing.T) {
 	}}
 	w.Quarantine(r, syscall.EBUSY)
 	check.Must(t, w.ledger.Happened(health.Xid(worn, nvml.Event{Xid: 94})))
-	check.Must(t, w.ledger.Quarantine(device.KindGPU, held, "FlashFailed", "not by the engine"))
+	check.Must(t, w.ledger.Quarantine(device.KindGPU, held, health.Cause{Reason: "FlashFailed", Message: "not by the engine"}))
 	w.Quarantine(&record.Record{UID: "u2", Devices: []record.Device{recorded(device.KindGPU, watched, false)}}, syscall.EBUSY)
 	w.Clear(r)
 	got := map[string]string{}

@@ -58,8 +58,8 @@ type Config struct {
 type Health interface {
 	// Check refuses an allocated device that a claim without devices must not get.
 	Check(c *resourceapi.ResourceClaim, r *claim.Result) error
-	// Quarantine withholds a record's devices from all other claims after a step could not be undone, even when the record is gone. Clear ends
-	// that.
+	// Quarantine withholds a record's devices from all other claims after a step could not be undone. Clear ends that, unless another record
+	// still withholds a device that both share.
 	Quarantine(r *record.Record, cause error)
 	Clear(r *record.Record)
 }

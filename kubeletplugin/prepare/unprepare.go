@@ -146,7 +146,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	if err != nil {
 		return err
 	}
-	// Before the record is released: afterwards no process would clear it.
+	// Before the record is released: nothing that the claim's undoing left in doubt outlives its record.
 	e.Health.Clear(r)
 	if !op.unlisted { // else the claim keeps these devices until they are back and it is collected
 		if err := e.Store.ForgetDamaged(r.UID); err != nil {

@@ -66,9 +66,11 @@ type fault struct {
 	Level bool      `json:"level,omitempty"`
 }
 
-// quarantine is one reason of the engine's.
+// quarantine is one cause for which a device is out of use. A device has one for each reason and owner.
 type quarantine struct {
-	Reason  string    `json:"reason"`
+	Reason string `json:"reason"`
+	// Owner is empty in what releases wrote that did not know owners. They drop it from what they write again.
+	Owner   string    `json:"owner,omitempty"`
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
 }
@@ -132,21 +134,41 @@ func (c *content) boot(id string) {
 	}
 }
 
-// merge adds what this content knows against devices to another one that was written meanwhile.
-func (c *content) merge(into *content) {
+// merge enters what came since base, which both come from, into another content that was written meanwhile. What the other ended stays
+// ended. What this one ended and the other did not comes back: the other may have seen it again.
+func (c *content) merge(base, into *content) {
+	if c.TaintsKept != base.TaintsKept {
+		into.TaintsKept = c.TaintsKept
+	}
 	for name, e := range c.Devices {
-		to := into.device(name)
-		for _, q := range e.Quarantines {
-			if !slices.ContainsFunc(to.Quarantines, func(have quarantine) bool { return have.Reason == q.Reason }) {
-				to.Quarantines = append(to.Quarantines, q)
-			}
-		}
-		for _, f := range e.Faults {
-			if to.find(f.Source, f.Code) == nil {
-				to.Faults = append(to.Faults, f)
-			}
+		was, to := base.device(name), into.device(name)
+		to.Kind = cmp.Or(to.Kind, e.Kind)
+		to.Quarantines = merged(was.Quarantines, e.Quarantines, to.Quarantines)
+		to.Faults = merged(was.Faults, e.Faults, to.Faults)
+	}
+}
+
+// lasting is something that a device has once at a time.
+type lasting interface {
+	key() [2]string
+	since() time.Time
+}
+
+func (q quarantine) key() [2]string   { return [2]string{q.Reason, q.Owner} }
+func (q quarantine) since() time.Time { return q.Since }
+func (f fault) key() [2]string        { return [2]string{f.Source, f.Code} }
+func (f fault) since() time.Time      { return f.Since }
+
+// merged adds to theirs what ours has and base has not.
+func merged[T lasting](base, ours, theirs []T) []T {
+	for _, one := range ours {
+		known := slices.ContainsFunc(theirs, func(other T) bool { return other.key() == one.key() })
+		old := slices.ContainsFunc(base, func(other T) bool { return other.key() == one.key() && other.since().Equal(one.since()) })
+		if !known && !old {
+			theirs = append(theirs, one)
 		}
 	}
+	return theirs
 }
 
 // renew forgets events, increases and baselines of a driver that is another now.
@@ -159,6 +181,15 @@ func (e *entry) find(source, code string) *fault {
 	for i := range e.Faults {
 		if e.Faults[i].Source == source && e.Faults[i].Code == code {
 			return &e.Faults[i]
+		}
+	}
+	return nil
+}
+
+func (e *entry) quarantine(reason, owner string) *quarantine {
+	for i := range e.Quarantines {
+		if e.Quarantines[i].Reason == reason && e.Quarantines[i].Owner == owner {
+			return &e.Quarantines[i]
 		}
 	}
 	return nil

@@ -30,7 +30,8 @@ func filled(m *machine) *Ledger {
 	check.Must(m, l.Happened(xid("nvidia-0000-1b-00-0", "79")))
 	lost := []Reading{{Code: "lost", Kind: Level, Value: 1}}
 	check.Must(m, l.Report(Report{Device: "nvidia-0000-1b-00-0", Source: SourceNVML, Readings: lost}))
-	check.Must(m, l.Quarantine(device.KindFPGA, "dfl-0000-3b-00-0-region-0", "FPGAProgramFailed", "programming failed: EIO"))
+	cause := Cause{Reason: "FPGAProgramFailed", Message: "programming failed: EIO"}
+	check.Must(m, l.Quarantine(device.KindFPGA, "dfl-0000-3b-00-0-region-0", cause))
 	check.Must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU}, heldBy()))
 	check.Must(m, l.Recover("gpu0"))
 	check.Must(m, l.SetTaintsKept(true))
@@ -155,7 +156,7 @@ func TestLeftover(t *testing.T) {
 func TestTwoProcesses(t *testing.T) {
 	m := newMachine(t)
 	older, newer := m.open(), m.open()
-	check.Must(t, older.Quarantine(device.KindFPGA, "a", "UndoFailed", "undoing failed"))
+	check.Must(t, older.Quarantine(device.KindFPGA, "a", Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 	check.Must(t, newer.Happened(xid("b", "79")))
 	if s, _ := newer.Check("a"); s.State != Quarantined {
 		t.Errorf("the newer says %+v", s)
@@ -163,7 +164,7 @@ func TestTwoProcesses(t *testing.T) {
 	if s, _ := older.Check("b"); s.Reason != "Xid79" {
 		t.Errorf("the older says %+v", s)
 	}
-	check.Must(t, newer.Clear("a", "UndoFailed"))
+	check.Must(t, newer.Clear("a", "UndoFailed", ""))
 	if s, bad := older.Check("a"); bad {
 		t.Errorf("the older still says %+v", s)
 	}
@@ -190,7 +191,7 @@ func TestConcurrent(t *testing.T) {
 		name := string(rune('a'+i%26)) + string(rune('a'+i/26))
 		wg.Go(func() {
 			l := ledgers[i%2]
-			check.Must(t, l.Quarantine(device.KindGPU, name, "UndoFailed", "undoing failed"))
+			check.Must(t, l.Quarantine(device.KindGPU, name, Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 			if s, _ := ledgers[1-i%2].Check(name); s.State != Quarantined {
 				t.Errorf("the other process says %+v of %s", s, name)
 			}
@@ -248,7 +249,7 @@ func TestDurable(t *testing.T) {
 	d := &synced{}
 	l := Open(Options{FS: d, Dir: m.dir, BootID: m.boot, Table: DefaultTable(), Now: func() time.Time { return m.time }})
 	d.files, d.dirs = 0, 0
-	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 	if d.files != 1 || d.dirs != 1 {
 		t.Errorf("%d files and %d directories were synced, want one each", d.files, d.dirs)
 	}
@@ -261,7 +262,7 @@ func TestDiskFull(t *testing.T) {
 	l := Open(Options{FS: d, Dir: m.dir, BootID: m.boot, Table: DefaultTable(), Now: func() time.Time { return m.time }})
 	other := m.open()
 	d.err = unix.ENOSPC
-	if err := l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"); !errors.Is(err, unix.ENOSPC) {
+	if err := l.Quarantine(device.KindGPU, "a", Cause{Reason: "UndoFailed", Message: "undoing failed"}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
 	m.is(l, "a", Quarantined, "UndoFailed")

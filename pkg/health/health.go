@@ -9,7 +9,7 @@
 // quarantine, which no table softens: the engine's own verdict about a device that a failed step left in an unknown state.
 //
 // What a device recovers by: a level by its source; counters and events by a reset that a source noticed, by the driver being bound
-// anew, by a reboot, or after the time that the table gives them; quarantine by Clear; all of it by Recover.
+// anew, by a reboot, or after the time that the table gives them; quarantine by Clear or EndStale; all of it by Recover.
 package health
 
 import (
@@ -55,6 +55,14 @@ type Status struct {
 	Since   time.Time
 	// Gone: the device is not on the node any more, and a claim holds it.
 	Gone bool
+}
+
+// Cause is why a device is in quarantine.
+type Cause struct {
+	Reason string
+	// Owner is the UID of the claim that Reason is about. Several claims may share a device, and the end of one says nothing of the others.
+	Owner   string
+	Message string
 }
 
 // The kinds of readings.

@@ -96,27 +96,42 @@ func (l *Ledger) Check(name string) (s Status, ok bool) {
 	return s, ok
 }
 
-// Quarantine takes a device out of use for a reason, until Clear is called with the same reason. Once it returned nil, that is
-// durable; with an error it holds for as long as this process lives.
-func (l *Ledger) Quarantine(kind device.Kind, name, reason, message string) error {
+// Quarantine takes a device out of use for a cause, until Clear is called with the same reason and owner. The device stays out of use
+// while another cause is left. Once Quarantine returned nil, that is durable; with an error it holds for as long as this process lives.
+func (l *Ledger) Quarantine(kind device.Kind, name string, cause Cause) error {
 	return l.change(func(c *content) {
 		e := c.device(name)
 		e.Kind = kind
-		for i := range e.Quarantines {
-			if e.Quarantines[i].Reason == reason {
-				e.Quarantines[i].Message = cut(message)
-				return
-			}
+		if q := e.quarantine(cause.Reason, cause.Owner); q != nil {
+			q.Message = cut(cause.Message)
+			return
 		}
-		e.Quarantines = append(e.Quarantines, quarantine{Reason: reason, Message: cut(message), Since: l.now()})
+		e.Quarantines = append(e.Quarantines, quarantine{
+			Reason: cause.Reason, Owner: cause.Owner, Message: cut(cause.Message), Since: l.now(),
+		})
 	})
 }
 
-// Clear ends a quarantine. There being none is no error.
-func (l *Ledger) Clear(name, reason string) error {
+// Clear ends an owner's quarantine of a device, and one that an older release wrote without its owner. There being none is no error.
+// With an error it is over for as long as this process lives, and may be back in the next one: see EndStale.
+func (l *Ledger) Clear(name, reason, owner string) error {
 	return l.change(func(c *content) {
 		if e := c.Devices[name]; e != nil {
-			e.Quarantines = slices.DeleteFunc(e.Quarantines, func(q quarantine) bool { return q.Reason == reason })
+			e.Quarantines = slices.DeleteFunc(e.Quarantines, func(q quarantine) bool {
+				return q.Reason == reason && (q.Owner == owner || q.Owner == "")
+			})
+		}
+	})
+}
+
+// EndStale ends the quarantines for a reason whose owner has no part in the device any more: their Clear was not written. A quarantine
+// without an owner stays. Owns is called while the ledger is locked, so that no owner can come between its answer and the change.
+func (l *Ledger) EndStale(reason string, owns func(kind device.Kind, name, owner string) bool) error {
+	return l.change(func(c *content) {
+		for name, e := range c.Devices {
+			e.Quarantines = slices.DeleteFunc(e.Quarantines, func(q quarantine) bool {
+				return q.Reason == reason && q.Owner != "" && !owns(e.Kind, name, q.Owner)
+			})
 		}
 	})
 }
@@ -261,6 +276,7 @@ func (l *Ledger) adopt() error {
 		l.file.swept = true
 		_ = l.file.sweep() // a leftover does no harm but take space
 	}
+	written := l.file.written
 	data, err := l.file.read()
 	if err != nil || data == nil {
 		return err
@@ -270,7 +286,11 @@ func (l *Ledger) adopt() error {
 		return l.file.setAside(err)
 	}
 	if l.file.dirty {
-		l.content.merge(theirs)
+		base, err := decode(written)
+		if err != nil { // there was no file
+			base = newContent(l.options.BootID)
+		}
+		l.content.merge(base, theirs)
 	}
 	l.content = theirs
 	return nil

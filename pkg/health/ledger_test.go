@@ -168,7 +168,7 @@ func TestBoot(t *testing.T) {
 		{Code: "remap-failure", Kind: Level, Value: 1},
 	}}))
 	check.Must(t, l.Happened(xid("a", "79")))
-	check.Must(t, l.Quarantine(device.KindFPGA, "c", "FPGAProgramFailed", "programming failed"))
+	check.Must(t, l.Quarantine(device.KindFPGA, "c", Cause{Reason: "FPGAProgramFailed", Message: "programming failed"}))
 	m.boot = "boot-2"
 	l = m.open()
 	m.is(l, "a", Healthy, "")
@@ -188,10 +188,10 @@ func TestInstance(t *testing.T) {
 	check.Must(t, l.Happened(xid("a", "79")))
 	check.Must(t, l.Instances(map[string]string{"a": "17"}))
 	m.is(l, "a", Unhealthy, "Xid79")
-	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "an undo failed"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "UndoFailed", Message: "an undo failed"}))
 	check.Must(t, l.Instances(map[string]string{"a": "18"}))
 	m.is(l, "a", Quarantined, "UndoFailed")
-	check.Must(t, l.Clear("a", "UndoFailed"))
+	check.Must(t, l.Clear("a", "UndoFailed", ""))
 	m.is(l, "a", Healthy, "")
 }
 
@@ -246,22 +246,22 @@ func TestQuarantine(t *testing.T) {
 	m := newMachine(t)
 	l := m.open()
 	check.Must(t, l.Happened(xid("a", "79")))
-	check.Must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "ProgramFailed", Message: "programming failed"}))
 	m.time = m.time.Add(time.Minute)
-	check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
-	check.Must(t, l.Quarantine(device.KindGPU, "a", "ProgramFailed", "programming failed again"))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "UndoFailed", Message: "undoing failed"}))
+	check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "ProgramFailed", Message: "programming failed again"}))
 	m.is(l, "a", Quarantined, "ProgramFailed")
-	check.Must(t, l.Clear("a", "ProgramFailed"))
+	check.Must(t, l.Clear("a", "ProgramFailed", ""))
 	m.is(l, "a", Quarantined, "UndoFailed")
-	check.Must(t, l.Clear("a", "ProgramFailed"))
-	check.Must(t, l.Clear("nobody", "ProgramFailed"))
+	check.Must(t, l.Clear("a", "ProgramFailed", ""))
+	check.Must(t, l.Clear("nobody", "ProgramFailed", ""))
 	l = m.open()
 	m.is(l, "a", Quarantined, "UndoFailed")
-	check.Must(t, l.Clear("a", "UndoFailed"))
+	check.Must(t, l.Clear("a", "UndoFailed", ""))
 	m.is(l, "a", Unhealthy, "Xid79")
-	check.Must(t, l.Quarantine(device.KindGPU, "b", "gpu.mig: undo/failed", "a reason that is no label value"))
+	check.Must(t, l.Quarantine(device.KindGPU, "b", Cause{Reason: "gpu.mig: undo/failed", Message: "a reason that is no label value"}))
 	m.is(l, "b", Quarantined, "GpuMigUndoFailed")
-	check.Must(t, l.Clear("b", "gpu.mig: undo/failed"))
+	check.Must(t, l.Clear("b", "gpu.mig: undo/failed", ""))
 	m.is(l, "b", Healthy, "")
 }
 
@@ -271,7 +271,7 @@ func TestRecover(t *testing.T) {
 	l := m.open()
 	spoil := func() {
 		check.Must(t, l.Happened(xid("a", "79"), xid("b", "79"), xid("c", "79")))
-		check.Must(t, l.Quarantine(device.KindGPU, "a", "UndoFailed", "undoing failed"))
+		check.Must(t, l.Quarantine(device.KindGPU, "a", Cause{Reason: "UndoFailed", Message: "undoing failed"}))
 	}
 	spoil()
 	check.Must(t, l.Recover("a, b"))

@@ -101,6 +101,12 @@ func (s *Store) Held(pool, name string) bool {
 	return err != nil || len(holders) > 0
 }
 
+// HeldBy reports whether a claim holds a device. It returns true if that cannot be read.
+func (s *Store) HeldBy(pool, name, uid string) bool {
+	r, err := s.holder(pool, name, uid)
+	return err != nil || r != nil && !r.Released()
+}
+
 // HeldOf returns those of a pool's devices that claims hold. One that cannot be read counts as held.
 func (s *Store) HeldOf(pool string, names []string) (map[string]bool, error) {
 	entries, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
