@@ -70,6 +70,8 @@ type Config struct {
 	Review, Requery notify.Signal
 	// Proc is /proc of this process. Empty: "/proc".
 	Proc string
+	// FS writes the files. Nil: the operating system's.
+	FS disk.FS
 }
 
 // State says whose devices the plugin lets go of. The methods that only read may be called on nil, which lets go of nothing.
@@ -79,6 +81,8 @@ type State struct {
 	mu      sync.Mutex
 	value   string
 	upgrade string
+	// unsaved are the files that could not be written yet.
+	unsaved map[string]bool
 	changed chan struct{}
 }
 
@@ -87,7 +91,10 @@ func Open(c Config) (*State, error) {
 	if c.Proc == "" {
 		c.Proc = "/proc"
 	}
-	s := &State{config: c, changed: make(chan struct{})}
+	if c.FS == nil {
+		c.FS = disk.OS{}
+	}
+	s := &State{config: c, unsaved: map[string]bool{}, changed: make(chan struct{})}
 	for name, value := range map[string]*string{fileName: &s.value, upgradeFile: &s.upgrade} {
 		data, err := os.ReadFile(s.path(name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -110,6 +117,7 @@ func (s *State) Set(ctx context.Context, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if value == s.value {
+		s.keepUnsaved(ctx, fileName, value)
 		return
 	}
 	s.keep(ctx, fileName, value)
@@ -126,14 +134,25 @@ func (s *State) Set(ctx context.Context, value string) {
 	s.config.Review.Send()
 }
 
-// keep writes a value to disk before it counts, or removes it. A disk that cannot be written holds up neither.
+// keep writes a value to disk before it counts, or removes it. A disk that cannot be written holds up neither, and has the value before
+// until the annotation is seen again.
 func (s *State) keep(ctx context.Context, name, value string) {
-	err := disk.RemoveIfThere(disk.OS{}, s.path(name))
-	if value != "" {
-		err = disk.ReplaceDurably(disk.OS{}, s.path(name), []byte(value), 0o600)
+	var err error
+	if value == "" {
+		err = disk.RemoveIfThere(s.config.FS, s.path(name))
+	} else {
+		err = disk.ReplaceDurably(s.config.FS, s.path(name), []byte(value), 0o600)
 	}
+	s.unsaved[name] = err != nil
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot keep on disk which drivers are quiesced or upgraded")
+	}
+}
+
+// keepUnsaved writes a value that could not be written when it came.
+func (s *State) keepUnsaved(ctx context.Context, name, value string) {
+	if s.unsaved[name] {
+		s.keep(ctx, name, value)
 	}
 }
 
@@ -143,6 +162,7 @@ func (s *State) SetUpgrade(ctx context.Context, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if value == s.upgrade {
+		s.keepUnsaved(ctx, upgradeFile, value)
 		return
 	}
 	s.keep(ctx, upgradeFile, value)
@@ -167,7 +187,7 @@ func (s *State) upgradeEffect() resourceapi.DeviceTaintEffect {
 
 // Destroy removes the files. It is called when the node has no claim any more and is retired. What they say holds on in this process.
 func (s *State) Destroy() error {
-	return errors.Join(disk.RemoveIfThere(disk.OS{}, s.path(fileName)), disk.RemoveIfThere(disk.OS{}, s.path(upgradeFile)))
+	return errors.Join(disk.RemoveIfThere(s.config.FS, s.path(fileName)), disk.RemoveIfThere(s.config.FS, s.path(upgradeFile)))
 }
 
 // Changed returns a channel that closes at the next change.

@@ -16,8 +16,10 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/fault"
 )
 
 // open opens the state of a directory, with a /proc in which this process has number 7.
@@ -62,6 +64,35 @@ func received(s notify.Signal) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// TestFullDisk: what cannot be written counts, the next process finds what was written last, and the next look at the annotation writes it.
+func TestFullDisk(t *testing.T) {
+	in := fault.New()
+	c := Config{Dir: t.TempDir(), Review: notify.New(), Requery: notify.New(), FS: in.FS(disk.OS{})}
+	s, err := Open(c)
+	check.Must(t, err)
+	s.Set(t.Context(), "nvidia")
+	s.SetUpgrade(t.Context(), "580 waits")
+	in.Set(fault.Full(1))
+	s.Set(t.Context(), "nvidia,amd")
+	s.SetUpgrade(t.Context(), "590 waits")
+	if !s.Holds("amd") || s.upgrade != "590 waits" {
+		t.Errorf("quiesced %q, upgrade %q", s.value, s.upgrade)
+	}
+	next, err := Open(c)
+	check.Must(t, err)
+	if next.value != "nvidia" || next.upgrade != "580 waits" {
+		t.Errorf("the next process finds quiesced %q, upgrade %q, want what was written last", next.value, next.upgrade)
+	}
+	in.Set()
+	s.Set(t.Context(), "nvidia,amd")
+	s.SetUpgrade(t.Context(), "590 waits")
+	next, err = Open(c)
+	check.Must(t, err)
+	if next.value != "nvidia,amd" || next.upgrade != "590 waits" {
+		t.Errorf("with space again the next process finds quiesced %q, upgrade %q", next.value, next.upgrade)
 	}
 }
 
