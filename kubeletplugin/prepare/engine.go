@@ -98,8 +98,8 @@ type Engine struct {
 	operations map[string]*operation
 	// calls are the calls of do that were not answered yet, by claim and in the order in which they came.
 	calls map[string][]*call
-	// recovering are the devices of interrupted claims, each with the claim's UID. They are free only when the claim is undone.
-	recovering map[[2]string]string
+	// recovering are the devices of interrupted claims, by the claims' UIDs. They are free only when all claims that share them are undone.
+	recovering map[string][]record.Device
 	// deleted are the records of claims that hold devices and are gone from the API server.
 	deleted map[string]*record.Record
 	// suspects are the UIDs of claims that hold what another claim was refused.
@@ -118,7 +118,7 @@ func New(c Config) *Engine {
 	base, stop := context.WithCancel(context.Background())
 	return &Engine{
 		Config: c, kinds: kindsOf(c), base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
-		operations: map[string]*operation{}, calls: map[string][]*call{}, recovering: map[[2]string]string{}, missed: map[string]int{},
+		operations: map[string]*operation{}, calls: map[string][]*call{}, recovering: map[string][]record.Device{}, missed: map[string]int{},
 		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
 }
@@ -161,27 +161,31 @@ func (e *Engine) HasRecord(uid string) bool {
 	return !isNotExist(err) || e.Store.InDoubt(uid)
 }
 
-// Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of that
-// claim.
+// Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of one
+// such claim.
 func (e *Engine) Recovering() map[[2]string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.recovering)
+	held := map[[2]string]string{}
+	for uid, devices := range e.recovering {
+		for i := range devices {
+			d := &devices[i]
+			key := [2]string{d.Pool, d.Name}
+			if before, ok := held[key]; !d.AdminAccess && (!ok || uid < before) {
+				held[key] = uid
+			}
+		}
+	}
+	return held
 }
 
 func (e *Engine) setRecovering(r *record.Record, on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		key := [2]string{d.Pool, d.Name}
-		switch {
-		case d.AdminAccess:
-		case on:
-			e.recovering[key] = r.UID
-		case e.recovering[key] == r.UID:
-			delete(e.recovering, key)
-		}
+	if on {
+		e.recovering[r.UID] = r.Devices
+	} else {
+		delete(e.recovering, r.UID)
 	}
 }
 

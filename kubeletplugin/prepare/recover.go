@@ -217,7 +217,7 @@ func (e *Engine) forgetRecovered(unfinished map[string]bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := len(e.recovering)
-	maps.DeleteFunc(e.recovering, func(_ [2]string, uid string) bool { return !unfinished[uid] })
+	maps.DeleteFunc(e.recovering, func(uid string, _ []record.Device) bool { return !unfinished[uid] })
 	return len(e.recovering) < before
 }
 

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
@@ -180,6 +182,35 @@ func TestHalfwayIsUnprepared(t *testing.T) {
 		next.tidy()
 		next.reported()
 	})
+}
+
+// TestSharersAreRecovered: a device that interrupted claims share is free when the last of them is undone, whichever is undone first.
+func TestSharersAreRecovered(t *testing.T) {
+	for stuck, disks := range map[string][2]string{"u1": {"ssd0", "ssd1"}, "u2": {"ssd1", "ssd0"}} {
+		t.Run(stuck, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				for i, uid := range []string{"u1", "u2"} {
+					s.prepare(allocated(uid, share(aGPU("gpu0"), types.UID(uid)), aDisk(disks[i])))
+					check.Must(t, s.Store.Advance(s.load(uid), record.Change{Phase: record.Releasing}))
+				}
+				next := s.newEngine()
+				check.Must(t, next.Index(t.Context()))
+				repair := next.failing("undo", "ssd0")
+				next.tidy()
+				next.records(stuck)
+				want := map[[2]string]string{{"node-1/gpu", "gpu0"}: stuck, {"node-1/host", "ssd0"}: stuck}
+				if diff := cmp.Diff(want, next.Recovering()); diff != "" {
+					t.Errorf("recovering (-want +got):\n%s", diff)
+				}
+				repair()
+				next.tidy()
+				if got := next.Recovering(); len(got) > 0 {
+					t.Errorf("still recovering %v", got)
+				}
+				next.records()
+			})
+		})
+	}
 }
 
 // TestUndoFailsInRecovery: a step that cannot be undone keeps its record and its devices, says so, and is tried again.
