@@ -154,6 +154,16 @@ func testSlices(t *testing.T, server *apiServer) {
 	if err := createSlice(t.Context(), node1, newSlice("own", "node1", "fettle.dev")); err != nil {
 		t.Fatalf("own slice: %v", err)
 	}
+	inPool := func(pool string) *resourcev1.ResourceSlice {
+		slice := newSlice("x", "node1", "fettle.dev")
+		slice.Spec.Pool.Name = pool
+		return slice
+	}
+	for _, pool := range []string{"node2/gpu", "node2/host", "node1/tpu", "node1", "node1/gpu/gpu", "gpu", "node11/gpu"} {
+		if err := refused(createSlice(t.Context(), node1, inPool(pool)), "this slice is of pool "+pool); err != nil {
+			t.Errorf("pool %s: %v", pool, err)
+		}
+	}
 	patch := []byte(`{"spec":{"pool":{"generation":2}}}`)
 	remove := func(clients kubernetes.Interface) error {
 		return clients.ResourceV1().ResourceSlices().Delete(t.Context(), "own", metav1.DeleteOptions{})
