@@ -132,8 +132,14 @@ func (p *Plugin) runEngine(ctx context.Context) {
 // watchRequests follows what the annotations of the node's AcceleratorNode ask for.
 func (p *Plugin) watchRequests(ctx context.Context) {
 	p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, retirement.Requests{
-		Recover: p.health.Recover, Upgrade: p.quiesce.SetUpgrade, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
+		Recover: p.recoverDevices, Upgrade: p.quiesce.SetUpgrade, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
 	})
+}
+
+// recoverDevices forgives devices their faults. Of those that are named, not only meant by "*", it gives up the data of claims that the
+// plugin cannot find to delete.
+func (p *Plugin) recoverDevices(ctx context.Context, request string) {
+	p.engine.Abandon(ctx, p.health.Recover(ctx, request))
 }
 
 // followDeleted finds deleted claims that hold devices. The first look comes after the first scan, which others wait for.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -105,7 +106,25 @@ func TestFailedUndoIsPublished(t *testing.T) {
 	}
 	next := nodefixture.Allocated("u2", nodefixture.Result("disk", device.KindHost, name))
 	check.Must(t, client.Tracker().Add(next)) // read again where its device was not free at once
-	_, err = p.engine.Prepare(t.Context(), next, p.engine.Now())
+	r, err := p.engine.Prepare(t.Context(), next, p.engine.Now())
+	check.Must(t, err)
+	params, err := step.Decode[hostdir.Params](r.Steps[0].Params)
+	check.Must(t, err)
+	if params.Place.Inode == 0 {
+		return // on a tmpfs, no directory is told from another
+	}
+
+	// Its disk died. An administrator gives up what is on it, by name.
+	at := filepath.Join(root, v.Devices[0].Edits.Mounts[0].HostPath)
+	check.Must(t, os.Rename(at, at+"-aside"), os.Mkdir(at, 0o755))
+	for _, request := range []string{"", "*"} {
+		p.recoverDevices(t.Context(), request)
+		if _, err := p.engine.Unprepare(t.Context(), "u2", p.engine.Now()); !errors.Is(err, step.ErrReplaced) {
+			t.Fatalf("after the request %q: error %v, want that it is another directory", request, err)
+		}
+	}
+	p.recoverDevices(t.Context(), name)
+	_, err = p.engine.Unprepare(t.Context(), "u2", p.engine.Now())
 	check.Must(t, err)
 }
 

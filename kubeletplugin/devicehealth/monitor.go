@@ -246,9 +246,12 @@ func (m *Monitor) targets(vendor string) []health.Target {
 	return targets
 }
 
-// Recover carries out what the annotation retirement.RecoverAnnotation asks for.
-func (m *Monitor) Recover(ctx context.Context, request string) {
-	m.logLedgerError(ctx, m.ledger.Recover(request))
+// Recover carries out what the annotation retirement.RecoverAnnotation asks for, and returns the devices that it
+// names and for which there was something to do.
+func (m *Monitor) Recover(ctx context.Context, request string) []string {
+	forgiven, err := m.ledger.Recover(request)
+	m.logLedgerError(ctx, err)
+	return forgiven
 }
 
 // DroppedTaints handles the helper's report of dropped fields. If taints were dropped, unhealthy devices are withheld from then on.

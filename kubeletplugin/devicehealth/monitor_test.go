@@ -172,7 +172,8 @@ func TestCountersOfTheKernel(t *testing.T) {
 	w.until("an uncorrectable bus error", is(second.Name, health.Worn, "AerNonfatalCmpltTO"))
 	w.write(first, "ras/umc_err_count", "ue: 0\nce: 0\n")
 	w.until("a reset", is(first.Name, health.Healthy, ""))
-	check.Must(t, w.ledger.Recover(second.Name))
+	_, err := w.ledger.Recover(second.Name)
+	check.Must(t, err)
 	w.until("forgiveness", is(second.Name, health.Healthy, ""))
 	w.wantEvents([]string{"Warning DeviceUnhealthy", "Warning DeviceDegraded", "Normal DeviceHealthy", "Normal DeviceHealthy"})
 }

@@ -132,9 +132,25 @@ func (w *world) start(boot string) error {
 	return w.engine.Index(context.Background())
 }
 
-// lending is the real step on a directory that the injector watches.
+// lending is the real step on a directory that the injector watches. What a power loss left is made again in another place, so the step
+// does not look whether that is the place of before.
 func (w *world) lending() step.Kind {
 	kind := hostdir.Kind(w.path("host"), w.in.Root)
+	for _, part := range []*stepFunc{&kind.Apply, &kind.Verify, &kind.Undo, &kind.Finish} {
+		do := *part
+		*part = func(ctx context.Context, raw json.RawMessage) error {
+			params, err := step.Decode[hostdir.Params](raw)
+			if err != nil {
+				return err
+			}
+			params.Place = nil
+			anywhere, err := step.New(hostdir.StepKind, params.Path, params)
+			if err != nil {
+				return err
+			}
+			return do(ctx, anywhere.Params)
+		}
+	}
 	apply := kind.Apply
 	kind.Apply = func(ctx context.Context, params json.RawMessage) error {
 		if err := apply(ctx, params); err != nil || w.onEffect == nil {

@@ -111,6 +111,8 @@ type Engine struct {
 	attended sync.Map
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
+	// abandoned are the claims that Abandon named.
+	abandoned sync.Map
 }
 
 // New returns an engine. It reads and changes nothing before Index.

@@ -9,6 +9,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // Incident is an event of a claim outside of kubelet's calls.
@@ -31,6 +32,7 @@ const (
 	ReasonSpecRestored   = "SpecRestored"
 	ReasonEffectLost     = "EffectLost"
 	ReasonClaimDeleted   = "ClaimDeleted"
+	ReasonAbandoned      = "Abandoned"
 )
 
 // report sends an incident to the observer. The record identifies the claim and may be nil.
@@ -75,7 +77,7 @@ func Reason(err error) string {
 	switch {
 	case is[*record.InUseError](err), is[*OverlapError](err):
 		return reasonInUse
-	case is[*MovedError](err):
+	case is[*MovedError](err), errors.Is(err, step.ErrReplaced):
 		return ReasonDeviceMoved
 	case is[*PendingError](err):
 		return reasonPending

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,9 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -120,6 +124,71 @@ func TestOverlapNamesNobody(t *testing.T) {
 	_, err := s.Prepare(t.Context(), c, s.now())
 	if err == nil || strings.Contains(err.Error(), "u1") || strings.Contains(err.Error(), "team-a") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestDirectoryReplaced: the path of a directory leads to another one, as when a disk is not mounted. Its claim can neither go on nor end,
+// another cannot begin, and nothing is emptied, until the directory is back or an administrator gives up what is in it.
+func TestDirectoryReplaced(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost ", lost), func(t *testing.T) {
+			s := newSite(t)
+			c := allocated("u1", aDisk("ssd0"))
+			toldApart(t, s.prepare(c))
+			data := s.write("ssd0")
+			aside, theirs := s.disk("ssd0")+"-aside", filepath.Join(s.disk("ssd0"), "theirs")
+			check.Must(t, os.Rename(s.disk("ssd0"), aside), os.Mkdir(s.disk("ssd0"), 0o755), os.WriteFile(theirs, nil, 0o600))
+			_, err := s.ask(c)
+			check.WantErr(t, err, step.ErrReplaced, "/mnt/disks/ssd0")
+			s = s.reboot()
+			_, err = s.ask(c)
+			check.WantErr(t, err, step.ErrReplaced, "/mnt/disks/ssd0")
+			if Reason(err) != "DeviceMoved" {
+				t.Errorf("reason %q", Reason(err))
+			}
+			s.Abandon(t.Context(), []string{"ssd0"}) // too early: its claim is not being released
+			for _, names := range [][]string{nil, {"ssd1"}} {
+				s.Abandon(t.Context(), names)
+				_, err = s.Unprepare(t.Context(), "u1", s.now())
+				check.WantErr(t, err, step.ErrReplaced, "/mnt/disks/ssd0", "fettle.dev/recover=ssd0", s.Node)
+				if _, err := s.ask(allocated("u2", aDisk("ssd0"))); Reason(err) != "DeviceInUse" {
+					t.Errorf("another claim: %v", err)
+				}
+			}
+			if !there(theirs) {
+				t.Error("another directory was emptied")
+			}
+			if lost {
+				s.Abandon(t.Context(), []string{"ssd0"})
+				s.reasons()
+			} else {
+				check.Must(t, os.Remove(theirs), os.Remove(s.disk("ssd0")), os.Rename(aside, s.disk("ssd0")))
+			}
+			s.unprepare("u1")
+			if lost != there(theirs) || there(data) {
+				t.Errorf("the file of the directory that is there now: %t; that of the claim: %t", there(theirs), there(data))
+			}
+			if lost && !slices.Contains(s.reasons(), "Abandoned u1") {
+				t.Error("nobody was told that data was given up")
+			}
+			s.prepare(allocated("u2", aDisk("ssd0")))
+			check.Must(t, os.Rename(s.disk("ssd0"), aside+"2"), os.Mkdir(s.disk("ssd0"), 0o755))
+			if _, err := s.Unprepare(t.Context(), "u2", s.now()); !errors.Is(err, step.ErrReplaced) {
+				t.Errorf("what was given up for one claim counts for the next: %v", err)
+			}
+		})
+	}
+}
+
+// toldApart skips a test where nothing tells the directory of a claim from another, as on a tmpfs.
+func toldApart(t *testing.T, r *record.Record) {
+	t.Helper()
+	for _, s := range r.Steps {
+		params, err := step.Decode[hostdir.Params](s.Params)
+		check.Must(t, err)
+		if s.Kind == hostdir.StepKind && params.Place.Inode == 0 {
+			t.Skipf("a file system that keeps no identity of directories: %s", params.Place)
+		}
 	}
 }
 

@@ -633,7 +633,7 @@ func TestDirectoryLifecycle(t *testing.T) {
 	check.Must(t, err)
 	defer dir.Close()
 	s.write("ssd0")
-	check.Must(t, dir.SetAside("u1"))
+	check.Must(t, dir.SetAside(t.Context(), "u1"))
 	if _, err := s.ask(second); !errors.Is(err, hostdir.ErrDirty) {
 		t.Fatalf("error %v, want ErrDirty", err)
 	}

@@ -4,11 +4,15 @@ package prepare
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -158,6 +162,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 		return err
 	}
 	e.unrecorded.Delete(r.UID)
+	e.abandoned.Delete(r.UID)
 	e.setRecovering(r, false)
 	e.forgetDeleted(r.UID)
 	return nil
@@ -182,6 +187,9 @@ func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record,
 		op.setUndoing(r)
 		err := e.undoStep(ctx, s.Step, parts)
 		op.setUndoing(nil)
+		if errors.Is(err, step.ErrReplaced) {
+			err = e.unlessAbandoned(ctx, r, err)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				e.Health.Quarantine(r, err)
@@ -193,6 +201,44 @@ func (e *Engine) undoSteps(ctx context.Context, op *operation, r *record.Record,
 		}
 	}
 	return last, nil
+}
+
+// Abandon gives up what the claims that are being released left on devices, as far as Undo finds something else in its place. An
+// administrator knows that it will never come back, as from a disk that died. It counts for these claims alone, until this process ends.
+func (e *Engine) Abandon(ctx context.Context, devices []string) {
+	if len(devices) == 0 {
+		return
+	}
+	uids, err := e.Store.UIDs()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot give up what claims left", "devices", devices)
+		return
+	}
+	for _, uid := range uids {
+		r, err := e.Store.Load(uid)
+		if err != nil || !interrupted(r) {
+			continue
+		}
+		if slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.AdminAccess && slices.Contains(devices, d.Name) }) {
+			e.abandoned.Store(uid, true)
+		}
+	}
+}
+
+// unlessAbandoned returns nil if an administrator gave up what Undo did not find. Otherwise it adds to the error how to do that.
+func (e *Engine) unlessAbandoned(ctx context.Context, r *record.Record, err error) error {
+	if _, gone := e.abandoned.Load(r.UID); gone {
+		e.report(ctx, ReasonAbandoned, r, "what the claim left is given up, as an administrator said: "+err.Error())
+		return nil
+	}
+	var names []string
+	for i := range r.Devices {
+		if !r.Devices[i].AdminAccess {
+			names = append(names, r.Devices[i].Name)
+		}
+	}
+	return fmt.Errorf("%w; or, if that is lost for good, annotate the AcceleratorNode %s with %s=%s",
+		err, e.Node, retirement.RecoverAnnotation, strings.Join(names, ","))
 }
 
 func (e *Engine) undoStep(ctx context.Context, s step.Step, parts undoParts) error {

@@ -33,7 +33,7 @@ func filled(m *machine) *Ledger {
 	cause := Cause{Reason: "FPGAProgramFailed", Message: "programming failed: EIO"}
 	check.Must(m, l.Quarantine(device.KindFPGA, "dfl-0000-3b-00-0-region-0", cause))
 	check.Must(m, l.Present(map[string]device.Kind{"nvidia-0000-1b-00-0": device.KindGPU}, heldBy()))
-	check.Must(m, l.Recover("gpu0"))
+	check.Must(m, last(l.Recover("gpu0")))
 	check.Must(m, l.SetTaintsKept(true))
 	return l
 }
@@ -310,7 +310,7 @@ func TestDestroy(t *testing.T) {
 	check.Must(t, os.WriteFile(filepath.Join(m.dir, asideName), nil, 0o600))
 	check.Must(t, os.WriteFile(filepath.Join(m.dir, disk.TemporaryPrefix+fileName+"-1"), nil, 0o600))
 	check.Must(t, l.Destroy())
-	check.Must(t, l.Recover("gpu0"))
+	check.Must(t, last(l.Recover("gpu0")))
 	check.Must(t, l.SetTaintsKept(true))
 	if left, err := os.ReadDir(m.dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)

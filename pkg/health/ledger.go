@@ -137,9 +137,10 @@ func (l *Ledger) EndStale(reason string, owns func(kind device.Kind, name, owner
 }
 
 // Recover carries out a person's request that devices be forgiven everything: their names, separated by commas, or "*". The same
-// request is carried out once, also when it is seen again by another process; an empty one makes way for it to be made again.
-func (l *Ledger) Recover(request string) error {
-	return l.change(func(c *content) {
+// request is carried out once, also when it is seen again by another process; an empty one makes way for it to be made again. It returns
+// the devices that had something to be forgiven and are in the request by name.
+func (l *Ledger) Recover(request string) (forgiven []string, err error) {
+	err = l.change(func(c *content) {
 		if c.Recovered == request {
 			return
 		}
@@ -148,9 +149,14 @@ func (l *Ledger) Recover(request string) error {
 		for name, e := range c.Devices {
 			if slices.Contains(names, name) || slices.Contains(names, "*") {
 				e.Faults, e.Quarantines = nil, nil
+				if slices.Contains(names, name) {
+					forgiven = append(forgiven, name)
+				}
 			}
 		}
 	})
+	slices.Sort(forgiven)
+	return forgiven, err
 }
 
 // Happened takes in events.

@@ -128,8 +128,11 @@ func (d *Dir) OpenUp() error {
 }
 
 // Restore puts owner and mode back.
-func (d *Dir) Restore(o Owner) error {
-	err := errors.Join(d.root.Chown(".", o.UID, o.GID), d.root.Chmod(".", os.FileMode(o.Mode)))
+func (d *Dir) Restore(ctx context.Context, o Owner) error {
+	err := errors.Join(
+		withRoom(ctx, d.root, "", func() error { return d.root.Chown(".", o.UID, o.GID) }),
+		withRoom(ctx, d.root, "", func() error { return d.root.Chmod(".", os.FileMode(o.Mode)) }),
+	)
 	if err != nil {
 		return fmt.Errorf("restore the owner and mode of %s: %w", d.name, err)
 	}
@@ -148,8 +151,9 @@ func (d *Dir) Dirty() (bool, error) {
 func isTrash(name string) bool { return strings.HasPrefix(name, trashPrefix) }
 
 // SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename for each entry, whatever the entries hold,
-// and may be called again after a failure. If there are few entries it deletes small files at once, which costs no more.
-func (d *Dir) SetAside(id string) error {
+// and may be called again after a failure. If there are few entries it deletes small files at once, which costs no more. On a full disk it
+// deletes as much as it needs room, at worst everything.
+func (d *Dir) SetAside(ctx context.Context, id string) error {
 	names, err := d.names()
 	if err != nil {
 		return err
@@ -162,13 +166,20 @@ func (d *Dir) SetAside(id string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	trash, err := d.makeTrash(id)
+	trash, err := d.makeTrash(ctx, id)
+	if noRoom(err) { // others may have filled the disk
+		left, listErr := d.names()
+		if listErr == nil && !slices.ContainsFunc(left, func(name string) bool { return !isTrash(name) }) {
+			return nil
+		}
+	}
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, name := range names {
-		if err := d.root.Rename(name, trash+"/"+name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -228,11 +239,11 @@ func (d *Dir) Purge(ctx context.Context) error {
 
 // makeTrash makes the subdirectory for one claim. The workload could write here, so makeTrash skips every name that exists: content must
 // move into a directory that the plugin made, never behind a link.
-func (d *Dir) makeTrash(id string) (string, error) {
+func (d *Dir) makeTrash(ctx context.Context, id string) (string, error) {
 	const attempts = 100
 	for i := range attempts {
 		name := fmt.Sprintf("%s%s-%d", trashPrefix, id, i)
-		err := d.root.Mkdir(name, 0o700)
+		err := withRoom(ctx, d.root, "", func() error { return d.root.Mkdir(name, 0o700) })
 		if err == nil {
 			return name, nil
 		}

@@ -150,7 +150,7 @@ func TestHostileContent(t *testing.T) {
 			check.Must(t, leave(p))
 			d := p.open(t)
 			for range 2 { // both are safe to run twice
-				check.Must(t, d.SetAside("u1"))
+				check.Must(t, d.SetAside(t.Context(), "u1"))
 				for _, left := range names(t, p.lent) {
 					if !strings.HasPrefix(left, trashPrefix) {
 						t.Errorf("%q was not set aside", left)
@@ -182,10 +182,10 @@ func TestSetAsideAgain(t *testing.T) {
 	p := newPlace(t)
 	d := p.open(t)
 	check.Must(t, os.Mkdir(filepath.Join(p.lent, "a"), 0o700))
-	check.Must(t, d.SetAside("u1"))
-	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
 	check.Must(t, os.Mkdir(filepath.Join(p.lent, "b"), 0o700)) // a writer that was late
-	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
 	if diff := cmp.Diff([]string{trashPrefix + "u1-0", trashPrefix + "u1-1"}, names(t, p.lent)); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -216,7 +216,7 @@ func TestLittleIsDeletedAtOnce(t *testing.T) {
 				check.Must(t, os.WriteFile(file, nil, 0o600))
 				check.Must(t, os.Truncate(file, tt.size))
 			}
-			check.Must(t, d.SetAside("u1"))
+			check.Must(t, d.SetAside(t.Context(), "u1"))
 			if diff := cmp.Diff([]string{trashPrefix + "u1-0"}, names(t, p.lent)); diff != "" {
 				t.Errorf("names (-want +got):\n%s", diff)
 			}
@@ -246,7 +246,7 @@ func TestDeepTree(t *testing.T) {
 	p := newPlace(t)
 	makeDeep(t, p.lent, depth)
 	d := p.open(t)
-	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
 	var before syscall.Rlimit
 	check.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	lowered := before
@@ -282,7 +282,7 @@ func TestPurgeInterrupted(t *testing.T) {
 		check.Must(t, os.MkdirAll(filepath.Join(p.lent, fmt.Sprint(i), "sub"), 0o755))
 	}
 	d := p.open(t)
-	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
 	ctx := &countdown{Context: t.Context(), left: 20}
 	if err := d.Purge(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v, want context.Canceled", err)
@@ -320,11 +320,11 @@ func TestTakenNames(t *testing.T) {
 		check.Must(t, os.WriteFile(filepath.Join(p.lent, fmt.Sprintf("%su1-%d", trashPrefix, i)), nil, 0o600))
 	}
 	check.Must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700))
-	if err := d.SetAside("u1"); err == nil || !strings.Contains(err.Error(), p.lent) {
+	if err := d.SetAside(t.Context(), "u1"); err == nil || !strings.Contains(err.Error(), p.lent) {
 		t.Fatalf("error %v, want one that names the directory", err)
 	}
 	check.Must(t, d.Purge(t.Context())) // deletes the taken names, so that the next call succeeds
-	check.Must(t, d.SetAside("u1"))
+	check.Must(t, d.SetAside(t.Context(), "u1"))
 	check.Must(t, d.Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -366,7 +366,7 @@ func TestOwner(t *testing.T) {
 	if os.Geteuid() == 0 {
 		check.Must(t, os.Chown(p.lent, 0, 0))
 	}
-	check.Must(t, d.Restore(before))
+	check.Must(t, d.Restore(t.Context(), before))
 	after, err := d.Owner()
 	check.Must(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {

@@ -69,7 +69,7 @@ func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error
 	err = eachName(ctx, dir, name, func(child string) {
 		err := removeOne(dir, name+"/"+child)
 		if notEmpty(err) {
-			err = lift(dir, name+"/"+child, lifted)
+			err = lift(ctx, dir, name+"/"+child, lifted)
 		}
 		if first == nil {
 			first = err
@@ -82,11 +82,14 @@ func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error
 }
 
 // lift moves a directory into dir under a new name. The workload chose the names in dir, so any name may be taken.
-func lift(dir Root, name string, lifted *int) error {
+func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
 		*lifted++
-		err := dir.Rename(name, strconv.Itoa(*lifted))
+		err := withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) })
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted to make room
+		}
 		if !taken(err) {
 			return err
 		}
@@ -116,6 +119,82 @@ func eachName(ctx context.Context, root Root, path string, do func(name string))
 	return errors.Join(err, dir.Close())
 }
 
+// withRoom does something in dir that may need space, though a workload may have used up the disk's. All in dir is to be deleted, and to
+// delete needs no space. So withRoom deletes a little of it, and tries again, until there is room or nothing is left but the entry keep.
+func withRoom(ctx context.Context, dir Root, keep string, do func() error) error {
+	for {
+		err := do()
+		if !noRoom(err) {
+			return err
+		}
+		if freed, freeErr := free(ctx, dir, keep); !freed {
+			return errors.Join(err, freeErr)
+		}
+	}
+}
+
+// free deletes a few entries of dir, or of a directory somewhere below, and reports whether it deleted any. It needs no space and a handful
+// of file descriptors, however deep it has to go.
+func free(ctx context.Context, dir Root, keep string) (bool, error) {
+	freed, inner, err := removeSome(dir, keep)
+	for _, name := range inner {
+		if freed || ctx.Err() != nil {
+			break
+		}
+		freed, err = freeBelow(ctx, dir, name)
+	}
+	return freed, errors.Join(err, ctx.Err())
+}
+
+// freeBelow does the work of free in one directory of dir.
+func freeBelow(ctx context.Context, dir Root, name string) (bool, error) {
+	at, err := dir.OpenRoot(name)
+	if err != nil {
+		return false, err
+	}
+	for {
+		freed, inner, err := removeSome(at, "")
+		if freed || len(inner) == 0 || ctx.Err() != nil {
+			return freed, errors.Join(err, ctx.Err(), at.Close())
+		}
+		next, err := at.OpenRoot(inner[0])
+		if err = errors.Join(err, at.Close()); err != nil {
+			return false, err
+		}
+		at = next
+	}
+}
+
+// removeSome deletes a few entries of dir. inner are directories that it could not delete, because they are not empty.
+func removeSome(dir Root, keep string) (removed bool, inner []string, err error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return false, nil, err
+	}
+	names, err := f.Readdirnames(batch)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	err = errors.Join(err, f.Close())
+	count := 0
+	for _, name := range names {
+		if name == keep {
+			continue
+		}
+		switch removeErr := removeOne(dir, name); {
+		case notEmpty(removeErr):
+			inner = append(inner, name)
+		case removeErr != nil:
+			err = removeErr
+		default:
+			if count++; count == few {
+				return true, inner, nil
+			}
+		}
+	}
+	return count > 0, inner, err
+}
+
 func removeOne(root Root, name string) error {
 	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -125,6 +204,11 @@ func removeOne(root Root, name string) error {
 
 func notEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
+}
+
+// noRoom reports whether something failed because a disk is full, a quota is used up, or a directory can hold no more.
+func noRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EMLINK)
 }
 
 func taken(err error) bool { return notEmpty(err) || errors.Is(err, syscall.ENOTDIR) }

@@ -25,6 +25,8 @@ type Params struct {
 	Claim string `json:"claim"`
 	// Before is restored by Undo.
 	Before Owner `json:"before"`
+	// Place is the directory that the claim got. Versions that did not note it ignore it.
+	Place *Place `json:"place,omitempty"`
 }
 
 // ErrDirty is returned while the last claim's content is not deleted yet. A later try succeeds.
@@ -48,7 +50,7 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	if err != nil {
 		return step.Step{}, err
 	}
-	return plan(owner, path, claim)
+	return plan(d, owner, path, claim)
 }
 
 // PlanUndo returns the step of a claim whose record is lost, for its Undo: it empties the directory, dirty or not. The former mode is not
@@ -66,11 +68,15 @@ func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	if os.FileMode(owner.Mode)&^os.ModeDir == scratchMode {
 		owner.Mode = closedMode
 	}
-	return plan(owner, path, claim)
+	return plan(d, owner, path, claim)
 }
 
-func plan(owner Owner, path, claim string) (step.Step, error) {
-	return step.New(StepKind, path, Params{Path: path, Claim: claim, Before: owner})
+func plan(d *Dir, owner Owner, path, claim string) (step.Step, error) {
+	place, err := d.place()
+	if err != nil {
+		return step.Step{}, err
+	}
+	return step.New(StepKind, path, Params{Path: path, Claim: claim, Before: owner, Place: &place})
 }
 
 // purgeAtOnce limits how long Finish deletes before it leaves the rest to the background. Only claims of the same directory wait meanwhile.
@@ -78,10 +84,10 @@ const purgeAtOnce = 500 * time.Millisecond
 
 // Kind returns the step kind for a host root. open is OpenRoot, or the fake of a test.
 func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
-	dir := func(p *Params) (*Dir, error) { return openWith(open, filepath.Join(hostRoot, p.Path)) }
+	k := kind{hostRoot: hostRoot, open: open}
 	return step.Kind{
 		Apply: step.Do(func(_ context.Context, p *Params) error {
-			d, err := dir(p)
+			d, err := k.dir(p)
 			if err != nil {
 				return err
 			}
@@ -90,19 +96,17 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 		}),
 		// The pod may have changed the mode itself.
 		Verify: step.Do(func(_ context.Context, p *Params) error {
-			d, err := dir(p)
+			d, err := k.dir(p)
 			if err != nil {
 				return err
 			}
 			return d.Close()
 		}),
-		Undo: step.Do(func(_ context.Context, p *Params) error {
-			d, err := dir(p)
-			return ifThere(d, err, func() error { return errors.Join(d.SetAside(p.Claim), d.Restore(p.Before)) })
+		Undo: step.Do(func(ctx context.Context, p *Params) error {
+			return k.ifThere(p, func(d *Dir) error { return errors.Join(d.SetAside(ctx, p.Claim), d.Restore(ctx, p.Before)) })
 		}),
 		Finish: step.Do(func(ctx context.Context, p *Params) error {
-			d, err := dir(p)
-			return ifThere(d, err, func() error {
+			return k.ifThere(p, func(d *Dir) error {
 				if err := d.Sync(); err != nil {
 					return err
 				}
@@ -116,15 +120,32 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 	}
 }
 
-// ifThere calls do and closes the directory of a step; err is the error of opening it. If the directory left with its disk, its content
-// left, too, and ifThere does nothing.
-func ifThere(d *Dir, err error, do func() error) error {
+type kind struct {
+	hostRoot string
+	open     func(path string) (Root, error)
+}
+
+// dir opens the directory that the claim got. It refuses any other one.
+func (k kind) dir(p *Params) (*Dir, error) {
+	d, err := openWith(k.open, filepath.Join(k.hostRoot, p.Path))
+	if err != nil {
+		return nil, err
+	}
+	if err := p.check(d); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// ifThere calls do with the directory that the claim got. If the directory was deleted, its content is gone, too, and ifThere does nothing.
+func (k kind) ifThere(p *Params, do func(*Dir) error) error {
+	d, err := k.dir(p)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return p.checkGone(filepath.Join(k.hostRoot, p.Path))
 	}
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return do()
+	return do(d)
 }

@@ -161,5 +161,9 @@ func (k Kinds) call(ctx context.Context, what string, s Step, pick func(Kind) ef
 	return nil
 }
 
+// ErrReplaced is in errors about what a step changed: it is not there any more, and something else may be. Undo must not touch that, and
+// what the claim left may come back. Only a person knows if it never will.
+var ErrReplaced = errors.New("is not what the claim got")
+
 // errUnknown is about a step of which this build has no kind.
 var errUnknown = errors.New("its kind is not known to this build: it was recorded by a newer Fettle, upgrade the node's plugin")
