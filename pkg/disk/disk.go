@@ -197,6 +197,11 @@ func MkdirAll(fsys FS, path string, perm fs.FileMode) error {
 	return err
 }
 
+// NoRoom reports whether something failed because a disk is full, a quota is used up, or a directory can hold no more.
+func NoRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EMLINK)
+}
+
 // RemoveIfThere removes what may be gone already.
 func RemoveIfThere(fsys interface{ Remove(name string) error }, path string) error {
 	if err := fsys.Remove(path); !errors.Is(err, fs.ErrNotExist) {

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 // trashPrefix begins the names of the subdirectories that hold what was moved aside. It sorts before most names and is hidden.
@@ -167,7 +169,7 @@ func (d *Dir) SetAside(ctx context.Context, id string) error {
 		return nil
 	}
 	trash, err := d.makeTrash(ctx, id)
-	if noRoom(err) { // others may have filled the disk
+	if disk.NoRoom(err) { // others may have filled the disk
 		left, listErr := d.names()
 		if listErr == nil && !slices.ContainsFunc(left, func(name string) bool { return !isTrash(name) }) {
 			return nil

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"strconv"
 	"syscall"
+
+	"github.com/fettle-dev/fettle/pkg/disk"
 )
 
 // batch limits how many names are read at once, so that a directory with millions of files costs no memory.
@@ -124,7 +126,7 @@ func eachName(ctx context.Context, root Root, path string, do func(name string))
 func withRoom(ctx context.Context, dir Root, keep string, do func() error) error {
 	for {
 		err := do()
-		if !noRoom(err) {
+		if !disk.NoRoom(err) {
 			return err
 		}
 		if freed, freeErr := free(ctx, dir, keep); !freed {
@@ -204,11 +206,6 @@ func removeOne(root Root, name string) error {
 
 func notEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
-}
-
-// noRoom reports whether something failed because a disk is full, a quota is used up, or a directory can hold no more.
-func noRoom(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EMLINK)
 }
 
 func taken(err error) bool { return notEmpty(err) || errors.Is(err, syscall.ENOTDIR) }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"sync/atomic"
@@ -137,7 +138,8 @@ func checked(file []byte) (body []byte, whole bool) {
 	return body, string(withChecksum(body)) == string(file)
 }
 
-// write replaces the file of a region durably.
+// write replaces the file of a region durably. If the disk has no room for another file, which must keep no claim from ending, it writes
+// over the one that is there.
 func (c *Contents) write(device string, content Content) error {
 	path, err := c.path(device)
 	if err != nil {
@@ -151,8 +153,33 @@ func (c *Contents) write(device string, content Content) error {
 	if err == nil {
 		err = disk.ReplaceDurably(c.fs, path, withChecksum(data), 0o600)
 	}
+	if disk.NoRoom(err) {
+		if overErr := c.overwrite(path, withChecksum(data)); overErr != nil {
+			err = errors.Join(err, overErr)
+		} else {
+			err = nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("note what region %s holds: %w", device, err)
 	}
 	return nil
+}
+
+// overwrite writes over a file. If the power goes meanwhile, the checksum does not fit, and the region counts as unknown.
+func (c *Contents) overwrite(path string, data []byte) error {
+	f, err := c.fs.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(data, 0); err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return c.fs.SyncDir(c.dir)
 }

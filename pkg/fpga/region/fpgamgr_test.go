@@ -173,6 +173,26 @@ func TestManagerGivesBack(t *testing.T) {
 	c.holds(wiped(blank))
 }
 
+// TestManagerWithoutRoom: the blank image has no room in the firmware directory. The claim ends, and it is known whose logic is left.
+func TestManagerWithoutRoom(t *testing.T) {
+	c := newChip(t, false)
+	image, blank := c.raw(nlb0, "logic"), clearing(c.raw(nothing, "blank"))
+	program := c.program(ours(), image, released(region.ReleaseBlank, blank))
+	check.Must(t, c.apply(program))
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	at := filepath.Join(c.tree, "lib/firmware")
+	if err := unix.Mount("disk", at, "tmpfs", 0, "nr_inodes=1"); err != nil {
+		t.Skipf("this machine lets nobody mount: %v", err)
+	}
+	err := c.undo(program)
+	check.Must(t, unix.Unmount(at, 0), err)
+	left := held(image, ours())
+	left.Claim = ""
+	c.holds(left)
+}
+
 // TestManagerFaults: what a failed load leaves behind, and what puts it right.
 func TestManagerFaults(t *testing.T) {
 	for _, tc := range []struct {

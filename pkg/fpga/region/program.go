@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -227,13 +228,18 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	defer cancel()
 	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
 		err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCardInUse) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCardInUse) && !noRoomForCopy(err) {
 			return err
 		}
-		// The blank image is not on the node, or would clear memory that another claim uses. So the region itself must prove that it works, and
-		// the next claim of another namespace finds its traces noted.
+		// The blank image is not on the node, or has no room where the driver or program takes it from, or would clear memory that another claim
+		// uses. So the region itself must prove that it works, and the next claim of another namespace finds its traces noted.
 	}
 	return p.resetAndRelease(ctx, params, r, b)
+}
+
+// noRoomForCopy reports whether an image was not loaded, and nothing was touched, because its copy for the driver or program had no room.
+func noRoomForCopy(err error) bool {
+	return disk.NoRoom(err) && backend.KindOf(err) == backend.Retryable
 }
 
 // needsRelease reports whether the release of a claim has to act on the region. If no claim is known to have left the region in an unknown
