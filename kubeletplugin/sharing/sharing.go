@@ -86,8 +86,10 @@ func New(c Config) (*Feature, error) {
 	}
 	f := &Feature{Config: c, daemons: mps.Runner{Client: mps.Client{Dir: c.Supervisor}}}
 	f.points = restorepoint.Open(disk.OS{}, filepath.Join(c.StateDir, pointsDir), c.BootID)
-	f.modes = computemode.New(computemode.Config{Library: c.Library, Points: f.points, Changed: f.changed})
-	f.slices = timeslice.New(timeslice.Config{Tree: tree, Tools: timeslice.Tools(c.DriverRoot), Points: f.points})
+	f.modes = computemode.New(computemode.Config{Library: c.Library, Tree: tree, Points: f.points, Changed: f.changed})
+	f.slices = timeslice.New(timeslice.Config{
+		Tree: tree, Tools: timeslice.Tools(c.DriverRoot), Points: f.points, Changed: f.changed,
+	})
 	return f, nil
 }
 

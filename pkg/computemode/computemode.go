@@ -6,21 +6,23 @@
 // Claims that share a GPU have the mode together. The first one's step notes the former mode, which is restored after the last claim.
 // Another mode is refused meanwhile.
 //
-// No setting was changed on a card (docs/design/hardware.md). Not known is whether the mode outlives the last process that has the GPU
-// open where no persistence daemon runs.
+// The mode lasts as long as the driver keeps the GPU initialised ("Data Persistence" in NVIDIA's page on driver persistence): until the last
+// process closes the GPU where no persistence daemon runs, and until the driver lets go of it in any case. So a claim ends without the driver.
+//
+// No setting was changed on a card (docs/design/hardware.md).
 package computemode
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // StepKind is the kind of the step. Its target is the PCI address of the GPU.
@@ -65,9 +67,11 @@ type library interface {
 // Config configures a Setter.
 type Config struct {
 	Library library
+	// Tree is the host's tree, which says whether the kernel's driver has the GPU.
+	Tree *sysfs.Tree
 	// Points keeps the former modes.
 	Points *restorepoint.Store
-	// Changed is told, in words, of a mode that another program changed while claims had it, and that was not restored therefore. Nil: nobody.
+	// Changed is told, in words, of a mode that was not restored: another program changed it, or a reboot must end it. Nil: nobody.
 	Changed func(what string)
 }
 
@@ -145,22 +149,18 @@ func (s *Setter) set(ctx context.Context, lock *os.File, p *Params, mode nvml.Co
 	return nil
 }
 
-// undo takes the claim off the restore point. After the last claim the former mode is restored, unless the GPU is gone, or another program
-// changed the mode.
-func (s *Setter) undo(ctx context.Context, p *Params) (err error) {
-	lock, err := s.config.Points.Lock(ctx, StepKind, p.PCIAddress.String())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // without the directory nothing was ever noted, so nothing was set
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	return restorepoint.Undo(s.config.Points, p.Claim, StepKind, p.PCIAddress.String(), func(first *Params) error {
+// undo takes the claim off the restore point. After the last claim the former mode is restored, unless the GPU or the driver is gone, or
+// another program changed the mode.
+func (s *Setter) undo(ctx context.Context, p *Params) error {
+	points, target := s.config.Points, p.PCIAddress.String()
+	return restorepoint.UndoShared(ctx, points, p.Claim, StepKind, target, func(lock *os.File, first *Params) error {
 		now, err := s.config.Library.ComputeMode(ctx, lock, first.gpu())
 		switch {
-		case errors.Is(err, nvml.ErrGone):
+		case errors.Is(err, nvml.ErrGone) || err != nil && s.config.Tree.LetGo(target, "nvidia"):
 			return nil // a GPU that comes back has the mode of a new one
+		case errors.Is(err, nvml.ErrVersions):
+			s.stays(first, err)
+			return nil
 		case errors.Is(err, nvml.ErrMIGOn):
 			s.changed(first, "the GPU is in MIG mode now")
 			return nil
@@ -178,9 +178,19 @@ func (s *Setter) undo(ctx context.Context, p *Params) (err error) {
 
 // changed reports what another program did.
 func (s *Setter) changed(p *Params, what string) {
+	s.report("GPU %s: its compute mode %v: claims had %s, %s; the former mode %s was not restored",
+		p.PCIAddress, ErrChanged, p.Mode, what, p.Before)
+}
+
+// stays reports a mode that cannot be restored before a reboot, which ends it. A node is drained before a reboot, so no claim may wait for it.
+func (s *Setter) stays(p *Params, err error) {
+	s.report("GPU %s: its compute mode stays %s until the node is rebooted; the former mode %s was not restored: %v",
+		p.PCIAddress, p.Mode, p.Before, err)
+}
+
+func (s *Setter) report(format string, args ...any) {
 	if s.config.Changed != nil {
-		s.config.Changed(fmt.Sprintf("GPU %s: its compute mode %v: claims had %s, %s; the former mode %s was not restored",
-			p.PCIAddress, ErrChanged, p.Mode, what, p.Before))
+		s.config.Changed(fmt.Sprintf(format, args...))
 	}
 }
 

@@ -172,6 +172,61 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestDriverGone: where the kernel's driver has let go of the GPU, the mode is gone, whatever the library says. Where it has not, a library
+// that fails proves nothing.
+func TestDriverGone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		driver  string
+		says    nvmlsim.Return
+		missing bool // the library itself is gone
+		ends    bool
+	}{
+		"unloaded":                     {says: nvmlsim.DriverNotLoaded, ends: true},
+		"unloaded, without a library":  {missing: true, ends: true},
+		"the driver for machines":      {driver: "vfio-pci", says: nvmlsim.DriverNotLoaded, ends: true},
+		"it has the GPU":               {driver: "nvidia", says: nvmlsim.DriverNotLoaded},
+		"it has the GPU, no library":   {driver: "nvidia", missing: true},
+		"it has the GPU, without word": {driver: "nvidia", says: nvmlsim.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			check.Must(t, n.apply("a", exclusive))
+			n.driver(tc.driver)
+			check.Must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: tc.says}))
+			machine := n.Machine
+			if tc.missing {
+				n.File += ".gone"
+			}
+			err := n.undo("a", exclusive)
+			n.Machine = machine
+			check.Must(t, n.Script())
+			if tc.ends {
+				check.Must(t, err)
+				n.is("ExclusiveProcess []") // the simulated card keeps it
+				return
+			}
+			if err == nil {
+				t.Error("the claim ended, and the mode stays")
+			}
+			n.is(`ExclusiveProcess ["a"]`)
+			check.Must(t, n.undo("a", exclusive))
+			n.is("Default []")
+		})
+	}
+}
+
+// TestVersions: while library and kernel module are of different versions the mode cannot be restored. The claim ends, and that is told.
+func TestVersions(t *testing.T) {
+	n := start(t)
+	check.Must(t, n.apply("a", exclusive))
+	check.Must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.LibRMVersionMismatch}))
+	check.Must(t, n.undo("a", exclusive))
+	n.is("ExclusiveProcess []")
+	if len(*n.changes) != 1 || !strings.Contains((*n.changes)[0], "stays ExclusiveProcess until the node is rebooted; the former mode Default") {
+		t.Errorf("reported %q", *n.changes)
+	}
+}
+
 // TestReset: a reset of the GPU ends the mode. It is not taken for the former one where that was another.
 func TestReset(t *testing.T) {
 	n := start(t)

@@ -7,7 +7,6 @@ package computemode_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/computemode"
@@ -44,8 +43,8 @@ func (c counted) SetComputeMode(ctx context.Context, lock *os.File, gpu nvml.GPU
 	return c.Prober.SetComputeMode(ctx, lock, gpu, to)
 }
 
-func kinds(_ *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
-	config := computemode.Config{Library: prober(os.Getenv(machineFile)), Points: points}
+func kinds(tree *sysfs.Tree, w sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
+	config := computemode.Config{Library: prober(os.Getenv(machineFile)), Tree: tree, Points: points}
 	if in, ok := w.(stepcrash.Writer); ok {
 		config.Library = counted{prober(os.Getenv(machineFile)), func(name string) error {
 			return in.Injector.Do(name, func() error { return nil })
@@ -63,9 +62,8 @@ func TestCrashPoints(t *testing.T) {
 	n.set(nvml.ComputeProhibited)
 	check.Must(t, n.points().Make())
 	t.Setenv(machineFile, n.File)
-	check.Must(t, os.Mkdir(filepath.Join(filepath.Dir(n.File), "host"), 0o755))
 	points, kills := stepcrash.Case{
-		Child: "TestChildMode", Kinds: kinds, Root: filepath.Join(filepath.Dir(n.File), "host"), Dir: n.dir, Boot: n.boot,
+		Child: "TestChildMode", Kinds: kinds, Root: n.root, Dir: n.dir, Boot: n.boot,
 		Plan:    func() step.Step { return stepOf(t, "a", exclusive) },
 		Sharers: func() []step.Step { return []step.Step{stepOf(t, "b", exclusive)} },
 		State: func() string {
@@ -75,9 +73,9 @@ func TestCrashPoints(t *testing.T) {
 		},
 	}.Every(t)
 	t.Logf("%d points, %d kills", points, kills)
-	// Two claims take 3 questions, 2 changes and 2 looks at the directory; the restore point is written 3 times with 6 operations and removed
-	// with 2.
-	if want := 3 + 2 + 2 + 3*6 + 2; points != want {
+	// Two claims take 3 questions, 2 changes and 2 looks at the directory; the restore point and the claims' two files are each written
+	// with 6 operations and removed with 2.
+	if want := 3 + 2 + 2 + 3*(6+2); points != want {
 		t.Errorf("%d points, want %d: say here what a change adds", points, want)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/library"
@@ -46,8 +47,9 @@ func address() pci.Address { return pci.Address{Bus: 0x41} }
 type node struct {
 	t *testing.T
 	nvmlsim.Machine
-	dir, boot string
-	fs        disk.FS
+	// root is the host tree.
+	root, dir, boot string
+	fs              disk.FS
 	// changes are what the Setter reported.
 	changes *[]string
 }
@@ -58,7 +60,22 @@ func start(t *testing.T) *node {
 	machine, err := nvmlsim.New(filepath.Join(dir, "machine.json"), "", nvmlsim.H100)
 	check.Must(t, err)
 	check.Must(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
-	return &node{t: t, Machine: machine, dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}, changes: new([]string)}
+	n := &node{
+		t: t, Machine: machine, root: filepath.Join(dir, "host"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1",
+		fs: disk.OS{}, changes: new([]string),
+	}
+	n.driver("nvidia")
+	return n
+}
+
+// driver makes a driver the one that has the GPU, "" for none.
+func (n *node) driver(name string) {
+	n.t.Helper()
+	link := filepath.Join(n.root, sysfs.PCIDevice(address().String()), "driver")
+	check.Must(n.t, os.RemoveAll(link), os.MkdirAll(filepath.Dir(link), 0o755))
+	if name != "" {
+		check.Must(n.t, os.Symlink("../../drivers/"+name, link))
+	}
 }
 
 func prober(file string) *nvml.Prober {
@@ -73,8 +90,12 @@ func (n *node) points() *restorepoint.Store { return restorepoint.Open(n.fs, n.d
 
 // process is the setter of a plugin on the node.
 func (n *node) process() *computemode.Setter {
+	n.t.Helper()
+	tree, err := sysfs.Open(n.root)
+	check.Must(n.t, err)
+	n.t.Cleanup(func() { _ = tree.Close() })
 	return computemode.New(computemode.Config{
-		Library: prober(n.File), Points: n.points(), Changed: func(what string) { *n.changes = append(*n.changes, what) },
+		Library: prober(n.File), Tree: tree, Points: n.points(), Changed: func(what string) { *n.changes = append(*n.changes, what) },
 	})
 }
 

@@ -12,9 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"sync"
 
@@ -239,12 +237,7 @@ func (i *Instances) driverless(w *Partition) bool {
 		return false
 	}
 	defer tree.Close()
-	gpu := sysfs.PCIDevice(w.PCIAddress.String())
-	driver, err := tree.LinkBase(path.Join(gpu, "driver"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return tree.Exists(gpu)
-	}
-	return err == nil && driver != "nvidia"
+	return tree.LetGo(w.PCIAddress.String(), "nvidia")
 }
 
 // verify fails unless the instance is still there with the same ids. Programs in a container hold on to these.

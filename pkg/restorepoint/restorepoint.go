@@ -34,15 +34,18 @@ type Point struct {
 	// Step is the step with its parameters. To undo it is to restore the device. In a shared point it is the first claim's, which may have
 	// ended; its parameters have the former values.
 	Step step.Step `json:"step"`
-	// Setting is what the claims of a shared point want of the device, in words. Sharers are those claims, in the order in which they came.
+	// Setting is what the claims of a shared point want of the device, in words. Sharers are those claims. Each has a file of its own; only
+	// files of listVersion list them.
 	Setting string   `json:"setting,omitempty"`
 	Sharers []Sharer `json:"sharers,omitempty"`
 }
 
-// version is that of points of one claim, which older releases read too. sharedVersion is that of shared points.
+// version is that of points of one claim, which older releases read too. sharedVersion is that of shared points and of the files of their
+// claims. The release before wrote listVersion, with the claims in the point: a claim could not end while the disk was full.
 const (
 	version       = 1
-	sharedVersion = 2
+	listVersion   = 2
+	sharedVersion = 3
 )
 
 // ErrHeld refuses a device that another claim changed and has not given back.
@@ -94,20 +97,29 @@ func (s *Store) write(p Point) (Point, error) {
 	if err != nil {
 		return Point{}, err
 	}
+	head := p
+	if p.Version == sharedVersion {
+		head.Sharers = nil // each has its own file
+	}
+	return p, s.writeFile(name, head)
+}
+
+func (s *Store) writeFile(name string, p Point) error {
 	data, err := json.Marshal(p)
 	if err == nil {
 		err = disk.ReplaceDurably(s.fs, name, append(data, '\n'), 0o600)
 	}
 	if err != nil {
-		return Point{}, fmt.Errorf("note what %s was before: %w", p.Step.Target, err)
+		return fmt.Errorf("note what %s was before: %w", p.Step.Target, err)
 	}
-	return p, nil
+	return nil
 }
 
-// Find returns the restore point of a device, whoever's it is, if it was written since this boot.
+// Find returns the restore point of a device, whoever's it is, if it was written since this boot. A shared point that no claim has is none:
+// no claim has changed anything yet, or the last one has restored it.
 func (s *Store) Find(kind, target string) (Point, bool, error) {
 	p, ok, err := s.read(kind, target)
-	return p, ok && p.BootID == s.bootID, err
+	return p, ok && p.BootID == s.bootID && len(p.Claims()) > 0, err
 }
 
 // Check fails with ErrHeld if a claim other than this one has a restore point of the device since this boot.
@@ -157,26 +169,61 @@ func (s *Store) Mine(claim, kind, target string) (Point, bool, error) {
 }
 
 // End removes the restore point of a claim durably, or takes the claim off one that others have too. It leaves alone that of another claim.
+// It needs no space on the disk, unless the release before wrote the point.
 func (s *Store) End(claim, kind, target string) error {
 	p, ok, err := s.read(kind, target)
-	if err != nil || !ok || !p.Has(claim) && p.BootID == s.bootID {
+	if err != nil || !ok || !p.shared() && p.Claim != claim && p.BootID == s.bootID {
 		return err
 	}
-	if p.BootID == s.bootID && len(p.Claims()) > 1 {
-		_, err := s.write(p.without(claim))
-		return err
+	if p.shared() {
+		rest, err := s.leave(p, claim)
+		if err != nil || len(rest.Sharers) > 0 && p.BootID == s.bootID {
+			return forgot(target, err)
+		}
 	}
 	name, err := s.path(kind, target)
 	if err == nil {
-		err = disk.RemoveIfThere(s.fs, name)
+		err = s.remove(name)
 	}
+	return forgot(target, err)
+}
+
+// leave takes a claim off a shared point. From the last claim on it also removes what claims of an earlier boot left.
+func (s *Store) leave(p Point, claim string) (rest Point, err error) {
+	rest = p.without(claim)
+	own, err := s.sharerPath(claim, p.Step.Kind, p.Step.Target)
+	if err != nil {
+		return rest, err
+	}
+	if err := s.remove(own); err != nil {
+		return rest, err
+	}
+	if len(rest.Sharers) > 0 && p.BootID == s.bootID {
+		if p.Version == listVersion && p.Has(claim) {
+			_, err = s.spread(rest)
+		}
+		return rest, err
+	}
+	names, err := s.sharerFiles(p.Step.Kind, p.Step.Target)
+	for _, name := range names {
+		err = errors.Join(err, disk.RemoveIfThere(s.fs, name))
+	}
+	return rest, err
+}
+
+func (s *Store) remove(name string) error {
+	err := disk.RemoveIfThere(s.fs, name)
 	if err == nil {
 		err = s.fs.SyncDir(s.dir)
 	}
-	if err != nil {
-		return fmt.Errorf("forget what %s was before: %w", target, err)
+	return err
+}
+
+func forgot(target string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("forget what %s was before: %w", target, err)
 }
 
 // List returns all restore points since this boot, sorted by their files' names. Those of earlier boots are left out.
@@ -194,9 +241,12 @@ func (s *Store) List() ([]Point, error) {
 		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) || strings.HasPrefix(e.Name(), lockPrefix) {
 			continue
 		}
-		p, err := s.readFile(filepath.Join(s.dir, e.Name()))
+		if strings.Count(e.Name(), separator) > 1 {
+			continue // a claim's file, which is read with its point
+		}
+		p, err := s.readPoint(filepath.Join(s.dir, e.Name()))
 		faults = append(faults, err)
-		if err == nil && p.BootID == s.bootID {
+		if err == nil && p.BootID == s.bootID && len(p.Claims()) > 0 {
 			points = append(points, p)
 		}
 	}
@@ -208,7 +258,7 @@ func (s *Store) read(kind, target string) (Point, bool, error) {
 	if err != nil {
 		return Point{}, false, err
 	}
-	p, err := s.readFile(name)
+	p, err := s.readPoint(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Point{}, false, nil
 	}
@@ -218,6 +268,15 @@ func (s *Store) read(kind, target string) (Point, bool, error) {
 	return p, true, nil
 }
 
+// readPoint reads a point with the claims that have it.
+func (s *Store) readPoint(name string) (Point, error) {
+	p, err := s.readFile(name)
+	if err == nil && p.Version == sharedVersion {
+		p.Sharers, err = s.sharers(p.Step.Kind, p.Step.Target, p.BootID)
+	}
+	return p, err
+}
+
 func (s *Store) readFile(name string) (Point, error) {
 	var p Point
 	data, err := s.fs.ReadFile(name)
@@ -225,7 +284,7 @@ func (s *Store) readFile(name string) (Point, error) {
 		return Point{}, fmt.Errorf("read a restore point: %w", err)
 	}
 	if err := json.Unmarshal(data, &p); err != nil || !p.known() {
-		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d or %d (%w): set the device back by hand and remove the file",
+		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d to %d (%w): set the device back by hand and remove the file",
 			name, p.Version, version, sharedVersion, errors.Join(err, errMalformed))
 	}
 	return p, nil
@@ -242,5 +301,19 @@ func (s *Store) path(kind, target string) (string, error) {
 	if !nameParts.MatchString(kind) || !nameParts.MatchString(target) {
 		return "", fmt.Errorf("restore point of %q for %q: want letters, digits, dots, colons and dashes", target, kind)
 	}
-	return filepath.Join(s.dir, kind+"_"+target+".json"), nil
+	return filepath.Join(s.dir, kind+separator+target+suffix), nil
 }
+
+// sharerPath is the file of one of several claims that have a point.
+func (s *Store) sharerPath(claim, kind, target string) (string, error) {
+	if !nameParts.MatchString(claim) {
+		return "", fmt.Errorf("claim %q of the restore point of %q: want letters, digits, dots, colons and dashes", claim, target)
+	}
+	if _, err := s.path(kind, target); err != nil {
+		return "", err
+	}
+	return filepath.Join(s.dir, kind+separator+target+separator+claim+suffix), nil
+}
+
+// separator is between the parts of a file's name, in none of which it may be.
+const separator, suffix = "_", ".json"

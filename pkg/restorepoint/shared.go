@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -33,16 +34,71 @@ func (s *Store) Join(claim, setting string, st step.Step) (Point, error) {
 	case err != nil:
 		return Point{}, err
 	case !ok:
-		p = Point{Version: sharedVersion, BootID: s.bootID, Step: st, Setting: setting}
-	case p.Version != sharedVersion:
+		// Until a claim has it, it counts for nothing: nothing was changed.
+		p, err = s.write(Point{Version: sharedVersion, BootID: s.bootID, Step: st, Setting: setting})
+	case !p.shared():
 		return Point{}, held(st.Target)
 	case p.Setting != setting:
 		return Point{}, disagrees(p, setting)
-	case p.Has(claim):
-		return p, nil
+	case p.Version == listVersion:
+		p, err = s.spread(p)
 	}
-	p.Sharers = append(slices.Clone(p.Sharers), Sharer{Claim: claim, Step: st})
+	if err != nil || p.Has(claim) {
+		return p, err
+	}
+	one := Sharer{Claim: claim, Step: st}
+	p.Sharers = append(slices.Clone(p.Sharers), one)
+	return p, s.writeSharer(one)
+}
+
+// spread gives each claim of a point of the version before a file of its own. The list counts until all files are there.
+func (s *Store) spread(p Point) (Point, error) {
+	for _, one := range p.Sharers {
+		if err := s.writeSharer(one); err != nil {
+			return Point{}, err
+		}
+	}
+	p.Version = sharedVersion
 	return s.write(p)
+}
+
+// writeSharer writes a claim's own file, which End removes: that needs no space on the disk.
+func (s *Store) writeSharer(one Sharer) error {
+	name, err := s.sharerPath(one.Claim, one.Step.Kind, one.Step.Target)
+	if err != nil {
+		return err
+	}
+	return s.writeFile(name, Point{Version: sharedVersion, Claim: one.Claim, BootID: s.bootID, Step: one.Step})
+}
+
+// sharers reads the files of the claims that have a shared point, sorted by their names. Those of an earlier boot count for nothing.
+func (s *Store) sharers(kind, target, bootID string) ([]Sharer, error) {
+	names, err := s.sharerFiles(kind, target)
+	var out []Sharer
+	for _, name := range names {
+		one, bad := s.readFile(name)
+		if bad != nil {
+			err = errors.Join(err, bad)
+		} else if one.BootID == bootID {
+			out = append(out, Sharer{Claim: one.Claim, Step: one.Step})
+		}
+	}
+	return out, err
+}
+
+// sharerFiles lists the files of the claims that have a point, of this boot and of earlier ones.
+func (s *Store) sharerFiles(kind, target string) ([]string, error) {
+	entries, err := s.fs.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the claims that have %s of %s: %w", kind, target, err)
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), kind+separator+target+separator) {
+			out = append(out, filepath.Join(s.dir, e.Name()))
+		}
+	}
+	return out, nil
 }
 
 // Agrees fails with ErrDisagrees if claims since this boot have another setting of a device than this one. Whoever plans a step of a shared
@@ -52,7 +108,7 @@ func (s *Store) Agrees(setting, kind, target string) error {
 	switch {
 	case err != nil || !ok:
 		return err
-	case p.Version != sharedVersion:
+	case !p.shared():
 		return held(target)
 	case p.Setting != setting:
 		return disagrees(p, setting)
@@ -67,7 +123,7 @@ func disagrees(p Point, setting string) error {
 
 // Claims lists the claims that have the point.
 func (p Point) Claims() []string {
-	if p.Version != sharedVersion {
+	if !p.shared() {
 		return []string{p.Claim}
 	}
 	var out []string
@@ -82,7 +138,7 @@ func (p Point) Has(claim string) bool { return slices.Contains(p.Claims(), claim
 
 // Of returns the step to undo for a claim whose record is lost, false if the claim does not have the point.
 func (p Point) Of(claim string) (step.Step, bool) {
-	if p.Version != sharedVersion {
+	if !p.shared() {
 		return p.Step, p.Claim == claim
 	}
 	for _, one := range p.Sharers {
@@ -93,10 +149,13 @@ func (p Point) Of(claim string) (step.Step, bool) {
 	return step.Step{}, false
 }
 
-// known says whether this release can use the point.
+// known says whether this release can use the file.
 func (p Point) known() bool {
-	return p.Version == version || p.Version == sharedVersion && len(p.Sharers) > 0
+	return p.Version == version || p.Version == sharedVersion && p.Step.Kind != "" || p.Version == listVersion && len(p.Sharers) > 0
 }
+
+// shared says whether several claims may have the point.
+func (p Point) shared() bool { return p.Version != version }
 
 // without is the point after one of several claims ended.
 func (p Point) without(claim string) Point {
@@ -123,4 +182,20 @@ func (s *Store) Lock(ctx context.Context, kind, target string) (*os.File, error)
 		return nil, fmt.Errorf("wait for the lock of %s of %s: %w", kind, target, err)
 	}
 	return f, nil
+}
+
+// UndoShared is Undo of a setting that several claims have, with the lock. A claim without the point needs no lock, so it can end where the
+// disk has no space for the lock's file.
+func UndoShared[Params any](
+	ctx context.Context, s *Store, claim, kind, target string, restore func(lock *os.File, before *Params) error,
+) (err error) {
+	lock, err := s.Lock(ctx, kind, target)
+	if err != nil {
+		if _, mine, again := s.Mine(claim, kind, target); mine || again != nil {
+			return errors.Join(err, again)
+		}
+		return nil
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	return Undo(s, claim, kind, target, func(before *Params) error { return restore(lock, before) })
 }

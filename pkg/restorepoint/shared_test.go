@@ -3,7 +3,9 @@
 package restorepoint_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 const sharedKind = "gpu.compute-mode"
@@ -173,6 +176,152 @@ func TestSharedReboot(t *testing.T) {
 	}
 }
 
+// TestEndsOnFullDisk: claims that share a device end on a disk on which nothing can be made or written, and the last one restores it.
+func TestEndsOnFullDisk(t *testing.T) {
+	in := fault.New()
+	s := restorepoint.Open(in.FS(disk.OS{}), filepath.Join(t.TempDir(), "points"), "boot1")
+	check.Must(t, s.Make())
+	for _, claim := range []string{"a", "b", "c"} {
+		_, err := s.Join(claim, "mode X", sharedStep(t, claim, "former"))
+		check.Must(t, err)
+	}
+	in.Set(fault.Full(1))
+	if _, err := s.Join("d", "mode X", sharedStep(t, "d", "mode X")); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("the disk is not full: %v", err)
+	}
+	for claim, want := range map[string]string{"d": "", "b": "", "a": ""} {
+		if got := undo(t, s, claim); got != want {
+			t.Errorf("%s ended: restored %q", claim, got)
+		}
+	}
+	if got := undo(t, s, "c"); got != "former" {
+		t.Errorf("the last one ended: restored %q", got)
+	}
+}
+
+// TestOfNoClaim: a point whose first claim could not be noted holds up no claim with another setting.
+func TestOfNoClaim(t *testing.T) {
+	const files = 6 // operations that write one
+	dir := filepath.Join(t.TempDir(), "points")
+	whole := open(t, dir, "boot1")
+	s := restorepoint.Open(fault.New(fault.Full(files+1)).FS(disk.OS{}), dir, "boot1")
+	if _, err := s.Join("a", "mode X", sharedStep(t, "a", "former")); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Fatalf("left %v, %v, want the point", left, err)
+	}
+	if points, err := whole.List(); err != nil || len(points) > 0 {
+		t.Errorf("listed %+v, %v", points, err)
+	}
+	check.Must(t, whole.Agrees("mode Y", sharedKind, target))
+	_, err := whole.Join("b", "mode Y", sharedStep(t, "b", "now"))
+	check.Must(t, err)
+	if got := undo(t, s, "a") + undo(t, whole, "b"); got != "now" {
+		t.Errorf("restored %q", got)
+	}
+}
+
+// TestRandomSharers: whatever claims come and end, whichever operations on the disk fail or are done without a word, over restarts and
+// reboots, the device is set as long as a claim has it, and the last one restores what the first one found.
+func TestRandomSharers(t *testing.T) {
+	random := seed.New(t)
+	claims := []string{"a", "a-1", "b", "c"}
+	for round := range 30 {
+		dir := filepath.Join(t.TempDir(), "points")
+		boot, now := "boot0", "former"
+		in := fault.New()
+		reopened := func() *restorepoint.Store { return restorepoint.Open(in.FS(disk.OS{}), dir, boot) }
+		check.Must(t, reopened().Make())
+		has := map[string]bool{} // what the callers were told; false: the claim is ending
+		for range 40 {
+			claim := claims[random.IntN(len(claims))]
+			if in = fault.New(); random.IntN(3) == 0 {
+				n := 1 + random.IntN(9)
+				in.Set([]fault.Fault{fault.Fail(n, syscall.EIO), fault.Full(n), fault.Lose(n, syscall.EIO)}[random.IntN(3)])
+			}
+			_, ending := has[claim]
+			ending = ending && !has[claim]
+			switch chance := random.IntN(10); {
+			case chance == 0:
+				boot, now, has = fmt.Sprint("boot", random.Uint64()), "former", map[string]bool{}
+			case chance < 5 && !ending:
+				p, err := reopened().Join(claim, "mode X", sharedStep(t, claim, now))
+				if err != nil {
+					break
+				}
+				var before params
+				check.Must(t, json.Unmarshal(p.Step.Params, &before))
+				if now, has[claim] = "mode X", true; before.Before != "former" {
+					t.Fatalf("round %d: %s joined: the former mode is %q", round, claim, before.Before)
+				}
+			default:
+				has[claim] = false
+				err := restorepoint.Undo(reopened(), claim, sharedKind, target, func(before *params) error {
+					now = before.Before
+					return nil
+				})
+				if err == nil {
+					delete(has, claim)
+				}
+			}
+			for one, held := range has {
+				if held && now != "mode X" {
+					t.Fatalf("round %d: %s has the device, and it is in %q", round, one, now)
+				}
+			}
+		}
+		in = fault.New()
+		for _, claim := range claims {
+			if restored := undo(t, reopened(), claim); restored != "" {
+				now = restored
+			}
+		}
+		if points, err := reopened().List(); err != nil || len(points) > 0 || now != "former" {
+			t.Fatalf("round %d: the device is in %q at the end, %+v, %v", round, now, points, err)
+		}
+	}
+}
+
+// TestListedSharers: claims in a point of the release before, which listed them in one file, end and are joined. Each has its own file then.
+func TestListedSharers(t *testing.T) {
+	const listed = `{"version":2,"bootID":"boot1","step":{"kind":"gpu.compute-mode","target":"0000:16:00.0","params":{"Before":"former"}},` +
+		`"setting":"mode X","sharers":[` +
+		`{"claim":"a","step":{"kind":"gpu.compute-mode","target":"0000:16:00.0","params":{"Claim":"a","Before":"former"}}},` +
+		`{"claim":"b","step":{"kind":"gpu.compute-mode","target":"0000:16:00.0","params":{"Claim":"b","Before":"mode X"}}}]}` + "\n"
+	for n := 0; n <= 16; n++ { // 0: no operation fails
+		dir := filepath.Join(t.TempDir(), "points")
+		whole := open(t, dir, "boot1")
+		check.Must(t, os.WriteFile(filepath.Join(dir, "gpu.compute-mode_0000:16:00.0.json"), []byte(listed), 0o600))
+		if p, ok, err := whole.Find(sharedKind, target); err != nil || !ok || !cmp.Equal(p.Claims(), []string{"a", "b"}) {
+			t.Fatalf("%+v, %v, %v", p, ok, err)
+		}
+		s := whole
+		if n > 0 {
+			s = restorepoint.Open(fault.New(fault.Fail(n, syscall.EIO)).FS(disk.OS{}), dir, "boot1")
+		}
+		first, second, third := "a", "b", "c"
+		if n%2 == 1 {
+			first, second, third = "b", "a", "c"
+		}
+		if err := s.End(first, sharedKind, target); err != nil {
+			check.Must(t, whole.End(first, sharedKind, target))
+		}
+		_, err := whole.Join(third, "mode X", sharedStep(t, third, "mode X"))
+		check.Must(t, err)
+		if got := undo(t, whole, third) + undo(t, whole, first); got != "" {
+			t.Errorf("operation %d failed: %q was restored, and %s has the device", n, got, second)
+		}
+		in := fault.New(fault.Full(1))
+		if got := undo(t, restorepoint.Open(in.FS(disk.OS{}), dir, "boot1"), second); got != "former" {
+			t.Errorf("operation %d failed: restored %q", n, got)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("operation %d failed: left %v, %v", n, left, err)
+		}
+	}
+}
+
 // TestOlderFiles: a point that a release without shared points wrote is read as before, and one of one claim is written as before.
 func TestOlderFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "points")
@@ -196,11 +345,18 @@ func TestOlderFiles(t *testing.T) {
 	if _, err := s.List(); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("a shared point without claims: %v", err)
 	}
+	check.Must(t, os.Remove(name))
+	_, err = s.Join("a", "mode X", sharedStep(t, "a", "former"))
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(dir, "gpu.compute-mode_0000:16:00.0_b.json"), []byte("{"), 0o600))
+	if err := s.End("a", sharedKind, target); err == nil || !strings.Contains(err.Error(), "_b.json") {
+		t.Errorf("ended beside a claim whose file cannot be read: %v", err)
+	}
 }
 
 // TestSharedDisk: an operation on the disk that fails is told, and the point is as before or as after. A second try ends well.
 func TestSharedDisk(t *testing.T) {
-	for n := 1; n <= 12; n++ {
+	for n := 1; n <= 8; n++ {
 		dir := filepath.Join(t.TempDir(), "points")
 		whole := open(t, dir, "boot1")
 		_, err := whole.Join("a", "mode X", sharedStep(t, "a", "former"))

@@ -76,6 +76,16 @@ func (t *Tree) ReadLink(name string) (string, error) {
 	return target, nil
 }
 
+// LetGo reports whether a PCI function is there and a driver does not have it, or not any more.
+func (t *Tree) LetGo(function, driver string) bool {
+	device := PCIDevice(function)
+	has, err := t.LinkBase(path.Join(device, "driver"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return t.Exists(device)
+	}
+	return err == nil && has != driver
+}
+
 // LinkBase is the last element of a link's target. That is how the kernel names relations: the link driver of a device points to
 // the directory of its driver, subsystem to its subsystem's, physfn to the physical function's. The target need not exist.
 func (t *Tree) LinkBase(name string) (string, error) {

@@ -54,12 +54,14 @@ type node struct {
 	root, dir, boot string
 	fs              disk.FS
 	timeout         time.Duration
+	// changes are what the Setter reported.
+	changes *[]string
 }
 
 func start(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, root: filepath.Join(dir, "root"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}}
+	n := &node{t: t, root: filepath.Join(dir, "root"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}, changes: new([]string)}
 	check.Must(t, os.MkdirAll(filepath.Join(n.root, "usr/bin"), 0o755))
 	check.Must(t, os.Mkdir(filepath.Dir(n.dir), 0o700))
 	var err error
@@ -94,7 +96,10 @@ func (n *node) process() *timeslice.Setter {
 	tree, err := sysfs.Open(n.root)
 	check.Must(n.t, err)
 	n.t.Cleanup(func() { _ = tree.Close() })
-	return timeslice.New(timeslice.Config{Tree: tree, Tools: timeslice.Tools(n.root), Points: n.points(), Timeout: n.timeout})
+	return timeslice.New(timeslice.Config{
+		Tree: tree, Tools: timeslice.Tools(n.root), Points: n.points(), Timeout: n.timeout,
+		Changed: func(what string) { *n.changes = append(*n.changes, what) },
+	})
 }
 
 func params(claim string, interval timeslice.Interval) *timeslice.Params {

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -93,6 +92,8 @@ type Config struct {
 	Tools tool.Root
 	// Points keeps which claims have an interval.
 	Points *restorepoint.Store
+	// Changed is told, in words, of an interval that was not restored. Nil: nobody.
+	Changed func(what string)
 	// Timeout limits one run of the tool. Default DefaultTimeout.
 	Timeout time.Duration
 }
@@ -157,26 +158,27 @@ func (s *Setter) apply(ctx context.Context, p *Params) (err error) {
 
 // undo takes the claim off the restore point. After the last claim the driver's default is set, unless the GPU or the driver is gone: the
 // interval is gone then too.
-func (s *Setter) undo(ctx context.Context, p *Params) (err error) {
-	lock, err := s.config.Points.Lock(ctx, StepKind, p.PCIAddress.String())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // without the directory nothing was ever noted, so nothing was set
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	return restorepoint.Undo(s.config.Points, p.Claim, StepKind, p.PCIAddress.String(), func(first *Params) error {
-		return failed(first, Default, s.restore(ctx, lock, first.UUID))
+func (s *Setter) undo(ctx context.Context, p *Params) error {
+	points, target := s.config.Points, p.PCIAddress.String()
+	return restorepoint.UndoShared(ctx, points, p.Claim, StepKind, target, func(lock *os.File, first *Params) error {
+		return failed(first, Default, s.restore(ctx, lock, first))
 	})
 }
 
-func (s *Setter) restore(ctx context.Context, lock *os.File, uuid string) error {
+// restore sets the default. Where the tool is of another driver than the kernel's, a reboot ends that and the interval. A node is drained
+// before a reboot, so no claim may wait for it.
+func (s *Setter) restore(ctx context.Context, lock *os.File, p *Params) error {
 	smi, err := s.find(ctx, lock)
 	if err == nil {
-		err = smi.set(ctx, uuid, Default)
+		err = smi.set(ctx, p.UUID, Default)
 	}
-	if errors.Is(err, errNoDriver) || errors.Is(err, ErrGone) {
+	switch {
+	case errors.Is(err, errNoDriver) || errors.Is(err, ErrGone) || err != nil && s.config.Tree.LetGo(p.PCIAddress.String(), "nvidia"):
+		return nil
+	case errors.Is(err, ErrVersion):
+		if s.config.Changed != nil {
+			s.config.Changed(fmt.Sprintf("GPU %s: its time slice stays %s until the node is rebooted: %v", p.PCIAddress, p.Interval, err))
+		}
 		return nil
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/timeslice"
 	"github.com/fettle-dev/fettle/pkg/tool"
 	"github.com/fettle-dev/fettle/test/check"
@@ -222,6 +224,9 @@ func TestHangs(t *testing.T) {
 func TestGone(t *testing.T) {
 	for name, gone := range map[string]func(n *node){
 		"driver": func(n *node) { n.kernel("") },
+		"driver has let go of the GPU, no tool": func(n *node) {
+			check.Must(n.t, os.MkdirAll(filepath.Join(n.root, sysfs.PCIDevice("0000:41:00.0")), 0o755), os.Remove(n.smi()))
+		},
 		"GPU":    func(n *node) { n.change(func(s *nvmlsim.State) { s.Cards[0].Absent = true }) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,6 +247,18 @@ func TestGone(t *testing.T) {
 	check.Must(t, os.Rename(n.smi()+".away", n.smi()))
 	check.Must(t, n.undo("a", timeslice.Long))
 	n.is("Default []")
+}
+
+// TestVersions: while the tool is of another driver than the kernel's the default cannot be set. The claim ends, and that is told.
+func TestVersions(t *testing.T) {
+	n := start(t)
+	check.Must(t, n.apply("a", timeslice.Long))
+	n.change(func(s *nvmlsim.State) { s.ToolVersion = "590.48.01" })
+	check.Must(t, n.undo("a", timeslice.Long))
+	n.is("Long []")
+	if len(*n.changes) != 1 || !strings.Contains((*n.changes)[0], "stays Long until the node is rebooted: nvidia-smi is of another driver") {
+		t.Errorf("reported %q", *n.changes)
+	}
 }
 
 // TestReboot: the interval ends with the boot, and a claim that is prepared again has it again.

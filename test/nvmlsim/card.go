@@ -24,6 +24,7 @@ const (
 	DriverNotLoaded       Return = 9
 	GPUIsLost             Return = 15
 	ResetRequired         Return = 16
+	LibRMVersionMismatch  Return = 18
 	InUse                 Return = 19
 	InsufficientResources Return = 23
 	Unknown               Return = 999
@@ -34,7 +35,7 @@ func (r Return) String() string {
 	text, ok := map[Return]string{
 		Success: "Success", InvalidArgument: "Invalid Argument", NotSupported: "Not Supported", NoPermission: "Insufficient Permissions",
 		NotFound: "Not Found", DriverNotLoaded: "Driver Not Loaded",
-		GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
+		LibRMVersionMismatch: "Driver/library version mismatch", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
 		InsufficientResources: "Insufficient Resources",
 	}[r]
 	if !ok {
