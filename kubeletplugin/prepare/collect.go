@@ -27,6 +27,8 @@ func (e *Engine) collect(ctx context.Context) {
 	if e.KubeletState == "" {
 		return
 	}
+	missed := map[string]int{}
+	defer func() { e.missed = missed }() // a pass that cannot read something begins the count anew
 	known, err := kubeletclaims.Read(e.KubeletState)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "No claim is collected: the claims that kubelet holds are not known", "path", e.KubeletState)
@@ -40,13 +42,11 @@ func (e *Engine) collect(ctx context.Context) {
 	}
 	asking, cancel := context.WithTimeout(ctx, e.Budget) // the API server may not answer
 	defer cancel()
-	missed := map[string]int{}
 	for _, uid := range append(uids, damaged...) {
 		if !known[uid] && missed[uid] == 0 && e.goneFromAPI(asking, uid) {
 			missed[uid] = e.missed[uid] + 1
 		}
 	}
-	e.missed = missed
 	waiting, cancel := context.WithTimeout(ctx, passPatience)
 	defer cancel()
 	for _, uid := range slices.Sorted(maps.Keys(missed)) {

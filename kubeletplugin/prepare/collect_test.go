@@ -125,6 +125,24 @@ func TestCollectWantsTwoInARow(t *testing.T) {
 	s.records("u1")
 }
 
+// TestCollectAfterUnread: a pass in which kubelet's state cannot be read is not between two in a row.
+func TestCollectAfterUnread(t *testing.T) {
+	s := newSite(t)
+	s.kubeletHolds()
+	c := allocated("u1", aGPU("gpu0"))
+	s.prepare(c)
+	s.drop(c)
+	s.collect(t.Context())
+	check.Must(t, os.Truncate(s.KubeletState, 0))
+	s.collect(t.Context())
+	s.kubeletHolds()
+	s.collect(t.Context())
+	s.records("u1")
+	s.collect(t.Context())
+	s.records()
+	s.reported("ClaimCollected u1")
+}
+
 // TestCollectInEveryState: whatever state a lost claim is in, it is not lost for good.
 func TestCollectInEveryState(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {

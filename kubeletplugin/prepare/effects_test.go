@@ -315,6 +315,12 @@ func TestOrphanIsLeftAlone(t *testing.T) {
 	s.records("u1") // somebody works on that claim
 	l.did(t, "verify load r0 for u1")
 	hold.Release()
+	hold, err = s.Store.LockClaim(t.Context(), "u4")
+	check.Must(t, err, hold.Devices(t.Context(), heldNames([]record.Device{{Pool: aChip("r2").Pool, Name: "r2"}})))
+	s.tidy()
+	s.records("u1") // a Prepare is about to take the device
+	l.did(t, "verify load r0 for u1")
+	hold.Release()
 	s.tidy()
 	s.records("u1")
 	slices.Sort(l.lines) // what is looked after and what is undone goes on side by side

@@ -168,6 +168,15 @@ func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
 	}
 	defer hold.Release()
 	pool := e.poolOf(o.Device)
+	// A Prepare that is about to take the device has it locked. The pass does not wait for that.
+	once, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := hold.Devices(once, []string{pool + "/" + o.Device.Name}); err != nil {
+		if errors.Is(err, record.ErrBusy) {
+			return nil // the next pass finds the orphan again, if it is one
+		}
+		return err
+	}
 	if holders, err := e.Store.Holders(pool, o.Device.Name); err != nil || len(holders) > 0 {
 		return err
 	}

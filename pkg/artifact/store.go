@@ -73,10 +73,16 @@ func OpenStore(dir string, config StoreConfig) (*Store, error) {
 		}
 	}
 	if err != nil {
+		if _, none := os.Lstat(filepath.Join(dir, pinsDir)); errors.Is(none, fs.ErrNotExist) {
+			err = errors.Join(err, ErrNoStore)
+		}
 		return nil, fmt.Errorf("open the artifact store %s: %w", dir, err)
 	}
 	return s, nil
 }
+
+// ErrNoStore is about a store that could not be opened and that never kept anything for anybody.
+var ErrNoStore = errors.New("nothing was ever kept in it")
 
 // storeAt opens a store without making or cleaning what is in the directory.
 func storeAt(dir string, config StoreConfig) (*Store, error) {

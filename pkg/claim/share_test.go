@@ -51,6 +51,22 @@ func TestEffect(t *testing.T) {
 	}
 }
 
+// TestEffectStays: records that the release before wrote have these. So a field that is added to a configuration must not appear in its JSON
+// as long as it has the value that means what was done before, or shares are refused beside those of the release before.
+func TestEffectStays(t *testing.T) {
+	gpu := share(result("gpu", "gpu", "g0"), "s")
+	const config = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":`
+	for want, got := range map[string]string{
+		"9d50d203dbe0ba43cb54895bfd39e944": effectOf(t, share(result("disk", "host", "h0"), "s"), class(keep)),
+		"a9fb37d3fd0f1342786db1a4610afefa": effectOf(t, gpu),
+		"763e9b0857fac2c79f8b473d74c78ea7": effectOf(t, gpu, own(config+`{"strategy":"TimeSlicing","timeSlicing":{"interval":"Long"}}}`)),
+	} {
+		if got != want {
+			t.Errorf("effect %s, want %s", got, want)
+		}
+	}
+}
+
 // TestEffectOfTheWhole: who has a device alone agrees with nobody.
 func TestEffectOfTheWhole(t *testing.T) {
 	for _, r := range []apiResult{result("disk", "host", "h0"), result("gpu", "gpu", "g0"), result("fpga", "fpga", "f0")} {

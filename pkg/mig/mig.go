@@ -208,7 +208,11 @@ func noInstances(err error) bool {
 func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
 	lock, err := i.Lock(ctx)
 	if err != nil {
-		return err
+		// What was never begun needs no lock, for the file of which a full disk may have no space.
+		if h, again := i.read(w.Device); h != nil || again != nil {
+			return errors.Join(err, again)
+		}
+		return nil
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	h, stale, err := i.current(w)

@@ -270,21 +270,25 @@ func TestDriverGone(t *testing.T) {
 	for name, test := range map[string]struct {
 		driver  string // "": no link
 		absent  bool   // there is no such PCI function in sysfs
+		none    bool   // nor any other
 		undoes  bool
 		missing bool // the library itself is gone
 	}{
-		"no driver":                  {undoes: true},
-		"no driver, and no library":  {missing: true, undoes: true},
-		"the driver for machines":    {driver: "vfio-pci", undoes: true},
-		"the driver is there":        {driver: "nvidia"},
-		"sysfs does not have it yet": {absent: true},
+		"no driver":                 {undoes: true},
+		"no driver, and no library": {missing: true, undoes: true},
+		"the driver for machines":   {driver: "vfio-pci", undoes: true},
+		"the driver is there":       {driver: "nvidia"},
+		"the GPU is gone":           {absent: true, undoes: true},
+		"sysfs is not there":        {absent: true, none: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, nvmlsim.H100)
 			w := small()
 			check.Must(t, n.apply(w))
 			dir := filepath.Join(n.root, "sys/bus/pci/devices", address)
-			check.Must(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+			if !test.none {
+				check.Must(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+			}
 			if !test.absent {
 				check.Must(t, os.MkdirAll(dir, 0o755))
 			}

@@ -76,12 +76,12 @@ func (t *Tree) ReadLink(name string) (string, error) {
 	return target, nil
 }
 
-// LetGo reports whether a PCI function is there and a driver does not have it, or not any more.
+// LetGo reports whether a driver does not have a PCI function, or not any more. A tree without any PCI device says nothing.
 func (t *Tree) LetGo(function, driver string) bool {
 	device := PCIDevice(function)
 	has, err := t.LinkBase(path.Join(device, "driver"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return t.Exists(device)
+		return t.Exists(path.Dir(device))
 	}
 	return err == nil && has != driver
 }

@@ -227,7 +227,7 @@ func TestGone(t *testing.T) {
 		"driver has let go of the GPU, no tool": func(n *node) {
 			check.Must(n.t, os.MkdirAll(filepath.Join(n.root, sysfs.PCIDevice("0000:41:00.0")), 0o755), os.Remove(n.smi()))
 		},
-		"GPU":    func(n *node) { n.change(func(s *nvmlsim.State) { s.Cards[0].Absent = true }) },
+		"GPU": func(n *node) { n.change(func(s *nvmlsim.State) { s.Cards[0].Absent = true }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)

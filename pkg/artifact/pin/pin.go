@@ -74,9 +74,9 @@ func Kind(open func() (*artifact.Store, error)) step.Kind {
 			}
 			return present(store, p, d)
 		}),
-		Undo: with(func(ctx context.Context, store *artifact.Store, p Params, d artifact.Digest) error {
+		Undo: unlessNoStore(with(func(ctx context.Context, store *artifact.Store, p Params, d artifact.Digest) error {
 			return store.Unpin(ctx, d, p.Owner)
-		}),
+		})),
 		Needs: func(raw json.RawMessage) ([]budget.Need, error) {
 			p, err := Decode(raw)
 			return []budget.Need{
@@ -86,6 +86,17 @@ func Kind(open func() (*artifact.Store, error)) step.Kind {
 		Verify: with(func(_ context.Context, store *artifact.Store, p Params, d artifact.Digest) error {
 			return present(store, p, d)
 		}),
+	}
+}
+
+// unlessNoStore has a claim end that was refused because the disk has no space for a store.
+func unlessNoStore(undo func(context.Context, json.RawMessage) error) func(context.Context, json.RawMessage) error {
+	return func(ctx context.Context, raw json.RawMessage) error {
+		err := undo(ctx, raw)
+		if errors.Is(err, artifact.ErrNoStore) {
+			return nil
+		}
+		return err
 	}
 }
 

@@ -57,6 +57,9 @@ func (m *Mounter) Kind(open func() (*artifact.Store, error)) step.Kind {
 				return err
 			}
 			store, err := open()
+			if errors.Is(err, artifact.ErrNoStore) {
+				return nil // the claim was refused because the disk has no space for a store
+			}
 			if err != nil {
 				return err
 			}
