@@ -141,7 +141,8 @@ func undoRows() map[string]undoRow {
 			tree, err := artifact.ParseDigest(sum)
 			return step.Step{
 				Kind: cachemount.StepKind, Target: "key",
-				Params: fmt.Appendf(nil, `{"tree":%q,"owner":%q,"key":"key","access":"ReadOnly","mounts":[{"source":"a","target":"/b"}]}`, tree, spaceClaim),
+				Params: fmt.Appendf(nil, `{"tree":%q,"owner":%q,"key":"key","access":"ReadOnly",`+
+					`"mounts":[{"source":"a","target":"/b"}]}`, tree, spaceClaim),
 			}, err
 		}},
 		pin.StepKind: {plan: func(*spaceNode) (step.Step, error) {
@@ -159,7 +160,9 @@ func undoRows() map[string]undoRow {
 		},
 		mps.StepKind: {plan: func(*spaceNode) (step.Step, error) { return mps.Leftover(spaceClaim) }},
 		vfio.StepKind: {
-			plan:    gpu(vfio.StepKind, vfio.Params{Function: spaceGPU(), Claim: spaceClaim, Driver: "vfio-pci", Before: []vfio.Before{{Address: spaceGPU()}}}),
+			plan: gpu(vfio.StepKind, vfio.Params{
+				Function: spaceGPU(), Claim: spaceClaim, Driver: "vfio-pci", Before: []vfio.Before{{Address: spaceGPU()}},
+			}),
 			applied: begun("restore-points", false),
 		},
 		amdmode.StepKind: {plan: gpu(amdmode.StepKind, amdmode.Params{Function: spaceGPU(), Mode: "CPX"})},
@@ -167,8 +170,8 @@ func undoRows() map[string]undoRow {
 		mig.Kind: {
 			plan: func(*spaceNode) (step.Step, error) { return instance.Step() },
 			applied: func(n *spaceNode, _ step.Step) error {
-				text := `{"version":1,"device":"nvidia-part","parent":"GPU-1","pciAddress":"0000:e1:00.0","profileID":19,"profile":"1g.10gb",` +
-					`"start":0,"size":1,"bootID":"boot-1"}`
+				text := `{"version":1,"device":"nvidia-part","parent":"GPU-1","pciAddress":"0000:e1:00.0","profileID":19,` +
+					`"profile":"1g.10gb","start":0,"size":1,"bootID":"boot-1"}`
 				dir := filepath.Join(n.state, "mig")
 				return errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "nvidia-part.json"), []byte(text), 0o600),
 					os.WriteFile(filepath.Join(dir, ".lock"), nil, 0o600))
@@ -190,7 +193,7 @@ func fill(t *testing.T, dir string, content []byte) {
 	}
 }
 
-// TestUndoNeedsNoSpace: each step that the engine knows is undone while the plugin's disk has no space or no inodes, with neither driver nor
+// TestUndoNeedsNoSpace: each step that the engine knows is undone while the plugin's disk has no space or inodes, with neither driver nor
 // device, whether it was applied or not. While the disk is read-only Undo may fail with that reason, and succeeds afterwards.
 func TestUndoNeedsNoSpace(t *testing.T) {
 	rows := undoRows()

@@ -51,8 +51,8 @@ func TestEffect(t *testing.T) {
 	}
 }
 
-// TestEffectStays: records that the release before wrote have these. So a field that is added to a configuration must not appear in its JSON
-// as long as it has the value that means what was done before, or shares are refused beside those of the release before.
+// TestEffectStays: records that the release before wrote have these. So a field that is added to a configuration must not appear in its
+// JSON as long as it has the value that means what was done before, or shares are refused beside those of the release before.
 func TestEffectStays(t *testing.T) {
 	gpu := share(result("gpu", "gpu", "g0"), "s")
 	const config = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":`

@@ -6,8 +6,9 @@
 // Claims that share a GPU have the mode together. The first one's step notes the former mode, which is restored after the last claim.
 // Another mode is refused meanwhile.
 //
-// The mode lasts as long as the driver keeps the GPU initialised ("Data Persistence" in NVIDIA's page on driver persistence): until the last
-// process closes the GPU where no persistence daemon runs, and until the driver lets go of it in any case. So a claim ends without the driver.
+// The mode lasts as long as the driver keeps the GPU initialised ("Data Persistence" in NVIDIA's page on driver persistence): until the
+// last process closes the GPU where no persistence daemon runs, and until the driver lets go of it in any case. So a claim ends without
+// the driver.
 //
 // No setting was changed on a card (docs/design/hardware.md).
 package computemode
@@ -182,7 +183,8 @@ func (s *Setter) changed(p *Params, what string) {
 		p.PCIAddress, ErrChanged, p.Mode, what, p.Before)
 }
 
-// stays reports a mode that cannot be restored before a reboot, which ends it. A node is drained before a reboot, so no claim may wait for it.
+// stays reports a mode that cannot be restored before a reboot, which ends it. A node is drained before a reboot, so no claim may wait for
+// it.
 func (s *Setter) stays(p *Params, err error) {
 	s.report("GPU %s: its compute mode stays %s until the node is rebooted; the former mode %s was not restored: %v",
 		p.PCIAddress, p.Mode, p.Before, err)

@@ -222,7 +222,8 @@ func TestVersions(t *testing.T) {
 	check.Must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.LibRMVersionMismatch}))
 	check.Must(t, n.undo("a", exclusive))
 	n.is("ExclusiveProcess []")
-	if len(*n.changes) != 1 || !strings.Contains((*n.changes)[0], "stays ExclusiveProcess until the node is rebooted; the former mode Default") {
+	const want = "stays ExclusiveProcess until the node is rebooted; the former mode Default"
+	if len(*n.changes) != 1 || !strings.Contains((*n.changes)[0], want) {
 		t.Errorf("reported %q", *n.changes)
 	}
 }

@@ -283,7 +283,7 @@ func TestRandomSharers(t *testing.T) {
 	}
 }
 
-// TestListedSharers: claims in a point of the release before, which listed them in one file, end and are joined. Each has its own file then.
+// TestListedSharers: claims in a point of the release before, which listed them in one file, end and are joined. Each has its own then.
 func TestListedSharers(t *testing.T) {
 	const listed = `{"version":2,"bootID":"boot1","step":{"kind":"gpu.compute-mode","target":"0000:16:00.0","params":{"Before":"former"}},` +
 		`"setting":"mode X","sharers":[` +

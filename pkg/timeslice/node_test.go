@@ -61,7 +61,10 @@ type node struct {
 func start(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, root: filepath.Join(dir, "root"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{}, changes: new([]string)}
+	n := &node{
+		t: t, root: filepath.Join(dir, "root"), dir: filepath.Join(dir, "state", "points"), boot: "boot-1", fs: disk.OS{},
+		changes: new([]string),
+	}
 	check.Must(t, os.MkdirAll(filepath.Join(n.root, "usr/bin"), 0o755))
 	check.Must(t, os.Mkdir(filepath.Dir(n.dir), 0o700))
 	var err error

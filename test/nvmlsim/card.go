@@ -35,7 +35,8 @@ func (r Return) String() string {
 	text, ok := map[Return]string{
 		Success: "Success", InvalidArgument: "Invalid Argument", NotSupported: "Not Supported", NoPermission: "Insufficient Permissions",
 		NotFound: "Not Found", DriverNotLoaded: "Driver Not Loaded",
-		LibRMVersionMismatch: "Driver/library version mismatch", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
+		LibRMVersionMismatch: "Driver/library version mismatch",
+		GPUIsLost:            "GPU is lost", ResetRequired: "GPU requires reset", InUse: "In use by another client",
 		InsufficientResources: "Insufficient Resources",
 	}[r]
 	if !ok {
