@@ -25,16 +25,37 @@ import (
 	"github.com/fettle-dev/fettle/controller/nodetaints"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/presets"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/pkg/stack"
 )
+
+// nodeDefinition is the name of the CRD whose deletion deletes all AcceleratorNodes.
+const nodeDefinition = "acceleratornodes." + v1alpha1.GroupName
 
 // clean deletes the objects that the controller and the plugins made. DeviceClasses and ResourceSlices go first, since pods can be
 // scheduled by them. A class without our label belongs to an administrator and stays.
+//
+// AcceleratorNodes go last, and only after everything else is gone. A retired node serves again when the controller removes an annotation
+// of its AcceleratorNode, so an uninstall that fails before needs the objects. The definitions go shortly before them, since with a
+// definition goes what users wrote.
 func (u Uninstall) clean(ctx context.Context) error {
-	return errors.Join(
-		u.classes(ctx), u.slices(ctx), u.accelerators(ctx), u.taints(ctx), u.priorities(ctx), u.grants(ctx), u.presets(ctx),
-		u.secret(ctx), u.definitions(ctx),
+	err := errors.Join(
+		u.classes(ctx), u.slices(ctx), u.taints(ctx), u.priorities(ctx), u.grants(ctx), u.presets(ctx), u.secret(ctx),
 	)
+	if err != nil {
+		return err
+	}
+	if err := u.labels(ctx); err != nil {
+		return err
+	}
+	if err := u.definitions(ctx, func(name string) bool { return name != nodeDefinition }); err != nil {
+		return err
+	}
+	if err := u.accelerators(ctx); err != nil {
+		return err
+	}
+	return u.definitions(ctx, func(name string) bool { return name == nodeDefinition })
 }
 
 // taints takes off the taints that PartitionPolicies had put on nodes. The policies stay, unless their definition goes.
@@ -50,14 +71,43 @@ func (u Uninstall) taints(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// priorities deletes the PriorityClasses of PartitionPolicies. Pods keep the priority that they were made with. Without partitions.nodes
-// there are none, and no right to list them.
+// labels takes off the labels by which KMM knows the drivers of AcceleratorStacks. Their Modules go with the chart's namespace of drivers.
+func (u Uninstall) labels(ctx context.Context) error {
+	var nodes corev1.NodeList
+	if err := u.Client.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("list Nodes: %w", err)
+	}
+	var faults []error
+	for i := range nodes.Items {
+		faults = append(faults, u.unlabel(ctx, &nodes.Items[i]))
+	}
+	return errors.Join(faults...)
+}
+
+func (u Uninstall) unlabel(ctx context.Context, node *corev1.Node) error {
+	gone := reconciler.Named{}
+	for label := range node.Labels {
+		if stack.LabelledModule(label) != "" {
+			gone.Set(label, "")
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	patch, err := reconciler.MetadataPatch("", gone, nil)
+	if err != nil {
+		return err
+	}
+	if err := u.Client.Patch(ctx, node, patch); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("take the labels of drivers off Node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// priorities deletes the PriorityClasses of PartitionPolicies. Pods keep the priority that they were made with.
 func (u Uninstall) priorities(ctx context.Context) error {
 	var list schedulingv1.PriorityClassList
 	err := u.Client.List(ctx, &list, client.MatchingLabels{names.ManagedByLabel: names.Controller})
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("list PriorityClasses: %w", err)
 	}
@@ -172,7 +222,7 @@ func (u Uninstall) slices(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// accelerators deletes the AcceleratorNodes; a plugin that has retired does not write its own again.
+// accelerators deletes the AcceleratorNodes. A plugin that has retired makes its own again only if it still runs some time later.
 func (u Uninstall) accelerators(ctx context.Context) error {
 	f, err := u.nodes(ctx)
 	if err != nil {
@@ -192,10 +242,13 @@ func (u Uninstall) secret(ctx context.Context) error {
 	}, "Secret")
 }
 
-// definitions deletes the CRDs that were asked for.
-func (u Uninstall) definitions(ctx context.Context) error {
+// definitions deletes the CRDs that were asked for, of those that the function selects.
+func (u Uninstall) definitions(ctx context.Context, selected func(name string) bool) error {
 	var faults []error
 	for _, d := range u.CRDs {
+		if !selected(d.Name) {
+			continue
+		}
 		faults = append(faults, u.delete(ctx, &apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: d.Name},
 		}, "CustomResourceDefinition"))

@@ -42,7 +42,7 @@ func (f fleet) gone() map[string]string {
 // nodes reads all AcceleratorNodes and the Nodes behind them. A cluster without the CRD has none.
 func (u Uninstall) nodes(ctx context.Context) (fleet, error) {
 	var accelerators v1alpha1.AcceleratorNodeList
-	if err := u.Client.List(ctx, &accelerators); err != nil && !meta.IsNoMatchError(err) {
+	if err := ignoreUndefined(u.Client.List(ctx, &accelerators)); err != nil {
 		return fleet{}, fmt.Errorf("list AcceleratorNodes: %w", err)
 	}
 	var nodes corev1.NodeList

@@ -257,7 +257,7 @@ func TestPrefetchRetires(t *testing.T) {
 		s.next(t.Context())
 	}()
 	<-arrived
-	s.Retirement.Set(true)
+	s.Retirement.Set(v1alpha1.RetireByAdmin)
 	check.Must(t, s.Destroy()) // which waits for it
 	<-done
 	<-gone
@@ -272,7 +272,7 @@ func TestPrefetchRetires(t *testing.T) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}
 	s.Intercept(image.Layer, nil)
-	s.Retirement.Set(false)
+	s.Retirement.Set("")
 	s.pass()
 	s.wantHeld(image)
 }

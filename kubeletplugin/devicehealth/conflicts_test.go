@@ -361,9 +361,9 @@ func TestReportRivals(t *testing.T) {
 	}
 
 	a.has(nodeWith())
-	w.Retirement.Set(true)
+	w.Retirement.Set(v1alpha1.RetireByAdmin)
 	check.Must(t, w.reportConflicts(t.Context()))
-	w.Retirement.Set(false)
+	w.Retirement.Set("")
 	w.Holder.Set(nodefixture.SnapshotWith())
 	check.Must(t, w.reportConflicts(t.Context()))
 	if paths := a.questions(); len(paths) > 0 {

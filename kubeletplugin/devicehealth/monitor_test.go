@@ -22,6 +22,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -456,7 +457,7 @@ func TestRetiredIsLetGo(t *testing.T) {
 	w.start()
 	child.says(xidOf(v.Devices[0], 79))
 	w.until("an Xid", is(v.Devices[0].Name, health.Unhealthy, "Xid79"))
-	w.Retirement.Set(true)
+	w.Retirement.Set(v1alpha1.RetireByAdmin)
 	check.Eventually(t, "the devices of a retired node are not watched", func() bool {
 		return len(w.sources.overdue(time.Now().Add(time.Hour))) == 0
 	})
@@ -466,7 +467,7 @@ func TestRetiredIsLetGo(t *testing.T) {
 	if left, err := os.ReadDir(w.StateDir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
-	w.Retirement.Set(false)
+	w.Retirement.Set("")
 	child.says(xidOf(v.Devices[1], 79))
 	w.until("an Xid after it was taken back", is(v.Devices[1].Name, health.Unhealthy, "Xid79"))
 }

@@ -34,7 +34,8 @@ var ErrRetired = errors.New("is retired (annotation " + Annotation + " on its Ac
 // State says whether this node was asked to retire.
 type State struct {
 	mu sync.Mutex
-	on bool
+	// value is that of the annotation. Empty: the node serves.
+	value string
 	// missing says that the AcceleratorNode is gone and must be created again.
 	missing bool
 	changed chan struct{}
@@ -44,10 +45,13 @@ type State struct {
 func New() *State { return &State{changed: make(chan struct{})} }
 
 // On reports whether the node was asked to retire.
-func (r *State) On() bool {
+func (r *State) On() bool { return r.Value() != "" }
+
+// Value returns the value of the annotation that asked the node to retire, and "" if the node serves.
+func (r *State) Value() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.on
+	return r.value
 }
 
 // Changed returns a channel that closes at the next change.
@@ -79,18 +83,18 @@ func (r *State) Until(ctx context.Context) (_ context.Context, stop func()) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// Set asks the node to retire, or to serve again.
-func (r *State) Set(on bool) {
+// Set asks the node to retire by a value of the annotation, or with an empty one to serve again.
+func (r *State) Set(value string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.on == on {
+	if r.value == value {
 		return
 	}
-	r.on = on
+	r.value = value
 	r.notify()
 }
 
-// setMissing records that the AcceleratorNode is gone. A retirement continues: the uninstall deletes the object last.
+// setMissing records that the AcceleratorNode is gone. A retirement continues: an uninstall deletes the object last.
 func (r *State) setMissing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +133,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	const retry = 5 * time.Second
 	var deleted string
 	read := func(annotations map[string]string) {
-		r.Set(annotations[Annotation] != "")
+		r.Set(annotations[Annotation])
 		requests.Recover(ctx, annotations[RecoverAnnotation])
 		requests.Upgrade(ctx, annotations[v1alpha1.UpgradeAnnotation])
 		requests.Quiesce(ctx, annotations[v1alpha1.QuiesceAnnotation])
@@ -156,6 +160,9 @@ func follow(ctx context.Context, client dynamic.Interface, node string, read fun
 	list, err := resource.List(ctx, options)
 	if err != nil {
 		return err
+	}
+	if len(list.Items) == 0 { // deleted while nothing was watched, or not made yet
+		missing()
 	}
 	for i := range list.Items {
 		read(list.Items[i].GetAnnotations())

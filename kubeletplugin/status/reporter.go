@@ -41,6 +41,9 @@ const (
 	reportInterval = 15 * time.Second
 	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
+	// goneFor is how long a retired node's AcceleratorNode has to be gone until the plugin makes it again. An uninstall deletes it last, and
+	// Helm then ends the plugin. A plugin that still runs after this time is one whose uninstall did not come to its end.
+	goneFor = 2 * time.Minute
 )
 
 // ReporterConfig has the services and functions that a Reporter uses.
@@ -85,6 +88,8 @@ type Reporter struct {
 	damaged  prometheus.Gauge
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
+	// gone is since when a retired node has had no AcceleratorNode. Zero: it has one.
+	gone time.Time
 }
 
 // NewReporter returns a reporter.
@@ -177,7 +182,9 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	if err := r.write(ctx, status); err != nil {
 		return false, err
 	}
-	r.written = &status
+	if r.gone.IsZero() {
+		r.written = &status
+	}
 	return done, nil
 }
 
@@ -273,8 +280,8 @@ func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, 
 	return list.Items, nil
 }
 
-// write applies the status and creates the object if it is missing. On a retired node it does not create it again: the uninstall deletes it
-// last.
+// write applies the status and creates the object if it is missing. On a retired node it first waits for some time, since an uninstall
+// deletes the object last, and then makes it again with the annotation that retired the node: whoever may take that back finds it there.
 func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeStatus) error {
 	node := v1alpha1.AcceleratorNode{Status: status}
 	node.APIVersion, node.Kind, node.Name = v1alpha1.GroupVersion.String(), "AcceleratorNode", r.Node
@@ -285,23 +292,33 @@ func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeSta
 	options := metav1.ApplyOptions{FieldManager: "fettle-kubeletplugin", Force: true}
 	object := &unstructured.Unstructured{Object: content}
 	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
-	if !apierrors.IsNotFound(err) || r.Retirement.On() {
-		return wrap("write the status of AcceleratorNode "+node.Name, ignoreNotFound(err))
+	retired := r.Retirement.Value()
+	if apierrors.IsNotFound(err) && retired != "" && r.recentlyGone() {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		r.gone = time.Time{}
+		return wrap("write the status of AcceleratorNode "+node.Name, err)
 	}
 	bare := object.DeepCopy()
 	delete(bare.Object, "status")
+	if retired != "" {
+		bare.SetAnnotations(map[string]string{retirement.Annotation: retired})
+	}
 	if _, err := r.client.Apply(ctx, node.Name, bare, options); err != nil {
 		return fmt.Errorf("create AcceleratorNode %s: %w", node.Name, err)
 	}
+	r.gone = time.Time{}
 	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
 	return wrap("write the status of AcceleratorNode "+node.Name, err)
 }
 
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
+// recentlyGone says whether the object, which is gone, is to stay so for now.
+func (r *Reporter) recentlyGone() bool {
+	if r.gone.IsZero() {
+		r.gone = time.Now()
 	}
-	return err
+	return time.Since(r.gone) < goneFor
 }
 
 func wrap(action string, err error) error {

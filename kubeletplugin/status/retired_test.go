@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+)
+
+// reporting is a node whose plugin keeps its AcceleratorNode in a model of an API server.
+type reporting struct {
+	t   *testing.T
+	api *dynamicfake.FakeDynamicClient
+	// streams are the watches that were begun.
+	streams []watch.Interface
+}
+
+func nodeResource() schema.GroupVersionResource {
+	return v1alpha1.GroupVersion.WithResource("acceleratornodes")
+}
+
+// startReporting runs the plugin's part of a node until the test ends.
+func startReporting(t *testing.T) *reporting {
+	t.Helper()
+	api := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{nodeResource(): "AcceleratorNodeList"})
+	api.PrependReactor("patch", "acceleratornodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		o, err := apply(api.Tracker(), a)
+		return true, o, err
+	})
+	out := &reporting{t: t, api: api}
+	api.PrependWatchReactor("acceleratornodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+		stream, err := api.Tracker().Watch(nodeResource(), "")
+		out.streams = append(out.streams, stream)
+		return true, stream, err
+	})
+	records, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
+	check.Must(t, err)
+	state, holder := retirement.New(), inventory.NewHolder()
+	holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
+	r := NewReporter(ReporterConfig{
+		Node: nodefixture.Node, Kube: kubefake.NewClientset(), Dynamic: api, Holder: holder, Retirement: state, Records: records,
+		Changed: notify.New(), Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
+		Bitstreams:   func() ([]string, error) { return nil, nil },
+		Presets:      func([]*record.Record) []v1alpha1.NodePreset { return nil },
+		KernelCaches: func([]device.Device, []*record.Record) []v1alpha1.NodeCache { return nil },
+		UpToDate:     func(string, *inventory.Snapshot, []resourceapi.ResourceSlice) bool { return true },
+		Published:    func() {}, Ready: func() error { return nil },
+		Empty: func(context.Context) (bool, error) { return true, nil },
+	})
+	nothing := func(context.Context, string) {}
+	go state.Watch(t.Context(), api, nodefixture.Node, retirement.Requests{
+		Recover: nothing, Quiesce: nothing, Upgrade: nothing, ClaimDeleted: func() {},
+	})
+	go r.Run(t.Context())
+	t.Cleanup(out.endWatches)
+	return out
+}
+
+func (r *reporting) endWatches() {
+	for _, s := range r.streams {
+		s.Stop()
+	}
+}
+
+// unwatched has something happen between two watches.
+func (r *reporting) unwatched(happens func()) {
+	r.endWatches()
+	synctest.Wait()
+	happens()
+}
+
+// apply applies an object or its status as an API server does: a status needs an object.
+func apply(tracker clienttesting.ObjectTracker, a clienttesting.Action) (runtime.Object, error) {
+	patch, ok := a.(clienttesting.PatchAction)
+	if !ok {
+		return nil, errors.New("no patch")
+	}
+	var sent unstructured.Unstructured
+	if err := json.Unmarshal(patch.GetPatch(), &sent.Object); err != nil {
+		return nil, err
+	}
+	live, err := tracker.Get(nodeResource(), "", patch.GetName())
+	if apierrors.IsNotFound(err) && patch.GetSubresource() == "" {
+		return &sent, tracker.Create(nodeResource(), &sent, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	object, ok := live.(*unstructured.Unstructured)
+	if !ok {
+		return nil, errors.New("no object")
+	}
+	object = object.DeepCopy()
+	object.Object["status"] = sent.Object["status"]
+	return object, tracker.Update(nodeResource(), object, "")
+}
+
+// object returns the node's AcceleratorNode; nil: there is none.
+func (r *reporting) object() *v1alpha1.AcceleratorNode {
+	r.t.Helper()
+	found, err := r.api.Resource(nodeResource()).Get(r.t.Context(), nodefixture.Node, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	check.Must(r.t, err)
+	var node v1alpha1.AcceleratorNode
+	check.Must(r.t, runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &node))
+	return &node
+}
+
+// annotate sets the annotation that retires the node; empty: removes it.
+func (r *reporting) annotate(value string) {
+	r.t.Helper()
+	object, err := r.api.Resource(nodeResource()).Get(r.t.Context(), nodefixture.Node, metav1.GetOptions{})
+	check.Must(r.t, err)
+	object.SetAnnotations(nil)
+	if value != "" {
+		object.SetAnnotations(map[string]string{retirement.Annotation: value})
+	}
+	_, err = r.api.Resource(nodeResource()).Update(r.t.Context(), object, metav1.UpdateOptions{})
+	check.Must(r.t, err)
+}
+
+func (r *reporting) delete() {
+	r.t.Helper()
+	check.Must(r.t, r.api.Resource(nodeResource()).Delete(r.t.Context(), nodefixture.Node, metav1.DeleteOptions{}))
+}
+
+// TestRetiredAndGone: an uninstall that deleted the AcceleratorNode of a retired node did not end if the plugin still runs minutes later.
+// The object comes back as it was, so that the retirement can be taken back, and the node serves again.
+func TestRetiredAndGone(t *testing.T) {
+	for _, value := range []string{v1alpha1.RetireByUninstall, v1alpha1.RetireByAdmin} {
+		synctest.Test(t, func(t *testing.T) {
+			r := startReporting(t)
+			retired := func() bool {
+				node := r.object()
+				return node != nil && meta.IsStatusConditionTrue(node.Status.Conditions, v1alpha1.ConditionRetired)
+			}
+			time.Sleep(time.Minute)
+			if node := r.object(); node == nil || retired() {
+				t.Fatalf("in the beginning: %+v", node)
+			}
+			r.annotate(value)
+			time.Sleep(time.Minute)
+			if !retired() {
+				t.Fatalf("the node has not retired: %+v", r.object())
+			}
+			for range 2 {
+				r.delete()
+				time.Sleep(goneFor - time.Second)
+				if node := r.object(); node != nil {
+					t.Fatalf("the object is back before the plugin could have ended: %+v", node)
+				}
+				time.Sleep(time.Minute)
+				if node := r.object(); node == nil || node.Annotations[retirement.Annotation] != value || !retired() {
+					t.Fatalf("%s later the object is %+v", goneFor+time.Minute, node)
+				}
+			}
+			r.annotate("")
+			time.Sleep(time.Minute)
+			if node := r.object(); node == nil || retired() {
+				t.Fatalf("the node does not serve again: %+v", node)
+			}
+			r.delete()
+			time.Sleep(time.Minute)
+			if node := r.object(); node == nil || len(node.Annotations) > 0 {
+				t.Fatalf("a node that serves has the object %+v", node)
+			}
+		})
+	}
+}
+
+// TestGoneUnwatched: an object that was deleted while the plugin did not watch is made again.
+func TestGoneUnwatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startReporting(t)
+		time.Sleep(time.Minute)
+		r.unwatched(r.delete)
+		time.Sleep(time.Minute)
+		if r.object() == nil {
+			t.Error("the object is not made again")
+		}
+	})
+}
