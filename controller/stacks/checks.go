@@ -64,8 +64,7 @@ func (j *judge) checkPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (ma
 // settle looks at a node's check pods: it notes those that run, writes down the results of those that ended, and returns the pods that have
 // served.
 func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (over []*corev1.Pod, err error) {
-	results := slices.Clone(resultsOf(n))
-	changed := false
+	var ended []v1alpha1.NodeCheck
 	for _, p := range pods {
 		class := p.Annotations[classAnnotation]
 		if p.DeletionTimestamp != nil {
@@ -82,26 +81,34 @@ func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (
 			n.Checks.Running[class] = v
 			continue
 		}
-		results = withResult(results, v1alpha1.NodeCheck{
+		ended = append(ended, v1alpha1.NodeCheck{
 			DeviceClassName: class, Evidence: evidence, Passed: v.Status == stack.Passed, Reason: v.Reason, Message: v.Message,
 			Time: metav1.NewTime(j.Clock.Now().Truncate(time.Second)),
 		})
-		changed = true
 		over = append(over, p)
 	}
-	if !changed {
+	if len(ended) == 0 {
 		return over, nil
+	}
+	results, err := j.liveResults(ctx, n.Name)
+	if err != nil {
+		return over, err
+	}
+	for _, r := range ended {
+		results = withResult(results, r)
 	}
 	n.Accelerator = n.Accelerator.DeepCopy()
 	n.Accelerator.SetChecks(results)
 	return over, j.writeChecks(ctx, n)
 }
 
-func resultsOf(n *stack.Node) []v1alpha1.NodeCheck {
-	if n.Accelerator == nil {
-		return nil
+// liveResults reads the results of a node. The cache may not have the last ones yet, and a write without them would delete them.
+func (j *judge) liveResults(ctx context.Context, node string) ([]v1alpha1.NodeCheck, error) {
+	var live v1alpha1.AcceleratorNode
+	if err := j.Live.Get(ctx, client.ObjectKey{Name: node}, &live); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read the checks of AcceleratorNode %s: %w", node, err)
 	}
-	return n.Accelerator.Checks
+	return live.Status.Checks, nil
 }
 
 func withResult(results []v1alpha1.NodeCheck, r v1alpha1.NodeCheck) []v1alpha1.NodeCheck {

@@ -3,6 +3,7 @@
 package stacks
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +13,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func testChecks() Checks {
@@ -142,6 +145,47 @@ func TestChecks(t *testing.T) {
 	f.ends(t, "a", corev1.PodSucceeded, "")
 	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 1 {
 		t.Errorf("after the check of this boot: %+v", s.Status)
+	}
+}
+
+// TestChecksTogether: two checks of a node end one after the other, and the controller's cache has not seen the result of the first when it
+// writes that of the second. Both results are kept.
+func TestChecksTogether(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	classes := []string{"a.example", "b.example"}
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Check = &v1alpha1.StackCheck{DeviceClassNames: classes}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	var stale v1alpha1.AcceleratorNodeList
+	check.Must(t, f.api.List(t.Context(), &stale))
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			if nodes, is := l.(*v1alpha1.AcceleratorNodeList); is {
+				stale.DeepCopyInto(nodes)
+				return nil
+			}
+			return c.List(ctx, l, opts...)
+		},
+	})
+	f.restart()
+	f.reconcile(t, "s")
+	for _, class := range classes {
+		var list corev1.PodList
+		check.Must(t, f.api.List(t.Context(), &list, client.InNamespace("checks")))
+		for i := range list.Items {
+			if p := &list.Items[i]; p.Annotations[classAnnotation] == class && p.Annotations[nodeAnnotation] == "a" {
+				p.Status.Phase = corev1.PodSucceeded
+				check.Must(t, f.api.Status().Update(t.Context(), p))
+			}
+		}
+		f.reconcile(t, "s")
+	}
+	var a v1alpha1.AcceleratorNode
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	if len(a.Status.Checks) != 2 {
+		t.Errorf("the results are %+v, want those of %q", a.Status.Checks, classes)
 	}
 }
 

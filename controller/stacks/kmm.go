@@ -46,6 +46,7 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 		return all(stack.DriversOff(fmt.Sprintf("KMM cannot make labels of the namespace %s: give the chart's value drivers.namespace "+
 			"at most %d characters", j.drivers, kmmNames-len(name)))), nil
 	}
+	delete(j.dropped, s.Name)
 	if err := j.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		e := all(stack.Verdict{
 			Reason: stack.ReasonKMMMissing,
@@ -81,7 +82,7 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 			e.again = kmmPause
 		}
 	}
-	e.fault = j.labelNodes(ctx, label, labels, seen)
+	e.fault = j.labelNodes(ctx, name, labels, seen)
 	return e, nil
 }
 
@@ -163,15 +164,33 @@ func (j *judge) nodeModules(ctx context.Context, module string) (map[string]stac
 	return out, nil
 }
 
-// labelNodes has nodes have these values of a label, and no others have it.
-func (j *judge) labelNodes(ctx context.Context, label string, values map[string]string, seen *stack.Observed) error {
+// labelNodes has nodes have these values of the label of a Module, and no others have it. Labels for a namespace of drivers that values of
+// the chart named before are taken off.
+func (j *judge) labelNodes(ctx context.Context, module string, values map[string]string, seen *stack.Observed) error {
+	label := stack.KMMLabel(j.drivers, module)
 	var errs []error
 	for _, node := range slices.Sorted(maps.Keys(seen.Labels)) {
 		if seen.Labels[node][label] != values[node] {
 			errs = append(errs, j.labelNode(ctx, node, label, values[node]))
 		}
+		for _, other := range labelsOf(seen.Labels[node], module) {
+			if other != label {
+				errs = append(errs, j.labelNode(ctx, node, other, ""))
+			}
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// labelsOf returns the names of those labels that are of a Module, in whatever namespace.
+func labelsOf(labels map[string]string, module string) (out []string) {
+	for label := range labels {
+		if stack.LabelledModule(label) == module {
+			out = append(out, label)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // labelNode has a node have a value of a label; empty: no such label.
@@ -189,11 +208,13 @@ func (j *judge) labelNode(ctx context.Context, node, label, want string) error {
 }
 
 // dropModule deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.
+// A process that has found neither asks no more until the stack has a Module again.
 func (j *judge) dropModule(ctx context.Context, stackName string, seen *stack.Observed) error {
 	name := stack.ModuleName(stackName)
-	label := stack.KMMLabel(j.drivers, name)
-	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.Labels)), func(l map[string]string) bool { return l[label] != "" })
-	if j.drivers == "" || !labelled {
+	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.Labels)), func(l map[string]string) bool {
+		return len(labelsOf(l, name)) > 0
+	})
+	if j.drivers == "" || j.dropped[stackName] && !labelled {
 		return nil
 	}
 	object := &unstructured.Unstructured{}
@@ -204,5 +225,6 @@ func (j *judge) dropModule(ctx context.Context, stackName string, seen *stack.Ob
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return fmt.Errorf("delete Module %s/%s: %w", j.drivers, name, err)
 	}
-	return j.labelNodes(ctx, label, nil, seen)
+	j.dropped[stackName] = true
+	return j.labelNodes(ctx, name, nil, seen)
 }

@@ -36,6 +36,8 @@ type judge struct {
 	drivers string
 	// applied are the DaemonSets of drivers as this process last wrote them, by name.
 	applied map[string]applied
+	// dropped are the stacks that have no Module, as this process knows.
+	dropped map[string]bool
 	// states makes the objects of extra states.
 	states *stackstates.Keeper
 	status status.Writer
@@ -51,7 +53,8 @@ type judge struct {
 // namespace where it runs drivers; empty: it runs none.
 func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
-		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, states: stackstates.New(s, drivers),
+		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, dropped: map[string]bool{},
+		states: stackstates.New(s, drivers),
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
 		evicted: map[string]map[types.UID]bool{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
@@ -119,7 +122,10 @@ func (j *judge) forget(ctx context.Context, name string, seen *stack.Observed) e
 	j.states.Forget(name)
 	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
 	j.due.DeleteLabelValues(name)
-	return errors.Join(j.dropModule(ctx, name, seen), j.release(ctx, seen, func(_, by string) bool { return by == name }))
+	delete(j.dropped, name)
+	err := j.dropModule(ctx, name, seen)
+	delete(j.dropped, name)
+	return errors.Join(err, j.release(ctx, seen, func(_, by string) bool { return by == name }))
 }
 
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault

@@ -21,7 +21,8 @@ import (
 const (
 	// UIDLabel is the cache's UID, on claims, Jobs and their pods.
 	UIDLabel = v1alpha1.DriverName + "/kernel-cache-uid"
-	// DigestAnnotation is the digest that a claim holds, or that a Job writes.
+	// DigestAnnotation is the digest that a claim holds, or that a Job writes. Empty: the content of the claim is unknown, since a Job
+	// began to replace it. A claim that was never filled has no such annotation.
 	DigestAnnotation = v1alpha1.DriverName + "/kernel-cache-digest"
 	// ClaimAnnotation is the claim that a Job fills.
 	ClaimAnnotation = v1alpha1.DriverName + "/kernel-cache-claim"

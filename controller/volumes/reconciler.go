@@ -146,11 +146,12 @@ func (f *filler) apply(ctx context.Context, p Plan) error {
 	return errors.Join(faults...)
 }
 
-// mark writes to a claim's annotations what it holds.
+// mark writes to a claim's annotations what it holds. The annotation of an unknown content is empty, so that the claim is not taken for one
+// that was never filled.
 func (f *filler) mark(ctx context.Context, m Mark) error {
 	claim := m.Claim.DeepCopy()
 	for name, value := range map[string]string{DigestAnnotation: m.Digest, PathAnnotation: m.Path} {
-		if value == "" {
+		if value == "" && name != DigestAnnotation {
 			delete(claim.Annotations, name)
 		} else {
 			metav1.SetMetaDataAnnotation(&claim.ObjectMeta, name, value)

@@ -117,7 +117,7 @@ func (s *step) followJob(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) 
 	}
 }
 
-// startJob plans the Job, if the claim is large enough for the image and no pod uses it.
+// startJob plans the Job, if the claim is large enough for the image and no pod uses it. Pods may use a claim that was never filled.
 func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
 	need, has, users := Capacity(s.Status.Image), capacityOf(claim), s.users()
 	if has.Cmp(need) < 0 {
@@ -125,7 +125,7 @@ func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
 			need.String(), claim.Name))
 		return
 	}
-	if s.volume.Digest != "" && users != "" {
+	if _, filled := claim.Annotations[DigestAnnotation]; filled && users != "" {
 		s.keepContent(fmt.Sprintf("%s is put there when no pod uses the claim%s", s.content(), users))
 		return
 	}

@@ -412,6 +412,34 @@ func TestPath(t *testing.T) {
 		"what is for the producer's path, without mount.path, is put there when no pod uses the claim: reader")
 }
 
+// TestUnknownContent: a claim whose content a failed Job began to replace is not written to while a pod uses it, and one that was never
+// filled is.
+func TestUnknownContent(t *testing.T) {
+	o, w := object(v1alpha1.CacheROXVolume, one, "a"), observed("a", "")
+	fails := func() {
+		t.Helper()
+		w = w.after(Make(o, on(), w))
+		w.finish(batchv1.JobFailed, "BackoffLimitExceeded")
+		clear(w.Jobs) // deleted some time after it failed
+	}
+	fails()
+	w.Pods = []corev1.Pod{podOf("a", "reader", "cache", nil)}
+	want(t, Make(o, on(), w), "create Job a/cache-111111111111", "a/cache Pending : its Job is being made")
+	w = w.after(Make(o, on(), w))
+	w.finish(batchv1.JobComplete, "")
+	w = w.after(Make(o, on(), w))
+	clear(w.Jobs)
+	w.Pods = nil
+
+	o = object(v1alpha1.CacheROXVolume, two, "a")
+	fails()
+	w.Pods = []corev1.Pod{podOf("a", "reader", "cache", nil)}
+	want(t, Make(o, on(), w), "a/cache Failed : sha256:2222222222222222222222222222222222222222222222222222222222222222 is put there when no "+
+		"pod uses the claim: reader")
+	w.Pods = nil
+	want(t, Make(o, on(), w), "create Job a/cache-222222222222", "a/cache Pending : its Job is being made")
+}
+
 // TestUsers counts the pods that use the content of a claim, and no others.
 func TestUsers(t *testing.T) {
 	o := object(v1alpha1.CacheRWOPerNode, one, "a", "b")

@@ -5,6 +5,7 @@ package stack
 import (
 	"encoding/json"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -40,6 +41,20 @@ type KMMModule struct {
 
 // KMMLabel is the node's label by which KMM knows the version of a Module that a node is to have.
 func KMMLabel(namespace, module string) string { return KMMLabelPrefix(namespace) + module }
+
+// ofModule matches the labels by which KMM knows the versions of the Modules of stacks, in any namespace. A group has the Module's name.
+var ofModule = regexp.MustCompile(
+	`^kmm\.node\.kubernetes\.io/version-module\.[^.]+\.(driver-[0-9a-f]{` + strconv.Itoa(moduleDigits) + `})$`,
+)
+
+// LabelledModule returns the name of the stack's Module whose version a label of a node says, whatever namespace of drivers the label was
+// written for, and "" for any other label.
+func LabelledModule(label string) string {
+	if m := ofModule.FindStringSubmatch(label); m != nil {
+		return m[1]
+	}
+	return ""
+}
 
 // KMMLabelPrefix begins the labels of all Modules of a namespace.
 func KMMLabelPrefix(namespace string) string {

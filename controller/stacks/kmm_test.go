@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stacks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
+)
+
+// labels returns the labels of a node.
+func (f *fixture) labels(t *testing.T, name string, change map[string]string) map[string]string {
+	t.Helper()
+	var node corev1.Node
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: name}, &node))
+	if change != nil {
+		maps.Copy(node.Labels, change)
+		check.Must(t, f.api.Update(t.Context(), &node))
+	}
+	return node.Labels
+}
+
+// TestDroppedModule: a stack that has another engine leaves no Module, also where no node has its label, and no label, also if it is of a
+// namespace of drivers that the chart's values do not name any more. Labels of other Modules stay. What is gone is not asked for again.
+func TestDroppedModule(t *testing.T) {
+	f := newFixture(t).verified(t)
+	f.drivers = drivers
+	module := &unstructured.Unstructured{}
+	module.SetGroupVersionKind(moduleKind())
+	module.SetNamespace(drivers)
+	module.SetName(stack.ModuleName("s"))
+	check.Must(t, f.api.Create(t.Context(), module))
+	deletes := 0
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if o.GetObjectKind().GroupVersionKind() == moduleKind() {
+				deletes++
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	})
+	f.restart()
+	f.reconcile(t, "s")
+	if err := f.api.Get(t.Context(), client.ObjectKeyFromObject(module), module); !apierrors.IsNotFound(err) {
+		t.Errorf("the Module without a labelled node: %v", err)
+	}
+	f.reconcile(t, "s")
+	if deletes != 1 {
+		t.Errorf("the Module was deleted %d times", deletes)
+	}
+
+	others := map[string]string{
+		stack.KMMLabel("old", stack.ModuleName("other")): "1", stack.KMMLabel("team", "their-driver"): "1",
+		stack.KMMLabel(drivers, "their-driver"): "1", "pool": "x",
+	}
+	f.labels(t, "a", others)
+	f.labels(t, "a", map[string]string{
+		stack.KMMLabel("old", stack.ModuleName("s")): "1", stack.KMMLabel(drivers, stack.ModuleName("s")): "1",
+	})
+	f.reconcile(t, "s")
+	if got := f.labels(t, "a", nil); !maps.Equal(got, others) {
+		t.Errorf("the labels are %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(others)))
+	}
+}
