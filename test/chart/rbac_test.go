@@ -285,13 +285,11 @@ func TestRights(t *testing.T) {
 	}
 	binding := plainRights()
 	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
-	untainted := plainRights()
+	untainted := plainRights() // an uninstall takes off what was put there while the value was another
 	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
-	untainted["ClusterRole fettle-uninstall"]["/nodes"] = "get list"
 	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
 	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
 	delete(untainted["ClusterRole fettle-webhook"], "scheduling.k8s.io/priorityclasses")
-	delete(untainted["ClusterRole fettle-uninstall"], "scheduling.k8s.io/priorityclasses")
 	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
 	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(untainted["ClusterRole fettle-controller"], "/pods/eviction")

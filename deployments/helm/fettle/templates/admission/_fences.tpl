@@ -37,7 +37,7 @@ The kinds of which the controller may write only some objects: own says which, o
         object.roleRef.kind == 'Role' && object.roleRef.name == object.metadata.name && object.?subjects.orValue([]).all(s,
         s.kind == 'ServiceAccount' && s.name == '{{ include "fettle.pluginName" . }}' && s.?namespace.orValue('') == '{{ .Release.Namespace }}')
       message: Fettle's controller binds only its own Roles, and only to the kubelet plugin
-{{- if .Values.partitions.nodes }}
+{{- if or .Values.partitions.nodes .Values.uninstall.enabled }}
 - group: scheduling.k8s.io
   resource: priorityclasses
   own: {{ $managed | quote }}
