@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // view is what the allocator sees of the cluster when it tries one node: the pools that have a device for the node, each with all of its
@@ -25,6 +27,8 @@ type view struct {
 	// requested is what the pods of the node ask for.
 	requested corev1.ResourceList
 	pods      int64
+	// ports are those of the host that they take.
+	ports []podspec.Port
 }
 
 // addPools sorts the slices into pools, and finds the pools of each node.

@@ -220,23 +220,3 @@ func (p *pool) free() []string {
 	}
 	return out
 }
-
-// unconsidered says what of a pod decides about its node and is not looked at.
-func unconsidered(pod *corev1.Pod) []Problem {
-	var out []Problem
-	note := func(set bool, field string) {
-		if set {
-			out = append(out, Problem{
-				Object:  titleOf("Pod", pod.Namespace, pod.Name),
-				Message: field + " is not looked at: the scheduler may choose another node or none",
-			})
-		}
-	}
-	affinity := pod.Spec.Affinity
-	note(affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil), "affinity to pods")
-	note(len(pod.Spec.TopologySpreadConstraints) > 0, "spec.topologySpreadConstraints")
-	note(slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-	}), "the node of persistent volumes")
-	return out
-}

@@ -45,8 +45,10 @@ type Cluster struct {
 	owned      map[types.UID][]types.NamespacedName
 	podCharges map[types.UID]corev1.ResourceList
 	// charged is what the claims and pods of a namespace count in quotas.
-	charged  map[string]corev1.ResourceList
-	views    []*view
+	charged map[string]corev1.ResourceList
+	views   []*view
+	// placed are the pods that have a node.
+	placed   []placed
 	verdicts verdicts
 	// shares counts the shares of devices that got a name.
 	shares   int

@@ -47,6 +47,12 @@ func requested(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
+// requestedThere is what a pod has of its node, as the scheduler sums it: while its resources are changed in place, the larger of what it
+// has and what it asks for.
+func requestedThere(pod *corev1.Pod) corev1.ResourceList {
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+}
+
 // ExtendedClaim returns the claim that the scheduler makes for a pod's extended resources on a node, or nil if there is none to make:
 // only where a class stands for a resource, and the node has none of it in its allocatable.
 func (c *Cluster) ExtendedClaim(pod *corev1.Pod, node *corev1.Node) *resourceapi.ResourceClaim {

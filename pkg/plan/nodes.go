@@ -14,6 +14,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // Reasons of the scheduler against a node, in the order in which it looks.
@@ -23,7 +25,11 @@ const (
 	untolerated   = "node(s) had untolerated taint(s)"
 	// NotSelected: the pod's own nodeSelector or affinity rules the node out.
 	NotSelected = "node(s) didn't match Pod's node affinity/selector"
+	portsTaken  = "node(s) didn't have free ports for the requested pod ports"
 	tooManyPods = "Too many pods"
+	// repelsOthers: the pod has an anti-affinity to one that is there. Repelled: one that is there has it to the pod.
+	repelsOthers = "node(s) didn't match pod anti-affinity rules"
+	repelled     = "node(s) didn't satisfy existing pods anti-affinity rules"
 	// NotAllocatable: the node does not have the devices.
 	NotAllocatable = "cannot allocate all claims"
 	// NotAvailable: a claim that has devices cannot be used there.
@@ -39,7 +45,23 @@ type wanted struct {
 	resources corev1.ResourceList
 	// names are those of the resources, extended those that devices may stand for, sorted.
 	names, extended []corev1.ResourceName
+	// ports are those of the host, domains what pods that have a node say of the nodes in a domain.
+	ports   []podspec.Port
+	domains map[domain]repulsion
 }
+
+// placed is a pod that has a node, and what it requires of others.
+type placed struct {
+	pod   *corev1.Pod
+	node  *corev1.Node
+	terms []podspec.Term
+}
+
+// domain is a value of a node label.
+type domain struct{ key, value string }
+
+// repulsion is what keeps a pod from a domain. The zero value is nothing.
+type repulsion struct{ byItself, byOthers, unknown bool }
 
 func (c *Cluster) wantedOf(pod *corev1.Pod) wanted {
 	hasAffinity := pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
@@ -47,7 +69,49 @@ func (c *Cluster) wantedOf(pod *corev1.Pod) wanted {
 	return wanted{
 		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selects: len(pod.Spec.NodeSelector) > 0 || hasAffinity,
 		resources: resources, names: slices.Sorted(maps.Keys(resources)), extended: c.extendedNames(resources),
+		ports: podspec.Ports(pod), domains: c.repulsions(pod),
 	}
+}
+
+// repulsions says of which domains anti-affinities keep a pod out: its own, and those of pods that are there.
+func (c *Cluster) repulsions(pod *corev1.Pod) map[domain]repulsion {
+	var out map[domain]repulsion
+	note := func(node *corev1.Node, key string, matches, known bool, how repulsion) {
+		value, in := podspec.Domain(node, key)
+		if !in || known && !matches {
+			return
+		}
+		if out == nil {
+			out = map[domain]repulsion{}
+		}
+		at := domain{key, value}
+		r := out[at]
+		out[at] = repulsion{
+			byItself: r.byItself || known && how.byItself, byOthers: r.byOthers || known && how.byOthers, unknown: r.unknown || !known,
+		}
+	}
+	own := podspec.AntiAffinity(pod)
+	for _, p := range c.placed {
+		for i := range p.terms {
+			matches, known := p.terms[i].Matches(pod, c.Namespaces[pod.Namespace])
+			note(p.node, p.terms[i].Key, matches, known, repulsion{byOthers: true})
+		}
+		for i := range own {
+			matches, known := own[i].Matches(p.pod, c.Namespaces[p.pod.Namespace])
+			note(p.node, own[i].Key, matches, known, repulsion{byItself: true})
+		}
+	}
+	return out
+}
+
+// repulsionOn says what keeps the pod from a node.
+func (w *wanted) repulsionOn(node *corev1.Node) (out repulsion) {
+	for at, r := range w.domains {
+		if value, in := podspec.Domain(node, at.key); in && value == at.value {
+			out.byItself, out.byOthers, out.unknown = out.byItself || r.byItself, out.byOthers || r.byOthers, out.unknown || r.unknown
+		}
+	}
+	return out
 }
 
 // occupy counts a pod that has a node.
@@ -58,7 +122,9 @@ func (c *Cluster) occupy(pod *corev1.Pod) {
 	i, found := slices.BinarySearchFunc(c.Nodes, pod.Spec.NodeName, compareName)
 	if found {
 		c.views[i].pods++
-		add(c.views[i].requested, requested(pod))
+		c.views[i].ports = append(c.views[i].ports, podspec.Ports(pod)...)
+		add(c.views[i].requested, requestedThere(pod))
+		c.placed = append(c.placed, placed{pod: pod, node: c.Nodes[i], terms: podspec.AntiAffinity(pod)})
 	}
 }
 
@@ -69,7 +135,7 @@ func finished(pod *corev1.Pod) bool {
 }
 
 // refusals says why the scheduler would not take a node, devices aside.
-func (c *Cluster) refusals(w wanted, i int) ([]string, error) {
+func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {
 	node := c.Nodes[i]
 	if node.Spec.Unschedulable && !toleratesUnschedulable(w.pod) {
 		return []string{unschedulable}, nil
@@ -89,7 +155,19 @@ func (c *Cluster) refusals(w wanted, i int) ([]string, error) {
 			return []string{NotSelected}, nil
 		}
 	}
-	return c.insufficient(w, i), nil
+	if podspec.Conflict(w.ports, c.views[i].ports) {
+		return []string{portsTaken}, nil
+	}
+	if reasons := c.insufficient(w, i); len(reasons) > 0 {
+		return reasons, nil
+	}
+	switch r := w.repulsionOn(node); {
+	case r.byItself:
+		return []string{repelsOthers}, nil
+	case r.byOthers:
+		return []string{repelled}, nil
+	}
+	return nil, nil
 }
 
 // repels says whether a taint keeps pods from a node.
@@ -104,7 +182,7 @@ func toleratesUnschedulable(pod *corev1.Pod) bool {
 
 // insufficient says of which resources a node has too little. A node that does not say how much it has of CPU, memory or pods is not
 // asked for them.
-func (c *Cluster) insufficient(w wanted, i int) []string {
+func (c *Cluster) insufficient(w *wanted, i int) []string {
 	node, v := c.Nodes[i], c.views[i]
 	var reasons []string
 	if limit, stated := node.Status.Allocatable[corev1.ResourcePods]; stated && v.pods+1 > limit.Value() {

@@ -26,6 +26,11 @@ type PodResult struct {
 	// Stopped says that the search for devices was ended before it was done, by its time limit or by the caller. Without a node it is not
 	// known then whether one fits.
 	Stopped bool `json:"stopped,omitempty"`
+	// Unjudged is what may keep the pod from the nodes in Fits, or from some of them, and is not looked at, sorted.
+	Unjudged []string `json:"unjudged,omitempty"`
+	// Incomplete are the pools, as DRIVER/POOL, of which slices are missing on nodes that lack nothing but devices. Their drivers are still
+	// publishing, or gave up: without a node it is not known then whether one will fit in a moment.
+	Incomplete []string `json:"incomplete,omitempty"`
 	// Scores are those of the nodes in Fits, as far as devices decide.
 	Scores map[string]int64 `json:"scores,omitempty"`
 }

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // Options are about how a plan is made.
@@ -21,6 +23,8 @@ type Options struct {
 	Timeout time.Duration
 	// Explain adds to the reason of a pod without a node, if it is set. It is called with the cluster as the pod found it.
 	Explain func(Attempt) string
+	// Only is the name of the one node that is tried. Empty: all are.
+	Only string
 }
 
 // DefaultTimeout is the scheduler's.
@@ -53,15 +57,30 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 		}
 		r := run{
 			Cluster: c, options: options, pod: pod, wanted: c.wantedOf(pod),
-			requests: map[string]request{}, refused: map[string][]string{},
+			requests: map[string]request{}, refused: map[string][]string{}, unjudged: podspec.Unjudged(&pod.Spec),
 		}
-		report.Pods[pod.Namespace+"/"+pod.Name] = r.result(ctx)
-		report.Problems = append(report.Problems, unconsidered(pod)...)
+		result := r.result(ctx)
+		result.Unjudged = r.unjudged
+		if result.Node == nil {
+			result.Incomplete = r.incomplete
+		}
+		report.Pods[pod.Namespace+"/"+pod.Name] = result
+		for _, field := range result.Unjudged {
+			report.Problems = append(report.Problems, Problem{Object: titleOf("Pod", pod.Namespace, pod.Name), Message: NotLookedAt(field)})
+		}
 	}
 	report.Free = c.Free()
 	sortProblems(report.Problems)
 	return report, nil
 }
+
+// NotLookedAt says what it means that something is unjudged.
+func NotLookedAt(field string) string {
+	return field + " is not looked at: the scheduler may choose another node or none"
+}
+
+// antiAffinityUnknown is unjudged where a pod has an anti-affinity to pods of namespaces that are not in the snapshot.
+const antiAffinityUnknown = "an anti-affinity to pods of namespaces whose labels are not known"
 
 // Pending returns the pods of a cluster that wait for a node.
 func (c *Cluster) Pending() []*corev1.Pod {
@@ -80,6 +99,8 @@ type run struct {
 	// requests are by the extended resources that devices stand for on a node.
 	requests map[string]request
 	refused  map[string][]string
+	// unjudged is what may keep the pod from nodes that fit, incomplete the pools by which others may fit.
+	unjudged, incomplete []string
 }
 
 // result gives the pod a node, or says why it has none.
@@ -127,10 +148,15 @@ func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error
 		return nil, nil, err
 	}
 	for i, node := range r.Nodes {
-		reasons, err := r.refusals(r.wanted, i)
+		if r.options.Only != "" && node.Name != r.options.Only {
+			continue
+		}
+		reasons, err := r.refusals(&r.wanted, i)
 		score := int64(0)
 		if err == nil && len(reasons) == 0 {
-			reasons, score, err = r.tryDevices(ctx, i)
+			if reasons, score, err = r.tryDevices(ctx, i); len(reasons) > 0 {
+				r.noteIncomplete(i)
+			}
 		}
 		switch {
 		case err != nil:
@@ -139,9 +165,23 @@ func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error
 			r.refused[node.Name] = reasons
 		default:
 			fits, scores = append(fits, i), append(scores, score)
+			if r.wanted.repulsionOn(node).unknown && !slices.Contains(r.unjudged, antiAffinityUnknown) {
+				r.unjudged = append(r.unjudged, antiAffinityUnknown)
+			}
 		}
 	}
 	return fits, scores, nil
+}
+
+// noteIncomplete notes the pools of a node of which slices are missing.
+func (r *run) noteIncomplete(i int) {
+	for _, p := range r.views[i].pools {
+		name := p.slices[0].Spec.Driver + "/" + p.slices[0].Spec.Pool.Name
+		if p.incomplete() && !slices.Contains(r.incomplete, name) {
+			r.incomplete = append(r.incomplete, name)
+		}
+	}
+	slices.Sort(r.incomplete)
 }
 
 // best returns the node with the highest score, the first by name of those with the same. The scheduler adds the scores of other plugins.

@@ -29,6 +29,20 @@ type pool struct {
 	version uint64
 }
 
+// incomplete says whether slices of the newest generation are missing.
+func (p *pool) incomplete() bool {
+	newest, there, want := int64(-1), int64(0), int64(0)
+	for _, slice := range p.slices {
+		switch generation := slice.Spec.Pool.Generation; {
+		case generation > newest:
+			newest, there, want = generation, 1, slice.Spec.Pool.ResourceSliceCount
+		case generation == newest:
+			there++
+		}
+	}
+	return there != want
+}
+
 func newState() structured.AllocatedState {
 	return structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),

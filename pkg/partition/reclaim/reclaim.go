@@ -38,7 +38,8 @@ const (
 	Fits Outcome = "fits"
 	// Ending: it finds one when pods that are being deleted are gone.
 	Ending Outcome = "ending"
-	// Unjudged: the pod asks for something that the planner does not look at, or the search took too long, so that an eviction might not help.
+	// Unjudged: the pod asks for something that the planner does not look at, slices of a pool are missing, or the search took too long. So an
+	// eviction might not help, or not be needed.
 	Unjudged Outcome = "unjudged"
 	// NoSet: no pods may be evicted that would help.
 	NoSet Outcome = "no-set"
@@ -66,6 +67,8 @@ type Decision struct {
 	// Policy allows the eviction, Node is where the devices are, and Victims are who has them, sorted by namespace and name.
 	Policy, Node string
 	Victims      []*corev1.Pod
+	// Why says what makes the pod Unjudged.
+	Why []string
 }
 
 // Eligible says whether pods may be evicted for a pod, as far as it tells by itself: the scheduler found no node for it for some time, it
@@ -89,10 +92,14 @@ func Decide(ctx context.Context, q Question) (Decision, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, cmp.Or(q.Timeout, DefaultTimeout), errTimeout)
 	defer cancel()
 	d, err := decide(limited, q)
-	if errors.Is(err, errUndecided) || errors.Is(err, errTimeout) {
+	unjudged, is := errors.AsType[unjudgedError](err)
+	if errors.Is(err, errTimeout) {
+		unjudged, is = unjudgedError{[]string{tookTooLong}}, true
+	}
+	if is {
 		err = nil
 		if d.Outcome != Evict {
-			d = Decision{Outcome: Unjudged}
+			d = Decision{Outcome: Unjudged, Why: unjudged.why}
 		}
 	}
 	if err != nil {
@@ -105,16 +112,19 @@ func Decide(ctx context.Context, q Question) (Decision, error) {
 // decide answers a question. With an error it returns what it found before.
 func decide(ctx context.Context, q Question) (Decision, error) {
 	s := q.Snapshot
-	s.Pods = withoutPreemptible(s, q.Pod)
-	if fits, err := try(ctx, s, q.Pod); err != nil || fits {
+	s.Pods = withoutPreemptible(s, q.Pod, "")
+	if fits, err := try(ctx, s, q.Pod, ""); err != nil || fits {
 		return Decision{Outcome: Fits}, err
 	}
 	s, err := withoutEnding(s)
 	if err != nil {
 		return Decision{}, err
 	}
-	if fits, err := try(ctx, s, q.Pod); err != nil || fits {
+	if fits, err := try(ctx, s, q.Pod, ""); err != nil || fits {
 		return Decision{Outcome: Ending}, err
+	}
+	if s, err = withoutEnding(q.Snapshot); err != nil {
+		return Decision{}, err
 	}
 	return leastHarm(ctx, s, q)
 }
@@ -124,14 +134,16 @@ func decide(ctx context.Context, q Question) (Decision, error) {
 func leastHarm(ctx context.Context, s plan.Snapshot, q Question) (Decision, error) {
 	best := Decision{Outcome: NoSet}
 	var undecided error
+	repelling := repelling(s, q.Pod)
 	for _, node := range sortedNodes(s.Nodes) {
 		name := PolicyOf(q.Policies, node.Labels)
 		if name == "" || q.Busy != nil && q.Busy(name) {
 			continue
 		}
-		set, err := smallest(ctx, narrow(s, node, q.Pod), candidates(s, node.Name, q), q.Pod)
+		set, err := smallest(ctx, narrow(s, node, q.Pod, repelling), candidates(s, node.Name, q), q.Pod, node.Name)
+		_, unjudged := errors.AsType[unjudgedError](err)
 		switch {
-		case errors.Is(err, errUndecided):
+		case unjudged:
 			undecided = err
 		case err != nil:
 			return best, fmt.Errorf("node %s: %w", node.Name, err)

@@ -46,6 +46,17 @@ func (w *world) node(name, pool string, devices int) *world {
 	return w
 }
 
+// half is a node of which the plugin has published one of two slices.
+func (w *world) half(name string) *world {
+	text := w.text.String()
+	w.text.Reset()
+	w.node(name, "half", 0)
+	whole := strings.Replace(w.text.String(), "resourceSliceCount: 1", "resourceSliceCount: 2", 1)
+	w.text.Reset()
+	w.text.WriteString(text + whole)
+	return w
+}
+
 // holder is a pod on a node with devices of it. Metadata are more fields of it.
 func (w *world) holder(name, node string, priority int, devices, metadata string) *world {
 	fmt.Fprintf(&w.text, `- apiVersion: v1
@@ -242,6 +253,14 @@ func TestDecide(t *testing.T) {
 		{
 			name: "what the planner does not look at", world: start().node("n1", "gpus", 1).holder("h", "n1", 1, "a", "").
 				waits(1, "    volumes: [{name: v, persistentVolumeClaim: {claimName: v}}]\n"), want: "unjudged",
+		},
+		{
+			name: "another node may have a free device in a slice that is still to come", world: start().node("n1", "gpus", 1).
+				holder("h", "n1", 1, "a", "").half("n2").waits(1, ""), want: "unjudged",
+		},
+		{
+			name: "a node that the pod does not select publishes", world: start().node("n1", "gpus", 1).holder("h", "n1", 1, "a", "").half("n2").
+				waits(1, "    nodeSelector: {pool: gpus}\n"), want: "evict gpus n1 h",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -4,7 +4,6 @@ package reclaim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
@@ -24,13 +24,20 @@ const (
 	tryTimeout = time.Second
 )
 
-// errUndecided says that it is not known whether a pod fits: it asks for something that the planner does not look at, or the search on a
-// node took too long. It is not a no, since an eviction that is not needed harms as much as one that does not help.
-var errUndecided = errors.New("it is not known whether the pod fits")
+// unjudgedError says why it is not known whether a pod fits: it asks for something that the planner does not look at, devices are only
+// published in part, or the search on a node took too long. It is not a no, since an eviction that is not needed harms as much as one that
+// does not help.
+type unjudgedError struct{ why []string }
 
-// try says whether the scheduler finds a node for a pod. The error is errUndecided if that is not known, and names the cause of the
-// context's end.
-func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod) (bool, error) {
+func (e unjudgedError) Error() string {
+	return "it is not known whether the pod fits: " + strings.Join(e.why, ", ")
+}
+
+const tookTooLong = "the search took too long"
+
+// try says whether the scheduler finds a node for a pod, or takes the given one. The error is an unjudgedError if that is not known, and
+// names the cause of the context's end.
+func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod, node string) (bool, error) {
 	if ctx.Err() != nil {
 		return false, stoppedBy(ctx)
 	}
@@ -38,21 +45,33 @@ func try(ctx context.Context, s plan.Snapshot, pod *corev1.Pod) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	report, err := plan.Run(ctx, c, []*corev1.Pod{pod.DeepCopy()}, plan.Options{Timeout: tryTimeout})
+	report, err := plan.Run(ctx, c, []*corev1.Pod{pod.DeepCopy()}, plan.Options{Timeout: tryTimeout, Only: node})
 	if err != nil {
 		return false, err
 	}
-	name := nameOf(pod)
-	result := report.Pods[name]
+	result := report.Pods[nameOf(pod)]
 	switch {
-	case result.Node != nil:
-		return true, nil
 	case result.Stopped && ctx.Err() != nil:
 		return false, stoppedBy(ctx)
-	case result.Stopped, slices.ContainsFunc(report.Problems, func(p plan.Problem) bool { return p.Object == "Pod "+name }):
-		return false, errUndecided
+	case result.Stopped:
+		return false, unjudgedError{[]string{tookTooLong}}
 	}
-	return false, nil
+	var why []string
+	if result.Node == nil { // what is not looked at can only be one reason more
+		for _, pool := range result.Incomplete {
+			if strings.HasPrefix(pool, v1alpha1.DriverName+"/") {
+				why = append(why, "slices of pool "+pool+" are missing")
+			}
+		}
+	} else {
+		for _, field := range result.Unjudged {
+			why = append(why, field+" is not looked at")
+		}
+	}
+	if len(why) > 0 {
+		return false, unjudgedError{why}
+	}
+	return result.Node != nil, nil
 }
 
 func stoppedBy(ctx context.Context) error {
@@ -64,17 +83,18 @@ type search struct {
 	snapshot   plan.Snapshot
 	candidates []*corev1.Pod
 	pod        *corev1.Pod
+	node       string
 	tries      int
 }
 
 // smallest returns the smallest set of candidates without which the pod fits, nil if there is none. Of sets of the same size it takes
-// the one whose highest priority is the lowest. If it is not known of one set whether it helps, the error is errUndecided: that set may be
-// the smallest.
-func smallest(ctx context.Context, s plan.Snapshot, candidates []*corev1.Pod, pod *corev1.Pod) ([]*corev1.Pod, error) {
+// the one whose highest priority is the lowest. If it is not known of one set whether it helps, the error is an unjudgedError: that set may
+// be the smallest.
+func smallest(ctx context.Context, s plan.Snapshot, candidates []*corev1.Pod, pod *corev1.Pod, node string) ([]*corev1.Pod, error) {
 	if len(candidates) == 0 {
 		return nil, nil
 	}
-	w := &search{snapshot: s, candidates: candidates, pod: pod}
+	w := &search{snapshot: s, candidates: candidates, pod: pod, node: node}
 	if fits, err := w.fits(ctx, candidates); err != nil || !fits {
 		return nil, err
 	}
@@ -97,7 +117,7 @@ func (w *search) fits(ctx context.Context, set []*corev1.Pod) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return try(ctx, s, w.pod)
+	return try(ctx, s, w.pod, w.node)
 }
 
 // ofSize returns the first set that helps, of size pods among the first below candidates and those of chosen. Sets without the last
@@ -136,10 +156,17 @@ func (w *search) reduced(ctx context.Context) ([]*corev1.Pod, error) {
 }
 
 // narrow returns what decides whether a pod fits one node: many sets are tried there, and the rest of a large cluster would be copied each
-// time.
-func narrow(s plan.Snapshot, node *corev1.Node, pod *corev1.Pod) plan.Snapshot {
-	s.Nodes = []*corev1.Node{node}
-	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool { return p.Spec.NodeName != node.Name })
+// time. Of other nodes it is the pods that repel the pod, perhaps from a whole zone.
+func narrow(s plan.Snapshot, node *corev1.Node, pod *corev1.Pod, repelling []*corev1.Pod) plan.Snapshot {
+	kept := map[string]bool{node.Name: true}
+	s.Pods = slices.DeleteFunc(withoutPreemptible(s, pod, node.Name), func(p *corev1.Pod) bool { return p.Spec.NodeName != node.Name })
+	for _, p := range repelling {
+		if p.Spec.NodeName != node.Name {
+			kept[p.Spec.NodeName] = true
+			s.Pods = append(s.Pods, p)
+		}
+	}
+	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n *corev1.Node) bool { return !kept[n.Name] })
 	s.Slices = slices.DeleteFunc(slices.Clone(s.Slices), func(slice *resourceapi.ResourceSlice) bool {
 		return ptr.Deref(slice.Spec.NodeName, node.Name) != node.Name
 	})

@@ -83,6 +83,7 @@ const (
 	Gated          Reason = "gated"
 	Invalid        Reason = "invalid"
 	Slow           Reason = "timeout"
+	Unjudged       Reason = "unjudged"
 	Other          Reason = "other"
 )
 
@@ -90,7 +91,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Fits, Placed, NoDevicesAsked, ClaimMissing, ClassMissing, NoDevices, Held, Tainted, Constraint, Selector, TooFew, PoolBroken, NodeRefuses,
-		Gated, Invalid, Slow, Other,
+		Gated, Invalid, Slow, Unjudged, Other,
 	}
 }
 
@@ -122,6 +123,9 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		return e
 	}
 	result := report.Pods[pod.Namespace+"/"+pod.Name]
+	for _, field := range result.Unjudged {
+		e.Notes = append(e.Notes, plan.NotLookedAt(field))
+	}
 	switch {
 	case attempt == nil && result.Node != nil:
 		e.fits(result, pod, o)
@@ -175,13 +179,21 @@ func (e *Explanation) fits(result plan.PodResult, pod *corev1.Pod, o Options) {
 		e.Reason = Held
 		e.First = fmt.Sprintf("devices that would do are on %s, but claims of other namespaces, which you may not read, seem to hold them: "+
 			"wait, or ask an administrator", listed(result.Fits, 5))
+	case refused != nil && len(result.Unjudged) > 0:
+		e.Reason = Unjudged
+		e.First = fmt.Sprintf("the devices are free on %s, and what may keep the pod from there is not looked at: %s. See what the scheduler says",
+			listed(result.Fits, 5), strings.Join(result.Unjudged, ", "))
 	case refused != nil:
 		e.First += "the scheduler refused it before that was so, and tries it again when a claim, slice or class changes, or after 5 minutes"
 	default:
 		e.First += "the scheduler has not come to it yet"
 	}
+	outcome := string(judge.Fits)
+	if len(result.Unjudged) > 0 {
+		outcome = "devices fit"
+	}
 	for _, name := range result.Fits {
-		e.Nodes = append(e.Nodes, Node{Name: name, Outcome: string(judge.Fits)})
+		e.Nodes = append(e.Nodes, Node{Name: name, Outcome: outcome})
 	}
 }
 

@@ -118,6 +118,34 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// TestSlow: a search that took too long is not blamed on a pool that has nothing to do with it.
+func TestSlow(t *testing.T) {
+	foreign := plan.File{Name: "foreign.yaml", Data: []byte(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: foreign}
+spec:
+  driver: other.example.com
+  nodeName: n1
+  pool: {name: n1, generation: 1, resourceSliceCount: 2}
+  devices: [{name: d}]
+`)}
+	snapshot, problems, err := plan.Read([]plan.File{read(t, "testdata/base.yaml"), read(t, "testdata/claim-alone.yaml"), foreign}, "default")
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	c, _, err := plan.NewCluster(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := c.Claims[types.NamespacedName{Namespace: "default", Name: "c"}]
+	claim.Spec.Devices.Requests[0].Exactly.Count = 1
+	e := Claim(t.Context(), c, claim, Options{NodeTimeout: time.Nanosecond})
+	if e.Reason != Slow {
+		t.Errorf("got %s: %s", e.Reason, e.First)
+	}
+}
+
 // TestHidden looks for names of other namespaces in what a tenant reads.
 func TestHidden(t *testing.T) {
 	for _, name := range []string{"held-hidden", "held-devices"} {

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podspec
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+)
+
+// Port is a port of the host. The zero address is all addresses of the host.
+type Port struct {
+	address  string
+	protocol corev1.Protocol
+	number   int32
+}
+
+// Ports returns the ports of the host that a pod takes for as long as it runs, as the scheduler counts them: those of containers and of
+// sidecars.
+func Ports(pod *corev1.Pod) []Port {
+	var out []Port
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			number := p.HostPort
+			if number == 0 && pod.Spec.HostNetwork {
+				number = p.ContainerPort // as the API server sets it
+			}
+			if number <= 0 {
+				continue
+			}
+			port := Port{address: p.HostIP, protocol: p.Protocol, number: number}
+			if port.address == "0.0.0.0" {
+				port.address = ""
+			}
+			if port.protocol == "" {
+				port.protocol = corev1.ProtocolTCP
+			}
+			out = append(out, port)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return out
+}
+
+// Conflict says whether pods with these ports cannot be on one node.
+func Conflict(a, b []Port) bool {
+	return slices.ContainsFunc(a, func(p Port) bool {
+		return slices.ContainsFunc(b, func(q Port) bool {
+			return p.number == q.number && p.protocol == q.protocol && (p.address == q.address || p.address == "" || q.address == "")
+		})
+	})
+}
+
+// Term is an anti-affinity that a pod requires: no pod that it matches may be in the pod's domain, which has one value of a node label.
+type Term struct {
+	// Key is that label.
+	Key  string
+	pods labels.Selector
+	// in are namespaces by name, of those by their labels. Nil: none by labels.
+	in []string
+	of labels.Selector
+	// invalid: what the term matches is not known.
+	invalid bool
+}
+
+// AntiAffinity returns what a pod requires.
+func AntiAffinity(pod *corev1.Pod) []Term {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	var out []Term
+	for i := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		term := &pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[i]
+		t := Term{Key: term.TopologyKey, in: term.Namespaces}
+		var err error
+		if t.pods, err = metav1.LabelSelectorAsSelector(term.LabelSelector); err != nil {
+			t.invalid = true
+		}
+		if len(t.in) == 0 && term.NamespaceSelector == nil {
+			t.in = []string{pod.Namespace}
+		}
+		if term.NamespaceSelector != nil {
+			if t.of, err = metav1.LabelSelectorAsSelector(term.NamespaceSelector); err != nil {
+				t.invalid = true
+			}
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// Matches says whether a pod is one that the term is about, and whether that is known: not if the term selects namespaces by labels and
+// the pod's is not at hand.
+func (t *Term) Matches(pod *corev1.Pod, namespace *corev1.Namespace) (matches, known bool) {
+	switch {
+	case t.invalid:
+		return false, false
+	case !t.pods.Matches(labels.Set(pod.Labels)):
+		return false, true
+	case slices.Contains(t.in, pod.Namespace):
+		return true, true
+	case t.of == nil:
+		return false, true
+	case t.of.Empty():
+		return true, true // all namespaces
+	case namespace == nil:
+		return false, false
+	}
+	return t.of.Matches(labels.Set(namespace.Labels)), true
+}
+
+// Domain returns a node's value of a topology label. A node without the label is in no domain, but for kubelet's label of every node.
+func Domain(node *corev1.Node, key string) (value string, in bool) {
+	value, in = node.Labels[key]
+	if !in && key == corev1.LabelHostname {
+		return node.Name, true
+	}
+	return value, in
+}
