@@ -118,8 +118,13 @@ const pageSize = 500
 func (r *reader) list(ctx context.Context, resource schema.GroupVersionResource, namespace string) ([]unstructured.Unstructured, error) {
 	p := location{resource: resource, namespace: namespace}
 	var all []unstructured.Unstructured
+	again := 2
 	for next := ""; ; {
 		page, err := r.at(p).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
+		if apierrors.IsResourceExpired(err) && next != "" && again > 0 { // the API server has forgotten the other pages of the list
+			all, next, again = nil, "", again-1
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
@@ -24,48 +25,30 @@ const programsPage = 100
 // programsOf reads the DaemonSets and the Modules of KMM of the whole cluster, from the API server: these are many bytes for a cache, and
 // are looked at seldom.
 func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, error) {
-	var out []nodepolicy.Program
-	err := each(ctx, live, &appsv1.DaemonSetList{}, func(o runtime.Object) {
+	var sets, loaders []nodepolicy.Program
+	err := reconciler.Pages(ctx, live, &appsv1.DaemonSetList{}, programsPage, func() { sets = nil }, func(o runtime.Object) error {
 		if d, ok := o.(*appsv1.DaemonSet); ok && d.DeletionTimestamp == nil {
-			out = append(out, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
+			sets = append(sets, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list DaemonSets: %w", err)
 	}
 	modules := &unstructured.UnstructuredList{}
 	modules.SetGroupVersionKind(stack.KMMGroupVersion().WithKind("ModuleList"))
-	err = each(ctx, live, modules, func(o runtime.Object) {
+	err = reconciler.Pages(ctx, live, modules, programsPage, func() { loaders = nil }, func(o runtime.Object) error {
 		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
 			if p, loads := programOf(m); loads {
-				out = append(out, p)
+				loaders = append(loaders, p)
 			}
 		}
+		return nil
 	})
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // KMM may not be installed
 		return nil, fmt.Errorf("list Modules of KMM: %w", err)
 	}
-	return out, nil
-}
-
-// each calls add with all objects of a kind.
-func each(ctx context.Context, live client.Reader, list client.ObjectList, add func(runtime.Object)) error {
-	for next := ""; ; {
-		page, ok := list.DeepCopyObject().(client.ObjectList)
-		if !ok {
-			return fmt.Errorf("%T is no list", list)
-		}
-		if err := live.List(ctx, page, client.Limit(programsPage), client.Continue(next)); err != nil {
-			return err
-		}
-		err := meta.EachListItem(page, func(o runtime.Object) error {
-			add(o)
-			return nil
-		})
-		if next = page.GetContinue(); next == "" || err != nil {
-			return err
-		}
-	}
+	return append(sets, loaders...), nil
 }
 
 // programOf returns a Module of KMM as a program. One that loads no driver is none, and neither is one whose fields have another form. KMM

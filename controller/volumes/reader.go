@@ -11,6 +11,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -163,20 +164,13 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Obser
 			return v.PersistentVolumeClaim != nil && w.Claims[Key{namespace, v.PersistentVolumeClaim.ClaimName}] != nil
 		})
 	}
-	for next := ""; ; {
-		var pods corev1.PodList
-		if err := r.Live.List(ctx, &pods, client.InNamespace(namespace), client.Limit(page), client.Continue(next)); err != nil {
-			return err
+	before := len(w.Pods)
+	return reconciler.Pages(ctx, r.Live, &corev1.PodList{}, page, func() { w.Pods = w.Pods[:before] }, func(o runtime.Object) error {
+		if p, ok := o.(*corev1.Pod); ok && counts(p) {
+			w.Pods = append(w.Pods, *p)
 		}
-		for i := range pods.Items {
-			if p := &pods.Items[i]; counts(p) {
-				w.Pods = append(w.Pods, *p)
-			}
-		}
-		if next = pods.Continue; next == "" {
-			return nil
-		}
-	}
+		return nil
+	}, client.InNamespace(namespace))
 }
 
 // Planner plans the volumes of caches: for the reconciler that carries plans out, and for the status of caches. It remembers why the last

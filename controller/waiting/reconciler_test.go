@@ -14,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -283,6 +285,50 @@ func TestExtended(t *testing.T) {
 		}
 		if got := w.snapshot.devices.AskedBy(pod); got != want {
 			t.Errorf("%s: ours is %t, want %t", name, got, want)
+		}
+	}
+}
+
+// TestTaintRules: rules are read in the version that the cluster serves: v1beta2 in Kubernetes 1.36, v1alpha3 before.
+func TestTaintRules(t *testing.T) {
+	for _, served := range []string{"v1", "v1beta2", "v1alpha3", ""} {
+		scheme, err := reconciler.Scheme()
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+				kind := list.GetObjectKind().GroupVersionKind()
+				of, rules := list.(*unstructured.UnstructuredList)
+				switch {
+				case !rules:
+					return nil
+				case kind.Version != served:
+					return &apimeta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+				}
+				of.Items = []unstructured.Unstructured{{Object: map[string]any{
+					"metadata": map[string]any{"name": "broken"},
+					"spec": map[string]any{
+						"deviceSelector": map[string]any{"device": "gpu-0"}, "taint": map[string]any{"key": "broken", "effect": "NoSchedule"},
+					},
+				}}}
+				return nil
+			},
+		}).Build()
+		s, err := ReadSnapshot(t.Context(), live)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, rule := range s.TaintRules {
+			got = append(got, rule.Name+" "+*rule.Spec.DeviceSelector.Device+" "+rule.Spec.Taint.Key)
+		}
+		want := []string{"broken gpu-0 broken"}
+		if served == "" {
+			want = nil
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s is served: rules %q, want %q", served, got, want)
 		}
 	}
 }

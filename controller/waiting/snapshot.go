@@ -14,15 +14,19 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 const (
@@ -216,10 +220,7 @@ func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, erro
 	s.Classes, errs[4] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
 	s.Claims, errs[5] = pages[*resourceapi.ResourceClaim](ctx, r, &resourceapi.ResourceClaimList{})
 	s.Templates, errs[6] = pages[*resourceapi.ResourceClaimTemplate](ctx, r, &resourceapi.ResourceClaimTemplateList{})
-	s.TaintRules, errs[7] = pages[*resourceapi.DeviceTaintRule](ctx, r, &resourceapi.DeviceTaintRuleList{})
-	if apimeta.IsNoMatchError(errs[7]) || apierrors.IsNotFound(errs[7]) {
-		errs[7] = nil // an older cluster
-	}
+	s.TaintRules, errs[7] = taintRules(ctx, r)
 	return s, errors.Join(errs[:]...)
 }
 
@@ -241,30 +242,69 @@ func (r *pageReader) keep(object client.Object) error {
 	return nil
 }
 
-// pages lists objects page by page. With ErrTooMuch it returns those that it kept.
+// pages lists objects. With ErrTooMuch it returns those that it kept.
 func pages[T client.Object](ctx context.Context, r *pageReader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
 	var out []T
-	for next := ""; ; {
-		page, ok := list.DeepCopyObject().(client.ObjectList) // the objects stay in the page
+	left := r.left
+	begin := func() { out, r.left = nil, left }
+	err := reconciler.Pages(ctx, r, list, pageSize, begin, func(o runtime.Object) error {
+		object, ok := o.(T)
 		if !ok {
-			return nil, fmt.Errorf("%T is no list", list)
+			return fmt.Errorf("list has a %T", o)
 		}
-		if err := r.List(ctx, page, append(options, client.Limit(pageSize), client.Continue(next))...); err != nil {
-			return nil, err
+		if err := r.keep(object); err != nil {
+			return err
 		}
-		err := apimeta.EachListItem(page, func(o runtime.Object) error {
-			object, ok := o.(T)
-			if !ok {
-				return fmt.Errorf("list has a %T", o)
+		out = append(out, object)
+		return nil
+	}, options...)
+	return out, err
+}
+
+// taintRules lists the DeviceTaintRules in the newest version that is served: v1 since Kubernetes 1.37. Their fields are the same in all. A
+// cluster that serves none has none.
+func taintRules(ctx context.Context, r *pageReader) ([]*resourceapi.DeviceTaintRule, error) {
+	for _, version := range []string{"v1", "v1beta2", "v1alpha3"} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: "DeviceTaintRuleList"})
+		objects, err := pages[*unstructured.Unstructured](ctx, r, list)
+		if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list DeviceTaintRules of %s: %w", version, err)
+		}
+		out := make([]*resourceapi.DeviceTaintRule, len(objects))
+		for i, o := range objects {
+			out[i] = &resourceapi.DeviceTaintRule{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out[i]); err != nil {
+				return nil, fmt.Errorf("read DeviceTaintRule %s: %w", o.GetName(), err)
 			}
-			if err := r.keep(object); err != nil {
-				return err
+			if err := r.keep(out[i]); err != nil {
+				return nil, err
 			}
-			out = append(out, object)
-			return nil
-		})
-		if next = page.GetContinue(); next == "" || err != nil {
-			return out, err
 		}
+		return out, nil
 	}
+	return nil, nil
+}
+
+// Repelling lists the pods with a node that require an anti-affinity, on all nodes but the given ones: they may keep pods from nodes that
+// have none of them.
+func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1.Pod, error) {
+	r := &pageReader{Reader: live, left: podsBytes}
+	var out []*corev1.Pod
+	begin := func() { out, r.left = nil, podsBytes }
+	err := reconciler.Pages(ctx, live, &corev1.PodList{}, pageSize, begin, func(o runtime.Object) error {
+		pod, ok := o.(*corev1.Pod)
+		if !ok || pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || len(podspec.AntiAffinity(pod)) == 0 {
+			return nil
+		}
+		out = append(out, pod)
+		return r.keep(pod)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list pods with an anti-affinity: %w", err)
+	}
+	return out, nil
 }
