@@ -5,8 +5,11 @@ package reclaims
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +26,8 @@ const (
 	ReasonReclaimed = "DevicesReclaimed"
 	// ReasonRefused is that of the Event on the waiting pod if a PodDisruptionBudget keeps the pods that would have to go.
 	ReasonRefused = "ReclaimRefused"
+	// ReasonUnjudged is that of the Event on the waiting pod if it is not known whether an eviction would help it.
+	ReasonUnjudged = "ReclaimUnjudged"
 
 	action = "ReclaimDevices"
 	// maxSpared is how many pods may turn out to be kept by a PodDisruptionBudget before a decision is given up.
@@ -39,6 +44,10 @@ func (r *reclaimer) reclaim(ctx context.Context, q reclaim.Question) (evicted bo
 		if err != nil {
 			return false, err
 		}
+		if d.Outcome == reclaim.Unjudged {
+			r.unjudged(q.Pod, d.Why)
+			return false, nil
+		}
 		if d.Outcome != reclaim.Evict {
 			break
 		}
@@ -49,7 +58,7 @@ func (r *reclaimer) reclaim(ctx context.Context, q reclaim.Question) (evicted bo
 		case gone:
 			return false, nil // the snapshot is older than that, and the next round has another
 		case refused == nil:
-			return r.evict(ctx, q.Pod, d)
+			return r.evictIfNeeded(ctx, q.Pod, d)
 		}
 		spared[refused.UID] = true
 	}
@@ -73,6 +82,15 @@ func (r *reclaimer) finish(pod *corev1.Pod, spared int) {
 		r.pods.WithLabelValues("refused").Add(float64(spared))
 		r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonRefused, action,
 			"PodDisruptionBudgets keep %s with a lower priority that would have to make way for this one: it is tried again", counted(spared))
+	}
+}
+
+// unjudged notes that it is not known whether evictions would help a pod, and tells it.
+func (r *reclaimer) unjudged(pod *corev1.Pod, why []string) {
+	if r.ledger.unjudged(pod, r.Clock.Now()) {
+		note := fmt.Sprintf("no pods with a lower priority are evicted for this one, since it is not known whether it would run then: %s",
+			strings.Join(why, "; "))
+		r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonUnjudged, action, "%s", message.EventNote(note))
 	}
 }
 
@@ -101,6 +119,45 @@ func (r *reclaimer) wouldEvict(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return evict.Pod(ctx, r.Client, pod, client.DryRunAll)
+}
+
+// evictIfNeeded evicts the pods of a decision if the waiting pod still waits, and the API server knows no field of its spec that this
+// program does not.
+func (r *reclaimer) evictIfNeeded(ctx context.Context, waiting *corev1.Pod, d reclaim.Decision) (bool, error) {
+	waits, unknown, err := r.stillWaits(ctx, waiting)
+	switch {
+	case err != nil || !waits:
+		return false, err
+	case len(unknown) > 0:
+		r.unjudged(waiting, unknown)
+		return false, nil
+	}
+	return r.evict(ctx, waiting, d)
+}
+
+// stillWaits reads the waiting pod again as the API server has it. Unknown says which fields of its spec are not known here: a Kubernetes
+// that is newer may decide by them.
+func (r *reclaimer) stillWaits(ctx context.Context, pod *corev1.Pod) (waits bool, unknown []string, err error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := r.Live.List(ctx, list, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name}); err != nil {
+		return false, nil, fmt.Errorf("read pod %s/%s again: %w", pod.Namespace, pod.Name, err)
+	}
+	if len(list.Items) == 0 {
+		return false, nil, nil
+	}
+	var now corev1.Pod
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(list.Items[0].Object, &now, true)
+	if strict, is := runtime.AsStrictDecodingError(err); is {
+		for _, e := range strict.Errors() {
+			if strings.Contains(e.Error(), `"spec.`) {
+				unknown = append(unknown, e.Error())
+			}
+		}
+	} else if err != nil {
+		return false, nil, fmt.Errorf("read pod %s/%s again: %w", pod.Namespace, pod.Name, err)
+	}
+	return now.UID == pod.UID && now.Spec.NodeName == "" && now.DeletionTimestamp == nil, unknown, nil
 }
 
 // evict evicts the pods of a decision. If a budget refuses one after the others were evicted, the next round finds what is left to do.

@@ -37,8 +37,8 @@ type reclaimed struct {
 type entry struct {
 	next  time.Time
 	pause time.Duration
-	// refused says that the pod was told of a PodDisruptionBudget.
-	refused bool
+	// refused says that the pod was told of a PodDisruptionBudget, unjudged that it was told that evictions might not help it.
+	refused, unjudged bool
 }
 
 func (l *ledger) of(pod *corev1.Pod) *entry {
@@ -80,6 +80,14 @@ func (l *ledger) refused(pod *corev1.Pod, now time.Time) bool {
 	e := l.of(pod)
 	news := !e.refused
 	e.refused, e.next = true, now.Add(e.pause)
+	return news
+}
+
+// unjudged notes that it is not known what would help a pod, and says whether the pod has to be told.
+func (l *ledger) unjudged(pod *corev1.Pod, now time.Time) bool {
+	e := l.of(pod)
+	news := !e.unjudged
+	e.unjudged, e.next = true, now.Add(e.pause)
 	return news
 }
 

@@ -150,7 +150,8 @@ func (r *reclaimer) busy(pods []*corev1.Pod) func(string) bool {
 	return func(policy string) bool { return r.ledger.busy(policy, pods, now) }
 }
 
-// snapshot reads what decides, with the pods of nodes that have our devices: first those of nodes where pods may be evicted.
+// snapshot reads what decides, with the pods of nodes that have our devices: first those of nodes where pods may be evicted. Of other nodes
+// it is the pods that may keep others from a whole zone.
 func (r *reclaimer) snapshot(ctx context.Context, policies []v1alpha1.PartitionPolicy) (plan.Snapshot, error) {
 	version, err := r.version()
 	if err != nil {
@@ -162,7 +163,12 @@ func (r *reclaimer) snapshot(ctx context.Context, policies []v1alpha1.PartitionP
 	}
 	read.Version = version
 	nodes := nodesWithDevices(read, policies)
-	read.Pods, err = waiting.PodsOn(ctx, r.Live, nodes[:min(len(nodes), maxNodes)])
+	nodes = nodes[:min(len(nodes), maxNodes)]
+	if read.Pods, err = waiting.PodsOn(ctx, r.Live, nodes); err != nil {
+		return plan.Snapshot{}, err
+	}
+	repelling, err := waiting.Repelling(ctx, r.Live, nodes)
+	read.Pods = append(read.Pods, repelling...)
 	return *read, err
 }
 

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -40,6 +41,8 @@ type world struct {
 	// evicted are the pods that were evicted, lists counts the lists of ResourceSlices.
 	evicted []string
 	lists   int
+	// again changes the waiting pod when it is read again, just before the evictions.
+	again func(*unstructured.Unstructured)
 }
 
 func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
@@ -66,12 +69,17 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 			pod, _ := o.(*corev1.Pod)
 			return []string{pod.Spec.NodeName}
 		}).
+		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).
 		WithInterceptorFuncs(interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if _, slices := list.(*resourceapi.ResourceSliceList); slices {
 					w.lists++
 				}
-				return c.List(ctx, list, options...)
+				err := c.List(ctx, list, options...)
+				if pods, is := list.(*unstructured.UnstructuredList); is && w.again != nil && pods.GetKind() == "PodList" && len(pods.Items) > 0 {
+					w.again(&pods.Items[0])
+				}
+				return err
 			},
 			SubResourceCreate: w.evict,
 		}).Build()
@@ -168,6 +176,70 @@ func TestReclaim(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, said); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
+// TestUnjudged: no pod is evicted for one of which it is not known whether it would run then, which is told once; nor for one that does not
+// wait any more, or that pods of other nodes keep from the zone.
+func TestUnjudged(t *testing.T) {
+	set := func(value any, path ...string) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) {
+			if err := unstructured.SetNestedField(o.Object, value, path...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		pod   func(*corev1.Pod)
+		again func(*unstructured.Unstructured)
+		says  string
+	}{
+		{name: "a volume", pod: func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "v"},
+			}}}
+		}, says: "ReclaimUnjudged no pods with a lower priority are evicted for this one, since it is not known whether it would run then: " +
+			"spec.volumes[].persistentVolumeClaim is not looked at"},
+		{
+			name: "a field of a later Kubernetes", again: set("x", "spec", "madeLater"),
+			says: `ReclaimUnjudged no pods with a lower priority are evicted for this one, since it is not known whether it would run then: ` +
+				`unknown field "spec.madeLater"`,
+		},
+		{name: "it has a node by now", again: set("n2", "spec", "nodeName")},
+		{name: "it is another by now", again: set("other", "metadata", "uid")},
+		{name: "a pod of another node keeps it from the zone", pod: func(p *corev1.Pod) { p.Labels = map[string]string{"app": "repelled"} }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			var n1 corev1.Node
+			if err := w.client.Get(t.Context(), client.ObjectKey{Name: "n1"}, &n1); err != nil {
+				t.Fatal(err)
+			}
+			n1.Labels = map[string]string{"zone": "z"}
+			if err := w.client.Update(t.Context(), &n1); err != nil {
+				t.Fatal(err)
+			}
+			lonely := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "lonely", UID: "lonely"}}
+			lonely.Spec.NodeName = "cpus"
+			lonely.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+					TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "repelled"}},
+				}},
+			}}
+			w.create(t, lonely, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpus", Labels: map[string]string{"zone": "z"}}})
+			objects := w.pod("team", "waits", 1000, "")
+			if pod, is := objects[0].(*corev1.Pod); is && test.pod != nil {
+				test.pod(pod)
+			}
+			w.create(t, objects...)
+			w.again = test.again
+			said := strings.Join(w.pass(t, 10*time.Minute), "\n")
+			w.wantEvicted(t)
+			if said != strings.TrimSuffix("Warning "+test.says, "Warning ") {
+				t.Errorf("said %q, want %q", said, test.says)
+			}
+		})
 	}
 }
 
