@@ -52,8 +52,7 @@ func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, hel
 	if err != nil {
 		return engine{}, err
 	}
-	d := s.Spec.Driver.DaemonSet
-	sets, verdicts := plan(d, held, seen, pods)
+	sets, verdicts := plan(s, held, seen, pods, there)
 	waits := slices.ContainsFunc(slices.Collect(maps.Values(verdicts)), func(v stack.Verdict) bool { return v.Status != stack.Passed })
 	fault := j.retire(ctx, s, sets, there, pods, waits)
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
@@ -96,17 +95,24 @@ func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pod
 }
 
 // plan returns the DaemonSets that a stack needs, by their platforms, and what is known of each node's driver. A node with the pod of
-// another kernel stays with that pod's DaemonSet until its upgrade has come as far.
-func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *stack.Observed, pods map[string][]stack.DriverPod) (
-	sets map[string]*driverSet, verdicts map[string]stack.Verdict,
-) {
+// another kernel stays with that pod's DaemonSet until its upgrade has come as far. One of which it is not known which driver it is to have
+// stays with what it has.
+func plan(
+	s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed, pods map[string][]stack.DriverPod,
+	there map[string]*metav1.PartialObjectMetadata,
+) (sets map[string]*driverSet, verdicts map[string]stack.Verdict) {
 	sets, verdicts = map[string]*driverSet{}, map[string]stack.Verdict{}
 	stays := map[string]*stack.DriverPod{}
 	for _, name := range held {
 		n := seen.Node(name)
-		image, platform, v := stack.ForDaemonSet(d, &n, pods[name])
+		set := there[seen.Has[name][s.Name]]
+		n.Placed = set != nil
+		image, platform, v := stack.ForDaemonSet(s.Spec.Driver.DaemonSet, &n, pods[name])
 		verdicts[name] = v
 		if image == "" {
+			if has := driverOn(pods[name], set); has != nil {
+				stays[name] = has
+			}
 			continue
 		}
 		if old := stack.Outdated(&n, pods[name]); old != nil && !stack.Changing(&n) {
@@ -120,6 +126,22 @@ func plan(d *v1alpha1.DaemonSetDriver, held []string, seen *stack.Observed, pods
 		at(sets, stack.Platform{OS: old.OS, KernelVersion: old.Kernel, Architecture: old.Architecture}, old.Image).add(name)
 	}
 	return sets, verdicts
+}
+
+// driverOn returns what a node has of a stack's driver: a pod, or a DaemonSet that brings it one. Nil: nothing.
+func driverOn(pods []stack.DriverPod, set *metav1.PartialObjectMetadata) *stack.DriverPod {
+	at := slices.IndexFunc(pods, func(p stack.DriverPod) bool { return !p.Leaving })
+	switch {
+	case at >= 0:
+		return &pods[at]
+	case set == nil:
+		return nil
+	}
+	of := set.Annotations
+	return &stack.DriverPod{
+		OS: of[stack.DriverOSAnnotation], Kernel: of[stack.DriverKernelAnnotation], Architecture: of[stack.DriverArchAnnotation],
+		Image: of[stack.DriverImageAnnotation],
+	}
 }
 
 // at returns the DaemonSet of a platform. If it is not there yet, it has the image.

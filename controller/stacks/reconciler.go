@@ -38,6 +38,8 @@ type judge struct {
 	applied map[string]applied
 	// dropped are the stacks that have no Module, as this process knows.
 	dropped map[string]bool
+	// placed are the DaemonSets of drivers and of extra states as they were last read, by name.
+	placed map[string]placed
 	// states makes the objects of extra states.
 	states *stackstates.Keeper
 	status status.Writer
@@ -81,6 +83,9 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
 		return reconcile.Result{}, j.forget(ctx, req.Name, seen)
+	}
+	if err := j.observeOwn(ctx, stacks.Items, seen); err != nil {
+		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, err)
 	}
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()

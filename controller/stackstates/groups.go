@@ -20,6 +20,8 @@ type group struct {
 	suffix   string
 	platform stack.Platform
 	nodes    []string
+	// unknown are nodes of the stack of which it is not known to which group they belong. They keep what they have.
+	unknown []string
 	// reached are those of the nodes that have passed every state before.
 	reached []string
 	// open says that the objects are made: a node has reached the state, or they are there already.
@@ -48,11 +50,13 @@ func (r *round) groups(e *v1alpha1.ExtraState, manifests []extra.Manifest) *grou
 	perPlatform := slices.ContainsFunc(manifests, func(m extra.Manifest) bool { return m.PerPlatform })
 	needsOS := slices.ContainsFunc(manifests, func(m extra.Manifest) bool { return m.NeedsOS })
 	platforms := map[string]*group{}
+	var unknown []string
 	for i := range r.nodes {
 		n := &r.nodes[i]
 		p := stack.PlatformOf(n)
 		if why, belongs := platformKnown(n, p, perPlatform, needsOS); !belongs {
 			out.whys[n.Name] = why
+			unknown = append(unknown, n.Name)
 			continue
 		}
 		of := []*group{everyone}
@@ -77,6 +81,10 @@ func (r *round) groups(e *v1alpha1.ExtraState, manifests []extra.Manifest) *grou
 	for _, g := range platforms {
 		out.all = append(out.all, g)
 	}
+	for _, g := range out.all {
+		g.unknown = unknown
+	}
+	r.unplaced[e.Name] = len(unknown) > 0
 	slices.SortFunc(out.all, func(a, b *group) int { return strings.Compare(a.suffix, b.suffix) })
 	return out
 }

@@ -80,7 +80,9 @@ type round struct {
 	wanted  map[key]v1alpha1.StackState
 	digests map[string]string
 	kept    map[v1alpha1.StackState]bool
-	again   time.Duration
+	// unplaced are the states for which the platform of a node is not known.
+	unplaced map[v1alpha1.StackState]bool
+	again    time.Duration
 	// faults are what could not be written, unread what could not be read: then nothing is known.
 	faults, unread []error
 }
@@ -94,7 +96,7 @@ func (k *Keeper) Keep(ctx context.Context, s *v1alpha1.AcceleratorStack, nodes [
 	}
 	r := &round{
 		Keeper: k, stack: s, nodes: slices.Clone(nodes), wanted: map[key]v1alpha1.StackState{}, digests: map[string]string{},
-		kept: map[v1alpha1.StackState]bool{},
+		kept: map[v1alpha1.StackState]bool{}, unplaced: map[v1alpha1.StackState]bool{},
 	}
 	if k.namespace == "" {
 		for i := range states {

@@ -27,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 const (
@@ -241,6 +242,30 @@ func TestKeep(t *testing.T) {
 	f.want(t, "no states")
 	if got := f.sets(t); got != "" {
 		t.Errorf("without states: %s", got)
+	}
+}
+
+// TestPlatformUnknown: while the platform of a node is not known, it keeps the pods of the platform that it had.
+func TestPlatformUnknown(t *testing.T) {
+	random := seed.New(t)
+	f := newFixture(t, extraState("Exporter", v1alpha1.StatePublished, "exporter"))
+	f.files(t, "exporter", exporter)
+	f.want(t, "all have come", "a=StatePending b=StatePending c=StatePending")
+	known := slices.Clone(f.nodes)
+	for range 30 {
+		at := random.IntN(len(f.nodes))
+		if f.nodes[at] = known[at]; random.IntN(2) == 0 {
+			f.nodes[at].KernelVersion = ""
+		}
+		if random.IntN(3) == 0 {
+			f.restart()
+		}
+		if _, err := f.keeper.Keep(t.Context(), f.stack, f.nodes); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.sets(t); got != "exporter:6.1.0-1 ab, exporter:6.1.0_ c" {
+			t.Fatalf("with kernels %q, %q and %q: %s", f.nodes[0].KernelVersion, f.nodes[1].KernelVersion, f.nodes[2].KernelVersion, got)
+		}
 	}
 }
 

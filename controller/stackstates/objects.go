@@ -22,7 +22,7 @@ const (
 	stateLabel  = v1alpha1.GroupName + "/state"
 	objectLabel = v1alpha1.GroupName + "/state-object"
 	// The annotations have what need not be the value of a label: the stack's name, the platform, and what the object was made of.
-	stackAnnotation    = v1alpha1.GroupName + "/state-stack"
+	stackAnnotation    = stack.StateStackAnnotation
 	platformAnnotation = v1alpha1.GroupName + "/state-platform"
 	digestAnnotation   = v1alpha1.GroupName + "/state-digest"
 )

@@ -205,7 +205,7 @@ func (r *round) nodesFor(ctx context.Context, m *extra.Manifest, g *group, of ke
 			return nil, err
 		}
 		for _, name := range before {
-			if slices.Contains(g.nodes, name) {
+			if slices.Contains(g.nodes, name) || slices.Contains(g.unknown, name) {
 				nodes = append(nodes, name)
 			}
 		}
@@ -226,10 +226,13 @@ func (r *round) nodesBefore(ctx context.Context, of key, there object) ([]string
 	return placement.Of(set.Spec.Template.Spec.Affinity), nil
 }
 
-// prune deletes the stack's objects that are not wanted any more. Those of a state whose manifests are not known stay.
+// prune deletes the stack's objects that are not wanted any more. Those of a state whose manifests are not known stay, and those of a
+// platform while it is not known of which platform every node is.
 func (r *round) prune(ctx context.Context) {
 	for of, o := range r.there {
-		if o.stack == r.stack.Name && r.wanted[of] == "" && !o.leaving && !r.kept[v1alpha1.StackState(o.state)] {
+		state := v1alpha1.StackState(o.state)
+		kept := r.kept[state] || o.platform != "" && r.unplaced[state]
+		if o.stack == r.stack.Name && r.wanted[of] == "" && !o.leaving && !kept {
 			if err := r.remove(ctx, of, o); err != nil {
 				r.faults = append(r.faults, err)
 			}

@@ -18,6 +18,8 @@ type Candidate struct {
 	Labels map[string]string
 	// Reported says that a plugin reports the node.
 	Reported bool
+	// Has are the stacks of which the node has something, by their names.
+	Has map[string]string
 }
 
 // Selection is which nodes a stack holds for.
@@ -30,7 +32,8 @@ type Selection struct {
 }
 
 // Select says which nodes a stack holds for: of all stacks that select a node the oldest holds, and of these the first by name. A stack
-// without a selector selects the nodes that a plugin reports; one that is being deleted selects none.
+// without a selector selects the nodes that a plugin reports, and those that have something of it: a report may be missing for a while, and
+// that it is missing says nothing of the node. One that is being deleted selects none.
 func Select(name string, stacks []v1alpha1.AcceleratorStack, nodes []Candidate) Selection {
 	ordered := slices.Clone(stacks)
 	slices.SortFunc(ordered, func(a, b v1alpha1.AcceleratorStack) int {
@@ -42,7 +45,7 @@ func Select(name string, stacks []v1alpha1.AcceleratorStack, nodes []Candidate) 
 		holds := ""
 		for j := range ordered {
 			s := &ordered[j]
-			if s.DeletionTimestamp != nil || !selects(&s.Spec, n) {
+			if s.DeletionTimestamp != nil || !selects(s, n) {
 				continue
 			}
 			if holds == "" {
@@ -67,10 +70,11 @@ func Select(name string, stacks []v1alpha1.AcceleratorStack, nodes []Candidate) 
 }
 
 // selects selects no node by a selector that is not valid.
-func selects(s *v1alpha1.AcceleratorStackSpec, n *Candidate) bool {
-	if s.NodeSelector == nil {
-		return n.Reported
+func selects(s *v1alpha1.AcceleratorStack, n *Candidate) bool {
+	if s.Spec.NodeSelector == nil {
+		_, has := n.Has[s.Name]
+		return n.Reported || has
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.NodeSelector)
+	selector, err := metav1.LabelSelectorAsSelector(s.Spec.NodeSelector)
 	return err == nil && selector.Matches(labels.Set(n.Labels))
 }

@@ -258,4 +258,6 @@ func loaded(n *Node, version string) bool {
 
 // WantsDriver says whether the driver's pod belongs on a node. A node that never reported, or that has no device, gets none. A node
 // that has one keeps it: its devices may be away for as long as the driver is changed.
-func WantsDriver(n *Node, has bool) bool { return has || n.Accelerator != nil && !isEmpty(n) }
+func WantsDriver(n *Node, has bool) bool {
+	return has || n.Placed || n.Accelerator != nil && !isEmpty(n)
+}

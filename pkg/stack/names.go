@@ -26,6 +26,9 @@ const (
 	DriverImageAnnotation  = v1alpha1.GroupName + "/driver-image"
 )
 
+// StateStackAnnotation has the name of the stack of which an object of an extra state is, and its pods.
+const StateStackAnnotation = v1alpha1.GroupName + "/state-stack"
+
 const (
 	// nameDigits is how much of a hash is part of a name, moduleDigits of the name of a Module.
 	nameDigits, moduleDigits = 24, 10

@@ -31,6 +31,8 @@ type Node struct {
 	Annotations map[string]string
 	// Plugins are the plugin's pods on the node. While a new version replaces an old one there are two.
 	Plugins []Pod
+	// Placed says that a DaemonSet is to bring it its driver: the pod may be away for a moment.
+	Placed bool
 	// Delivered is what the engine knows of the node's driver.
 	Delivered Verdict
 	// Checks are what is known of the checks of its claims. Results are in the report.

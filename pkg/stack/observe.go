@@ -20,13 +20,49 @@ type Observed struct {
 	Nodes        map[string]*corev1.Node
 	Accelerators map[string]*v1alpha1.AcceleratorNode
 	Plugins      map[string][]Pod
+	// Has are the stacks of which a node has a driver, or pods of an extra state: by the node's name, and by that of the stack the name of
+	// the driver's DaemonSet, empty if it has something else.
+	Has map[string]map[string]string
 }
 
 // NewObserved returns one of no node.
 func NewObserved() *Observed {
 	return &Observed{
 		Labels: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}, Plugins: map[string][]Pod{},
-		Accelerators: map[string]*v1alpha1.AcceleratorNode{},
+		Accelerators: map[string]*v1alpha1.AcceleratorNode{}, Has: map[string]map[string]string{},
+	}
+}
+
+// AddOwn notes that a node has something of a stack: a driver of the DaemonSet, or something else if that is empty.
+func (o *Observed) AddOwn(node, stack, driver string) {
+	if o.Has[node] == nil {
+		o.Has[node] = map[string]string{}
+	}
+	o.Has[node][stack] = cmp.Or(driver, o.Has[node][stack])
+}
+
+// AddDriver notes of which stack a pod in the namespace of drivers is.
+func (o *Observed) AddDriver(p *corev1.Pod) {
+	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil {
+		return
+	}
+	if stack := p.Annotations[DriverStackAnnotation]; stack != "" {
+		o.AddOwn(p.Spec.NodeName, stack, p.Labels[DriverLabel])
+	}
+	if stack := p.Annotations[StateStackAnnotation]; stack != "" {
+		o.AddOwn(p.Spec.NodeName, stack, "")
+	}
+}
+
+// AddModules notes which nodes KMM is to give the modules of stacks.
+func (o *Observed) AddModules(stacks []v1alpha1.AcceleratorStack, drivers string) {
+	for i := range stacks {
+		label := KMMLabel(drivers, ModuleName(stacks[i].Name))
+		for node, labels := range o.Labels {
+			if labels[label] != "" {
+				o.AddOwn(node, stacks[i].Name, "")
+			}
+		}
 	}
 }
 
@@ -41,7 +77,7 @@ func (o *Observed) AddPlugin(p *corev1.Pod) {
 func (o *Observed) Candidates() []Candidate {
 	out := make([]Candidate, 0, len(o.Nodes))
 	for name := range o.Nodes {
-		out = append(out, Candidate{Name: name, Labels: o.Labels[name], Reported: o.Accelerators[name] != nil})
+		out = append(out, Candidate{Name: name, Labels: o.Labels[name], Reported: o.Accelerators[name] != nil, Has: o.Has[name]})
 	}
 	slices.SortFunc(out, func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
 	return out

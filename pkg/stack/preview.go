@@ -129,6 +129,7 @@ func (o *Objects) Previews(name string) []Preview {
 	for _, s := range o.Stacks {
 		stacks = append(stacks, *s)
 	}
+	observed.AddModules(stacks, o.Drivers)
 	for _, s := range o.Stacks {
 		if name != "" && s.Name != name || s.DeletionTimestamp != nil {
 			continue
@@ -152,6 +153,9 @@ func (o *Objects) observe() *Observed {
 	for _, p := range o.Pods {
 		if p.Namespace == o.Namespace && p.Labels[PluginLabel] == PluginComponent {
 			out.AddPlugin(p)
+		}
+		if p.Namespace == o.Drivers {
+			out.AddDriver(p)
 		}
 	}
 	return out
