@@ -147,8 +147,8 @@ func (n *nodeWork) requests() []*judge.RequestVerdict {
 	return out
 }
 
-// helps tries a change on a node. Where the search took too long nothing is known to be missing, so that no change can be known to help: with
-// it the search might only have ended by luck.
+// helps tries a change on a node. Where the search took too long nothing is known to be missing, so that no change can be known to help:
+// with it the search might only have ended by luck.
 func (n *nodeWork) helps(w *work, t trial) bool {
 	if n.verdict.Outcome == judge.TimedOut {
 		w.slow = true

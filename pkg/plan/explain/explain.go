@@ -181,8 +181,8 @@ func (e *Explanation) fits(result plan.PodResult, pod *corev1.Pod, o Options) {
 			"wait, or ask an administrator", listed(result.Fits, 5))
 	case refused != nil && len(result.Unjudged) > 0:
 		e.Reason = Unjudged
-		e.First = fmt.Sprintf("the devices are free on %s, and what may keep the pod from there is not looked at: %s. See what the scheduler says",
-			listed(result.Fits, 5), strings.Join(result.Unjudged, ", "))
+		e.First = fmt.Sprintf("the devices are free on %s, and what may keep the pod from there is not looked at: %s. See what the scheduler "+
+			"says", listed(result.Fits, 5), strings.Join(result.Unjudged, ", "))
 	case refused != nil:
 		e.First += "the scheduler refused it before that was so, and tries it again when a claim, slice or class changes, or after 5 minutes"
 	default:

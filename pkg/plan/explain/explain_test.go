@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -140,9 +141,14 @@ spec:
 	}
 	claim := c.Claims[types.NamespacedName{Namespace: "default", Name: "c"}]
 	claim.Spec.Devices.Requests[0].Exactly.Count = 1
-	e := Claim(t.Context(), c, claim, Options{NodeTimeout: time.Nanosecond})
-	if e.Reason != Slow {
-		t.Errorf("got %s: %s", e.Reason, e.First)
+	w := newWork(t.Context(), c, Options{})
+	w.claims = append(w.claims, claim)
+	w.judgeFor(nil, nil)
+	for i := range w.nodes {
+		w.nodes[i].verdict.Outcome = judge.TimedOut
+	}
+	if reason, text := w.first(); reason != Slow {
+		t.Errorf("got %s: %s", reason, text)
 	}
 }
 

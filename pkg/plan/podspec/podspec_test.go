@@ -193,7 +193,7 @@ func typesOf(of reflect.Type, into map[string]reflect.Type) map[string]reflect.T
 
 // fill sets a field to something that is not its zero value.
 func fill(v reflect.Value) {
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // the API has no others
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 	case reflect.Slice:
