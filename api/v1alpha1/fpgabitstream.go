@@ -59,8 +59,9 @@ type FPGABitstreamSpec struct {
 	// manifest for each interface id.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^/]+/[^:@]{1,255}([:@]|$)') && !self.matches('@sha256:0{64}$')",message="must have a repository of at most 255 characters, and no digest of zeros"
 	Image string `json:"image"`
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg in the object's namespace; for a
 	// ClusterFPGABitstream in the driver's.
@@ -121,8 +122,9 @@ type ClusterFPGABitstreamSpec struct {
 	// Image is as in an FPGABitstream.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^/]+/[^:@]{1,255}([:@]|$)') && !self.matches('@sha256:0{64}$')",message="must have a repository of at most 255 characters, and no digest of zeros"
 	// +optional
 	Image string `json:"image,omitempty"`
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg in the driver's namespace.

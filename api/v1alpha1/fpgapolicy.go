@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/registryname"
 )
 
 // FPGAPolicy is what an administrator decides for every claim of a DeviceClass of FPGAs. Without one that allows a bitstream none is
@@ -189,16 +191,20 @@ const sha256Prefix = "sha256:"
 //nolint:gochecknoglobals // constants that Go cannot express as such
 var (
 	digestForm     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	noDigest       = sha256Prefix + strings.Repeat("0", 64)
 	repositoryForm = regexp.MustCompile(
 		`^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
 )
 
 const maxRef = 512
 
+// isDigest says whether a text is the digest of some content. All 0 stand for none.
+func isDigest(text string) bool { return digestForm.MatchString(text) && text != noDigest }
+
 // bitstreamPatternFaults checks an entry of allowedBitstreams.
 func bitstreamPatternFaults(text string, path *field.Path) field.ErrorList {
 	if strings.HasPrefix(text, sha256Prefix) {
-		if !digestForm.MatchString(text) {
+		if !isDigest(text) {
 			return field.ErrorList{field.Invalid(path, text, "must be sha256: and 64 lower-case hexadecimal digits")}
 		}
 		return nil
@@ -230,7 +236,11 @@ func registryFaults(text string, path *field.Path) field.ErrorList {
 
 // hostFaults wants a first part that is a registry to everyone: "team/image" is Docker Hub's to those who pull it.
 func hostFaults(repository string, path *field.Path) field.ErrorList {
-	host, _, _ := strings.Cut(repository, "/")
+	host, below, found := strings.Cut(repository, "/")
+	if !registryname.Valid(registryname.Host(host)) || found && !registryname.ValidPath(below) || len(below) > registryname.MaxPath {
+		return field.ErrorList{field.Invalid(path, repository, fmt.Sprintf("must be a host, with a port of 1 to 65535 if any, and a "+
+			"repository of at most %d characters", registryname.MaxPath))}
+	}
 	if strings.ContainsAny(host, ".:") || host == "localhost" {
 		return nil
 	}
@@ -241,7 +251,7 @@ func hostFaults(repository string, path *field.Path) field.ErrorList {
 func pinnedRefFaults(ref string, path *field.Path) field.ErrorList {
 	repository, digest, found := strings.Cut(ref, "@")
 	switch {
-	case !found || !digestForm.MatchString(digest):
+	case !found || !isDigest(digest):
 		return field.ErrorList{field.Invalid(path, ref,
 			"must name its content: registry/repository@sha256:DIGEST; a tag may move after it was checked")}
 	case len(ref) > maxRef || !strings.Contains(repository, "/") || !repositoryForm.MatchString(repository):

@@ -118,8 +118,9 @@ type GPUKernelCacheSpec struct {
 	// Image is an OCI image by tag or digest: registry/repository:TAG or registry/repository@sha256:DIGEST.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=525
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+([.-][a-z0-9]+)*(:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[a-z0-9]+((\\\\.|_|__|-+)[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$')",message="must be registry/repository:TAG or registry/repository@sha256:DIGEST, in lower case"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([^/]*[.:][^/]*|localhost)/')",message="must name its registry by a host with a dot or a port, such as docker.io"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^/]+/[^:@]{1,255}([:@]|$)') && !self.matches('@sha256:0{64}$')",message="must have a repository of at most 255 characters, and no digest of zeros"
 	Image string `json:"image"`
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg in the object's namespace; for a
 	// ClusterGPUKernelCache in the driver's.
@@ -241,22 +242,26 @@ const (
 )
 
 // CacheTarget is a sort of GPU.
+//
+// +kubebuilder:validation:XValidation:rule="self.backend != 'cuda' || self.arch.matches('^(sm_|compute_)?[1-9][0-9]{1,2}[af]?$')",message="arch of backend cuda must be one such as 90, sm_90 or sm_90a"
+// +kubebuilder:validation:XValidation:rule="self.backend != 'hip' || self.arch.matches('^gfx[1-9][0-9a-f]{2,5}(:[a-z]+[0-9a-z]*[+-])*$')",message="arch of backend hip must be one such as gfx942 or gfx942:sramecc+:xnack-"
 type CacheTarget struct {
 	// Backend is cuda or hip.
 	// +kubebuilder:validation:Enum=cuda;hip
 	Backend string `json:"backend"`
-	// Arch is sm_90, 90, gfx942 and the like.
+	// Arch is sm_90, 90 and the like for cuda, gfx942 and the like for hip.
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^((sm_)?[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5})$`
 	Arch string `json:"arch"`
 }
 
 // CacheMount is how claims see a cache.
 type CacheMount struct {
-	// Path is the directory of the container in which the cache is: absolute and clean. Unset: where the program that wrote it had it,
+	// Path is the directory of the container in which the cache is: absolute and clean, and none that the container's own programs or
+	// Fettle rely on, such as /etc. Unset: where the program that wrote it had it,
 	// which its files tell. What is in volumes is for pods that mount them there.
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[^/\x00-\x1f]+)+$`
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD') && bytes(self).size() <= 256",message="must be absolute, clean and printable: no //, no . or .. and no / at the end, in at most 256 bytes"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(/(run|usr|usr/local|var)|/([.]fettle|bin|dev|etc|lib|lib32|lib64|libx32|proc|run/secrets|sbin|sys|usr/bin|usr/lib|usr/lib32|usr/lib64|usr/libx32|usr/local/fettle|usr/sbin|var/run)(/.*)?)$')",message="must not cover or lie in a directory that containers rely on, such as /etc: use one such as /mnt/cache"
 	// +optional
 	Path string `json:"path,omitempty"`
 	// Access is Overlay, ReadOnly or Seed. Unset: Seed for pods with hostUsers: false, whose users an overlay cannot be mapped to, else

@@ -21,6 +21,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/registryname"
 )
 
 // What a trust policy may have at most, as the CRD has it.
@@ -174,8 +176,7 @@ func trustImageFault(pattern string) string {
 			return "can match no repository: each part of a repository has letters and digits, between which there may be ., _, __ or -"
 		}
 	}
-	hub := []string{"docker.io", "index.docker.io", "registry-1.docker.io"}
-	if !hasPort && slices.Contains(hub, host) && !strings.Contains(path, "/") && !strings.Contains(path, "**") {
+	if !hasPort && registryname.Host(host) == registryname.DockerHub && !strings.Contains(path, "/") && !strings.Contains(path, "**") {
 		return "can match no repository: those of Docker Hub have two parts, as docker.io/library/busybox: name both, or docker.io/**"
 	}
 	return ""

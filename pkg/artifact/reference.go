@@ -11,16 +11,14 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"github.com/fettle-dev/fettle/pkg/registryname"
+	"github.com/fettle-dev/fettle/api/registryname"
 )
 
 const longestReference = 1024
 
-// The grammar of the distribution specification; the library's own is wider, and lets ".." through into the path of a URL.
-var (
-	componentForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
-	tagForm       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-)
+// tagForm is the grammar of the distribution specification, as that of registryname is; the library's own is wider, and lets ".." through
+// into the path of a URL.
+var tagForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
 // Reference names an artifact by tag or digest. It is comparable.
 type Reference struct {
@@ -42,11 +40,8 @@ func ParseReference(s string) (Reference, error) {
 	}
 	repository := parsed.Context()
 	r := Reference{registry: registryname.Host(repository.RegistryStr()), repository: repository.RepositoryStr()}
-	if !registryname.Valid(r.registry) {
-		return Reference{}, invalidReference(s, "a host name and port before the first slash")
-	}
-	if !ValidRepository(r.repository) {
-		return Reference{}, invalidReference(s, "a repository of lower-case letters, digits and single separators within each part")
+	if err := registryname.Check(r.Repository()); err != nil {
+		return Reference{}, invalidReference(s, strings.TrimPrefix(err.Error(), "expected "))
 	}
 	if tag, ok := parsed.(name.Tag); ok {
 		if r.tag = tag.TagStr(); !tagForm.MatchString(r.tag) {
@@ -62,16 +57,6 @@ func ParseReference(s string) (Reference, error) {
 
 func invalidReference(s, expected string) error {
 	return fmt.Errorf("reference %s is %w: expected %s", quote(s), ErrInvalid, expected)
-}
-
-// ValidRepository says whether a path below a registry is one that a repository may have.
-func ValidRepository(s string) bool {
-	for part := range strings.SplitSeq(s, "/") {
-		if !componentForm.MatchString(part) {
-			return false
-		}
-	}
-	return true
 }
 
 // Registry is the host, with its port where there is one.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/registryname"
+	"github.com/fettle-dev/fettle/api/registryname"
 )
 
 // The fields of an FPGAConfig that have a source.

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // Policy is a TrustPolicy that is ready to be asked. It does not change, and is safe for concurrent use.

@@ -25,7 +25,7 @@ import (
 var ErrRefused = errors.New("manifest refused")
 
 // NewRepository returns the repository of a reference as a Target. Nil keys mean no credentials. Mirrors are not used. Without a transport
-// in the configuration, the library's own sends the requests, through the proxy of the environment.
+// in the configuration, the library's own sends the requests. Either way they go through the proxy of the environment.
 func NewRepository(ref artifact.Reference, config registry.Config, keys authn.Keychain) (*Repository, error) {
 	repository, err := name.NewRepository(ref.Repository())
 	if err != nil {

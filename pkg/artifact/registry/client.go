@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"k8s.io/utils/clock"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 const (
@@ -36,7 +36,8 @@ type Config struct {
 	// repository is appended. A mirror gets only credentials that are for its own host. Content that a mirror serves without credentials
 	// can be pulled without credentials here.
 	Mirrors map[string][]string
-	// Transport sends the requests. Nil: TLS with the certificate authorities of the process, and no proxy.
+	// Transport sends the requests. Nil: TLS with the certificate authorities of the process, through the proxy of its environment. Where
+	// Ranges is given, there is no proxy.
 	Transport http.RoundTripper
 	// AllowedDestinations lists what is contacted wherever it is: HOST, HOST:PORT, or a range of addresses. The hosts in PlainHTTP and the
 	// mirrors are allowed too. It counts where Ranges is given.
@@ -90,7 +91,7 @@ func NewClient(config Config) (*Client, error) {
 		for _, mirror := range config.Mirrors[host] {
 			e := endpoint{}
 			e.host, e.prefix, _ = strings.Cut(mirror, "/")
-			if e.host = registryname.Host(e.host); !registryname.Valid(e.host) || e.prefix != "" && !artifact.ValidRepository(e.prefix) {
+			if e.host = registryname.Host(e.host); !registryname.Valid(e.host) || e.prefix != "" && !registryname.ValidPath(e.prefix) {
 				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
 					quote(mirror), host, artifact.ErrInvalid)
 			}
@@ -138,6 +139,7 @@ func (c Config) withDefaults() Config {
 
 func newTransport(config *tls.Config) *http.Transport {
 	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            newDialer().DialContext,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    15 * time.Second,

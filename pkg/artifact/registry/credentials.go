@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // maxCredentials is the size of the largest Secret in Kubernetes.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/pkg/artifact"
-	"github.com/fettle-dev/fettle/pkg/registryname"
 )
 
 // Ranges returns addresses of the cluster: its services, pods and nodes.

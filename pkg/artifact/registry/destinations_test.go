@@ -173,6 +173,23 @@ func TestRebinding(t *testing.T) {
 	check.Must(t, c.Close())
 }
 
+// TestProxy: a person's client asks through the proxy of the environment, and one that may not connect anywhere asks through none.
+func TestProxy(t *testing.T) {
+	for _, guarded := range []bool{false, true} {
+		config := Config{}
+		if guarded {
+			config.Ranges = clusterRanges
+		}
+		c, err := NewClient(config)
+		check.Must(t, err)
+		inner, err := c.guarded()
+		check.Must(t, err)
+		if plain, ok := inner.(*http.Transport); !ok || (plain.Proxy == nil) != guarded {
+			t.Errorf("guarded %t: transport %T, which asks for a proxy: %t", guarded, inner, ok && plain.Proxy != nil)
+		}
+	}
+}
+
 // TestGuardedClient: neither a reference nor a redirect nor a token server leads a client to the node itself.
 func TestGuardedClient(t *testing.T) {
 	port, contacts := trap(t)

@@ -5,19 +5,28 @@
 package registryname
 
 import (
+	"errors"
 	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
+// DockerHub is the one name of the registry that has three.
+const DockerHub = "docker.io"
+
 const (
-	dockerHub   = "docker.io"
 	labelForm   = `[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?`
 	maxPort     = 1<<16 - 1
 	portOfHTTP  = 80
 	portOfHTTPS = 443
 )
+
+// MaxPath is how many characters a path below a registry may have in a reference.
+const MaxPath = 255
+
+// componentForm is what the distribution specification has between two slashes of a path.
+var componentForm = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
 
 // hostForm is the grammar of the distribution specification, with IPv6 addresses. It checks a canonical host, so a port has no leading
 // zero.
@@ -33,6 +42,29 @@ func Valid(host string) bool {
 	return err != nil || port <= maxPort // no port is no number
 }
 
+// ValidPath reports whether a path below a registry is one that a repository, or the first parts of one, may have.
+func ValidPath(path string) bool {
+	for part := range strings.SplitSeq(path, "/") {
+		if !componentForm.MatchString(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// Check returns what is wrong with REGISTRY/PATH as the repository of a reference. What the objects of the cluster may name is checked by
+// it, and what is pulled.
+func Check(repository string) error {
+	host, path, _ := strings.Cut(repository, "/")
+	switch {
+	case !Valid(Host(host)):
+		return errors.New("expected a host name and port, 1 to 65535, before the first slash")
+	case !ValidPath(path):
+		return errors.New("expected a repository of lower-case letters, digits and single separators within each part")
+	}
+	return nil
+}
+
 // Host returns the one name of a host with an optional port. Letters become lower case, the ports of http and https are left out and
 // others lose leading zeros, an IPv6 address has its shortest form (RFC 5952), and Docker Hub, which has three names, is docker.io. What
 // is no host stays, and Valid refuses it. A host may hold the wildcards of a pattern.
@@ -41,7 +73,7 @@ func Host(host string) string {
 	name, port := splitPort(host)
 	switch {
 	case name == "index.docker.io", name == "registry-1.docker.io":
-		name = dockerHub
+		name = DockerHub
 	case strings.HasPrefix(name, "["):
 		if address, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil && address.Unmap().Is4() {
 			name = address.Unmap().String()
