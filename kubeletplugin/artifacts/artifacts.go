@@ -101,6 +101,22 @@ func (n *Node) Held() ([]string, error) {
 	return out, err
 }
 
+// PinnedBy returns the digests of the files in the store that are kept for an owner. It does not create a store.
+func (n *Node) PinnedBy(owner string) ([]string, error) {
+	store, err := n.ifThere()
+	if store == nil || err != nil {
+		return nil, err
+	}
+	usage, err := store.Usage()
+	var out []string
+	for i := range usage.Blobs {
+		if slices.Contains(usage.Blobs[i].Pins, owner) {
+			out = append(out, usage.Blobs[i].Digest.String())
+		}
+	}
+	return out, err
+}
+
 // sweepInterval is how often evicted files are deleted.
 const sweepInterval = 10 * time.Minute
 

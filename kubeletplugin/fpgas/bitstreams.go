@@ -261,14 +261,15 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 	}, nil
 }
 
-// configAFU returns the AFU id by a config alone. The file, which has the id too, is fetched only after its signature was checked.
+// configAFU returns the AFU id by a config alone: the file, which has it too, is fetched only after its signature was checked. Where the
+// file alone states the id, it is "", and the region learns it from the file that the digest stands for: the id of an OpenCL program (aocx)
+// in a config is another, its random hash.
 func configAFU(c *fpga.Config) (string, error) {
-	if c.Format == fpga.AOCX {
-		return "", errors.New("it is an OpenCL program (aocx), whose AFU id is in the file and not in the config: " +
-			"make an FPGABitstream of it, for which the controller reads the file, and name that")
-	}
-	if c.ID == "" {
-		return "", errors.New("its config does not say the AFU id: push it with \"fettle bitstream push\", or name it by an FPGABitstream")
+	switch {
+	case c.Format.IsRaw() && c.ID == "":
+		return "", errors.New("its config does not say the AFU id, and neither does a raw image: push it with \"fettle bitstream push\"")
+	case c.Format == fpga.AOCX, c.ID == "":
+		return "", nil
 	}
 	afu, err := v1alpha1.CanonicalID(c.ID)
 	if err != nil {

@@ -356,9 +356,7 @@ func (s *site) manifestSize(i v1alpha1.BitstreamImage) int64 {
 func TestFindReferenceFails(t *testing.T) {
 	l := newLab(t)
 	image := l.image("team/nlb0", shell, nlb0)
-	silent := l.Push(t, "team/silent", "", `{"format":"gbs","interfaceID":"`+shell+`"}`, fpga.GBS, fpgaregistry.GBS(shell, nlb0))
-	openCL := l.Push(t, "team/opencl", "", `{"format":"aocx","interfaceID":"`+shell+`","id":"`+strings.Repeat("01234567", 5)+`"}`, fpga.AOCX,
-		[]byte("an AOCX"))
+	silent := l.Push(t, "team/silent", "", `{"format":"rbf","interfaceID":"`+shell+`"}`, fpga.RBF, []byte("raw bytes"))
 	hash := l.Push(t, "team/hash", "", `{"format":"gbs","interfaceID":"`+shell+`","id":"`+strings.Repeat("01234567", 5)+`"}`, fpga.GBS,
 		fpgaregistry.GBS(shell, nlb0))
 	config := l.Blob(t, "team/other", "application/vnd.example.config.v1+json", []byte(`{}`))
@@ -373,10 +371,6 @@ func TestFindReferenceFails(t *testing.T) {
 		{"not there", "team/nlb0@" + digestOf([]byte("x")), shell, artifact.ErrNotFound, nil},
 		{"no bitstream", "team/other@" + chart.Digest, shell, oci.ErrNotBitstream, nil},
 		{"of which the accelerator is not known", "team/silent@" + silent.Digest, shell, nil, []string{"its config does not say the AFU id"}},
-		{
-			"of OpenCL", "team/opencl@" + openCL.Digest, shell, nil,
-			[]string{"team/opencl@", "is an OpenCL program (aocx)", "is in the file", "make an FPGABitstream"},
-		},
 		{"with another format's id", "team/hash@" + hash.Digest, shell, nil, []string{"config's id", "0123456701", "must be 32 hexadecimal"}},
 		{"that not everybody may read", "private/nlb0@" + closed.Manifest, shell, artifact.ErrUnauthorized, nil},
 	} {

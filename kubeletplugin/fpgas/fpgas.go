@@ -321,8 +321,9 @@ func (f *Feature) Orphans(context.Context) []prepare.Orphan {
 
 // Leftovers returns the steps to undo for a claim whose record is lost: they reset its region, or wipe it if its content is unknown.
 func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
-	if dev.Region == nil || !f.programs(dev.Region) {
-		return nil, nil
+	steps, err := f.pins(uid)
+	if err != nil || dev.Region == nil || !f.programs(dev.Region) {
+		return steps, err
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
 	if err == nil && blank != nil {
@@ -337,7 +338,6 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	}
 	// The claim in the content file counts. A file that cannot be read names no claim.
 	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}
-	var steps []step.Step
 	if blank != nil {
 		program.Blank = &blank.image
 		if blank.fetch != nil {
@@ -345,9 +345,28 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 			if err != nil {
 				return nil, err
 			}
-			steps = append(steps, s)
+			if !slices.ContainsFunc(steps, s.Same) {
+				steps = append(steps, s)
+			}
 		}
 	}
 	s, err := program.Step()
 	return append(steps, s), err
+}
+
+// pins returns the steps that keep files for a claim, by the store: the objects that named them may say other things by now.
+func (f *Feature) pins(uid string) ([]step.Step, error) {
+	digests, err := f.Artifacts.PinnedBy(uid)
+	if err != nil {
+		return nil, err
+	}
+	var steps []step.Step
+	for _, digest := range digests {
+		s, err := (&pin.Params{Digest: digest}).Step(uid)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
 }

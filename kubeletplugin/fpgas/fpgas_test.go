@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -423,6 +424,45 @@ func TestBindAfter(t *testing.T) {
 	}
 }
 
+// TestFileSaysTheID: a claim's reference to an OpenCL program, or to a file whose config does not say the AFU id, is programmed as an
+// object's is. The id that its region has to show is read from the file, after its signature was checked.
+func TestFileSaysTheID(t *testing.T) {
+	file, err := os.ReadFile("../../pkg/fpga/testdata/vector.aocx")
+	check.Must(t, err)
+	about := inspected(t, file)
+	for name, tc := range map[string]struct {
+		format       fpga.Format
+		config, show string
+		file         []byte
+	}{
+		"OpenCL":             {fpga.AOCX, `{"format":"aocx","interfaceID":"` + shell + `","id":"` + about.ID + `"}`, about.AFUID, file},
+		"OpenCL, without id": {fpga.AOCX, `{"format":"aocx","interfaceID":"` + shell + `"}`, about.AFUID, file},
+		"GBS, without id":    {fpga.GBS, `{"format":"gbs","interfaceID":"` + shell + `"}`, nlb3, fpgaregistry.GBS(shell, nlb3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, twoRegions()...)
+			id := inspected(t, tc.file).InterfaceID
+			pushed := l.Push(t, "team/image", "", strings.ReplaceAll(tc.config, shell, id), tc.format, tc.file)
+			for _, r := range l.cards.regions {
+				r.InterfaceID = id
+			}
+			c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{"allowedRegistries":["`+l.Host+`"]}`)
+			steps, err := l.plan(fpgaOwn(c, `"bitstream":{"ref":"`+l.Host+`/team/image@`+pushed.Digest+`"}`))
+			check.Must(t, err, l.run(steps))
+			if got := l.cards.shows[l.cards.regions["r0"]]; got != tc.show || got == nlb0 {
+				t.Errorf("the region shows %s, want %s", got, tc.show)
+			}
+		})
+	}
+}
+
+func inspected(t *testing.T, file []byte) fpga.Bitstream {
+	t.Helper()
+	about, err := fpga.Inspect(bytes.NewReader(file), int64(len(file)))
+	check.Must(t, err)
+	return about
+}
+
 // TestRawImage: the file of a raw image does not state its interface, so a class that lists digests means the manifest. Who repackages a
 // listed file for another interface is refused.
 func TestRawImage(t *testing.T) {
@@ -671,6 +711,9 @@ func TestLeftovers(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"reset r0"}, l.cards.trace); diff != "" {
 		t.Errorf("done (-want +got):\n%s", diff)
+	}
+	if kept, err := l.Artifacts.PinnedBy("u1"); err != nil || len(kept) > 0 {
+		t.Errorf("files %v are still kept for the claim, %v", kept, err)
 	}
 	if steps, err := l.Leftovers(t.Context(), "u1", nodefixture.GPU("gpu0", 0)); err != nil || len(steps) > 0 {
 		t.Errorf("of a GPU leftovers %v, %v", steps, err)

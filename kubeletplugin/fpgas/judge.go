@@ -172,9 +172,11 @@ func (j *judge) ask(ctx context.Context, b *bitstream, v *verdict, policies []*t
 	if err != nil {
 		return judgeError(b, err)
 	}
+	if len(judged.Results) > 0 { // also beside a warning, which is about another policy
+		err = checkSigned(ctx, source, b)
+	}
 	switch v.Result = judged.Result(); v.Result {
 	case v1alpha1.VerdictVerified:
-		err = checkSigned(ctx, source, b)
 	case v1alpha1.VerdictWarned:
 		v.Message = errors.Join(judged.Warnings...).Error()
 	default:

@@ -247,6 +247,8 @@ func TestSignedFile(t *testing.T) {
 	c.put(c.object("team-a", "nlb3", forged))
 	open, _ := c.both()
 	c.forbids("another file", c.programs(open, byName), other.Layer, "does not have it")
+	c.rule("warning", "team/*", 1, v1alpha1.VerificationWarn, signed.NewKey(t))
+	c.forbids("another file, with a warning beside", c.programs(open, byName), other.Layer, "does not have it")
 }
 
 // TestRefusedByController: what the controller found refused is not asked for again, and not fetched.

@@ -27,7 +27,7 @@ type Image struct {
 	Size   int64  `json:"size"`
 	// HostFile is the absolute path of a file on the host. If it is empty, the file is in the node's store.
 	HostFile string `json:"hostFile,omitempty"`
-	// InterfaceID and AFUID are the ids that the file must state.
+	// InterfaceID and AFUID are the ids that the file must state. AFUID is empty where only the file states it: the digest stands for that.
 	InterfaceID string `json:"interfaceID"`
 	AFUID       string `json:"afuID"`
 	// Config is the config of the artifact. For a raw file there is no other description.
@@ -100,7 +100,7 @@ func (i *Image) checkMatches(b *fpga.Bitstream) error {
 	switch {
 	case b.InterfaceID != i.InterfaceID:
 		return fmt.Errorf("bitstream of %s %w: its interface id is %q, want %q", i.Origin, ErrImage, b.InterfaceID, i.InterfaceID)
-	case b.AFUID != i.AFUID:
+	case b.AFUID != i.AFUID && i.AFUID != "":
 		return fmt.Errorf("bitstream of %s %w: its AFU id is %q, want %q", i.Origin, ErrImage, b.AFUID, i.AFUID)
 	case b.Payload == nil:
 		return fmt.Errorf("bitstream of %s %w: which of its bytes a card takes is not known for format %s", i.Origin, ErrImage, b.Format)

@@ -67,6 +67,7 @@ func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 			return err
 		}
 		defer closeQuietly(s)
+		params = params.withAFU(s.about.AFUID)
 	}
 	lease, err := b.Acquire(ctx, r, interfaceID)
 	if err != nil {
@@ -83,6 +84,14 @@ func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 		return err
 	}
 	return p.markCard(params.Device, params.Claim.Namespace)
+}
+
+// withAFU returns the parameters with the AFU id that the file of their image states.
+func (p *Program) withAFU(id string) *Program {
+	known, image := *p, *p.Image
+	image.AFUID = id
+	known.Image = &image
+	return &known
 }
 
 // programUnderLease decides whether to program the region. Under the lease no other caller can change it.
@@ -165,17 +174,19 @@ func (p *Programmer) checkUsable(params *Program, before Content, state State) e
 	if image == nil {
 		return nil
 	}
-	// If the digest is not known, the id that the region shows is enough. A region without readback shows none.
-	if !state.shows(image.AFUID) || digest != image.Digest && (digest != "" || state.NoReadback) {
+	// If the digest is not known, the id that the region shows is enough. A region without readback shows none, and of an image whose file
+	// alone states the id none is known.
+	held := digest == image.Digest || digest == "" && image.AFUID != "" && !state.NoReadback
+	if !held || image.AFUID != "" && !state.shows(image.AFUID) {
 		return fmt.Errorf("region %s %w: it has AFU id %s (digest %s), want %s (%s): use program IfDifferent, or select by the attribute %s",
-			params.Device, ErrOther, orNone(state.AFU), orNone(digest), image.AFUID, image.Digest, selector(state))
+			params.Device, ErrOther, orNone(state.AFU), orNone(digest), orNone(image.AFUID), image.Digest, selector(state, image))
 	}
 	return nil
 }
 
 // selector names the attribute by which a claim selects regions that hold an image.
-func selector(state State) string {
-	if state.NoReadback {
+func selector(state State, image *Image) string {
+	if state.NoReadback || image.AFUID == "" {
 		return attributeDigest
 	}
 	return attributeAFUID
@@ -200,8 +211,11 @@ func (p *Programmer) verify(_ context.Context, params *Program) error {
 	switch {
 	case content.Unknown || content.Claim != params.Claim.UID:
 		return fmt.Errorf("region %s %w", params.Device, ErrUnknownState)
-	case params.Image != nil && !state.shows(params.Image.AFUID):
-		err := fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, params.Image.AFUID)
+	case params.Image == nil:
+		return nil
+	}
+	if want := cmp.Or(params.Image.AFUID, content.AFU); !state.shows(want) {
+		err := fmt.Errorf("region %s has AFU id %q, want %s: delete the pod", params.Device, state.AFU, want)
 		return errors.Join(err, state.Fault)
 	}
 	return nil

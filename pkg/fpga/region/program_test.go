@@ -302,6 +302,32 @@ func TestAOCX(t *testing.T) {
 	p.holds(held(other, ours()))
 }
 
+// TestIDOfTheFile: where nobody but the file states the AFU id, as with an OpenCL program that a claim names by reference, its digest stands
+// for it. A region that must hold such an image is known by the digest alone.
+func TestIDOfTheFile(t *testing.T) {
+	p := start(t, machine(card(1)))
+	files := []*region.Image{p.keep(aocx(t, gbs(shell, nlb3, "", 5000))), p.keep(aocx(t, gbs(shell, nlb3, "", 6000)))}
+	for _, image := range files {
+		image.AFUID = ""
+	}
+	one, other := p.program(ours(), files[0]), p.program(ours(), files[1])
+	never := p.program(ours(), files[0])
+	never.Mode = region.ModeNever
+	wants(t, p.apply(never), region.ErrOther, "not known", "bitstreamDigest")
+	check.Must(t, p.apply(one), p.verify(one))
+	known := held(files[0], ours())
+	known.AFU = nlb3
+	p.holds(known)
+	p.shows(0, 0, nlb3)
+	if got := p.attempts[0].Image.AFUID; got != nlb3 {
+		t.Errorf("reported AFU id %q, want that of the file", got)
+	}
+	p.asks(lines(opened(0)), func() { check.Must(t, p.apply(one)) })
+	check.Must(t, p.apply(never), p.verify(never))
+	p.asks(lines(opened(0), pr(0)), func() { check.Must(t, p.apply(other)) })
+	wants(t, p.apply(never), region.ErrOther, "not known", "bitstreamDigest")
+}
+
 // TestHostFile is an image that an administrator staged: read from the host's tree, through no link.
 func TestHostFile(t *testing.T) {
 	p := start(t, machine(card(1)))
