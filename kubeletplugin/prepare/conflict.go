@@ -128,6 +128,8 @@ type OverlapError struct {
 	// Owner is the record of that claim, of which only the UID is known where it is damaged. Namespace is that of the claim that asked.
 	Owner     *record.Record
 	Namespace string
+	// Deleted says that the holder was deleted while its pod runs, so that the scheduler took the device for free.
+	Deleted bool
 }
 
 // Error says what is in the way and what ends it. It names the other claim only to that claim's own namespace.
@@ -136,8 +138,8 @@ func (e *OverlapError) Error() string {
 		return fmt.Sprintf("device %s may be, in whole or in part, what %s with a damaged record holds as %s, which is not on this node or not "+
 			"in its configuration any more: retried until it is back", e.Device, e.Owner.NamedTo(e.Namespace), e.Held)
 	}
-	return fmt.Sprintf("device %s is, in whole or in part, what %s holds as %s: retried until kubelet unprepares that one; "+
-		"delete the pod to let the scheduler choose another device", e.Device, e.Owner.NamedTo(e.Namespace), e.Held)
+	return fmt.Sprintf("device %s is, in whole or in part, the device %s, which is held by %s: retried until then; delete the pod to let "+
+		"the scheduler choose another device", e.Device, e.Held, e.Owner.HolderTo(e.Namespace, e.Deleted))
 }
 
 // withoutOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented

@@ -173,24 +173,36 @@ func (e *Engine) HeldByDeleted() map[[2]string]*record.Record {
 
 // explainInUse adds to a refusal whether the holder of the device was deleted. If that is not known, it has the holder looked up.
 func (e *Engine) explainInUse(err error) error {
-	inUse, ok := errors.AsType[*record.InUseError](err)
-	if !ok {
+	owner, deleted := heldBy(err)
+	if owner == nil {
 		return err
 	}
 	e.mu.Lock()
-	_, inUse.Deleted = e.deleted[inUse.Owner.UID]
+	_, *deleted = e.deleted[owner.UID]
 	e.mu.Unlock()
-	if !inUse.Deleted {
+	if !*deleted {
 		select {
-		case e.suspects <- inUse.Owner.UID:
+		case e.suspects <- owner.UID:
 		default: // the next refusal asks again
 		}
 	}
 	return err
 }
 
+// heldBy returns the holder of what an error refuses, and where the error says that the holder was deleted. It returns nil for an error that
+// is about no holder.
+func heldBy(err error) (owner *record.Record, deleted *bool) {
+	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
+		return inUse.Owner, &inUse.Deleted
+	}
+	if overlap, ok := errors.AsType[*OverlapError](err); ok {
+		return overlap.Owner, &overlap.Deleted
+	}
+	return nil, nil
+}
+
 // HeldByDeletedClaim reports whether a refusal lasts until the pod of a deleted claim ends.
 func HeldByDeletedClaim(err error) bool {
-	inUse, ok := errors.AsType[*record.InUseError](err)
-	return ok && inUse.Deleted
+	owner, deleted := heldBy(err)
+	return owner != nil && *deleted
 }

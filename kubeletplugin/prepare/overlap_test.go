@@ -192,6 +192,34 @@ func toldApart(t *testing.T, r *record.Record) {
 	}
 }
 
+// TestOverlapOfDeleted: what a refusal says of a holder that was deleted under its pod is the same where the holder has the device by
+// another name.
+func TestOverlapOfDeleted(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		hold := allocated("u1", aDisk("ssd0"))
+		s.prepare(hold)
+		s.follow()
+		s.drop(hold)
+		s.setMachine(machine{hostDevice("disk0", "/mnt/disks/ssd0")})
+		next := allocated("u2", aDisk("disk0"))
+		next.Namespace = "team-b"
+		if _, err := s.ask(next); err == nil || HeldByDeletedClaim(err) {
+			t.Fatalf("error %v", err)
+		}
+		time.Sleep(2 * unprepareGrace)
+		synctest.Wait()
+		_, err := s.ask(next)
+		if !HeldByDeletedClaim(err) || Reason(err) != "DeviceInUse" {
+			t.Fatalf("error %v, want one about a deleted claim", err)
+		}
+		for _, want := range []string{"disk0", "ssd0", "another claim that was deleted while its pod runs", "delete the pod"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q in it", err, want)
+			}
+		}
+	})
+}
+
 // TestDirectoryIsAnotherOne: while a claim holds a directory by a name, the name may come to mean another one. Its pod does not get that,
 // and what the claim did is undone where it was done.
 func TestDirectoryIsAnotherOne(t *testing.T) {

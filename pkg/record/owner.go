@@ -54,15 +54,20 @@ func (e *InUseError) Error() string {
 			how += fmt.Sprintf(" (%s, not %s)", e.Have, e.Want)
 		}
 	}
+	return fmt.Sprintf("device %s/%s %s by %s: retried until then; delete the pod to let the scheduler choose another device",
+		e.Pool, e.Device, how, e.Owner.HolderTo(e.Namespace, e.Deleted))
+}
+
+// HolderTo names the record's claim as the holder of a device to a namespace, and says until when it holds it.
+func (r *Record) HolderTo(namespace string, deleted bool) string {
 	until := "until kubelet unprepares it"
 	switch {
-	case e.Deleted:
+	case deleted:
 		until = "that was deleted while its pod runs, until that pod ends"
-	case e.Owner.Phase == Releasing:
+	case r.Phase == Releasing:
 		until = "until what it did is undone, which is tried again in the background"
 	}
-	return fmt.Sprintf("device %s/%s %s by %s %s: retried until then; delete the pod to let the scheduler choose another device",
-		e.Pool, e.Device, how, e.Owner.NamedTo(e.Namespace), until)
+	return r.NamedTo(namespace) + " " + until
 }
 
 // whole is the target of a link if the claim does not share the device.
