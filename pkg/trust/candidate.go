@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxCandidates is how many signatures of one format are looked at. Whoever may push to the repository may add some.
+	// maxCandidates is how many signatures of one format are looked at, the first ones. Whoever may push to the repository may add some.
 	maxCandidates = 32
 	// maxBundle bounds a bundle, and the payload of a simple signature.
 	maxBundle = 256 << 10
@@ -85,11 +85,7 @@ func findBundles(ctx context.Context, src Source, d artifact.Digest, f *found) {
 		predicate := r.Annotations[predicateHint]
 		return predicate != "" && predicate != signPredicate
 	})
-	if len(list) > maxCandidates {
-		f.fail("", tooMany(len(list)))
-		return
-	}
-	for _, r := range list {
+	for _, r := range firstOf(f, list) {
 		c, err := readBundle(ctx, src, r, d)
 		switch {
 		case err != nil:
@@ -100,9 +96,15 @@ func findBundles(ctx context.Context, src Source, d artifact.Digest, f *found) {
 	}
 }
 
-func tooMany(n int) error {
-	return fmt.Errorf("there are %d signatures, expected at most %d: %w: remove those that are not needed",
-		n, maxCandidates, artifact.ErrTooLarge)
+// firstOf returns as many of what may be signatures as are looked at. What was added beyond that hides none of them, and if they do not
+// satisfy the policy, the refusal tells of the others.
+func firstOf[T any](f *found, list []T) []T {
+	if len(list) <= maxCandidates {
+		return list
+	}
+	f.fail("", fmt.Errorf("there are %d signatures, of which the first %d were looked at: remove those that are not needed",
+		len(list), maxCandidates))
+	return list[:maxCandidates]
 }
 
 // readBundle reads one referrer. It is nil where it is something else.

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	bundlepb "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
@@ -44,14 +45,9 @@ func findSimple(ctx context.Context, src Source, d artifact.Digest, f *found) {
 	case err != nil:
 		f.fail("", err)
 		return
-	case len(m.Layers) > maxCandidates:
-		f.fail("", tooMany(len(m.Layers)))
-		return
 	}
-	for _, layer := range m.Layers {
-		if layer.MediaType != simpleType {
-			continue
-		}
+	layers := slices.DeleteFunc(slices.Clone(m.Layers), func(l artifact.Descriptor) bool { return l.MediaType != simpleType })
+	for _, layer := range firstOf(f, layers) {
 		payload, err := readSmall(ctx, src, layer)
 		var b *bundle.Bundle
 		if err == nil {

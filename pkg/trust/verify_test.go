@@ -78,6 +78,20 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestJunkHidesNothing: whoever may push to the repository may add signatures without end. That of the maker, which was there first, counts.
+func TestJunkHidesNothing(t *testing.T) {
+	key, other := newSigner(t), newSigner(t)
+	h := newHub(t, true)
+	d := h.image(t, "kernels")
+	all := []layer{key.simple(t, simplePayload(d))}
+	for range 2 * maxCandidates {
+		all = append(all, other.simple(t, simplePayload(d)))
+	}
+	h.tag(t, d, all...)
+	_, err := Verify(t.Context(), h.source(t), d, compile(t, nil, key.authority(t, "release")))
+	check.Must(t, err)
+}
+
 // TestRefuses are signatures that are none, or somebody else's.
 func TestRefuses(t *testing.T) {
 	key, other, w, elsewhere := newSigner(t), newSigner(t), newWorld(t), newWorld(t)
@@ -196,16 +210,16 @@ func TestRefuses(t *testing.T) {
 		}, []string{"not enough verified log entries"}},
 		"33 bundles": {byKey, func(h *hub, d artifact.Digest) {
 			for range maxCandidates + 1 {
-				h.attach(t, d, key.bundle(t, statement(d, signPredicate)))
+				h.attach(t, d, other.bundle(t, statement(d, signPredicate)))
 			}
-		}, []string{"there are 33 signatures, expected at most 32"}},
+		}, []string{"there are 33 signatures, of which the first 32 were looked at"}},
 		"33 simple": {byKey, func(h *hub, d artifact.Digest) {
 			var all []layer
 			for range maxCandidates + 1 {
-				all = append(all, key.simple(t, simplePayload(d)))
+				all = append(all, other.simple(t, simplePayload(d)))
 			}
 			h.tag(t, d, all...)
-		}, []string{"there are 33 signatures, expected at most 32"}},
+		}, []string{"there are 33 signatures, of which the first 32 were looked at"}},
 		"large bundle": {byKey, func(h *hub, d artifact.Digest) {
 			h.attach(t, d, append(key.bundle(t, statement(d, signPredicate)), strings.Repeat(" ", maxBundle)...))
 		}, []string{"bytes, expected at most 262144"}},
