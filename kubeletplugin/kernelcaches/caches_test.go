@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -586,6 +587,12 @@ func TestConflict(t *testing.T) {
 	_, err := n.decide("team-a", "claim", named, v1alpha1.KernelCacheSource{Name: "other"})
 	if !IsRefused(err) || !strings.Contains(err.Error(), "both want "+home) {
 		t.Errorf("two at one place: %v", err)
+	}
+	for _, nested := range []string{home + "/below", path.Dir(home)} {
+		_, err = n.decide("team-a", "claim", named, v1alpha1.KernelCacheSource{Name: "other", MountPath: nested})
+		if !IsRefused(err) || !strings.Contains(err.Error(), "both want "+max(nested, home)) {
+			t.Errorf("one at %s: %v", nested, err)
+		}
 	}
 	// Each at a place of its own: Triton still has one variable.
 	_, err = n.decide("team-a", "claim", named, v1alpha1.KernelCacheSource{Name: "other", MountPath: "/other"})

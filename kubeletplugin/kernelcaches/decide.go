@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -291,27 +293,43 @@ func (f *Feature) writableLimit(mount *v1alpha1.CacheMount) (int64, error) {
 	return limit, nil
 }
 
-// conflicts returns an error for each path and variable that two caches of one claim want.
+// conflicts returns an error for each variable that two caches of one claim want, and for each path that two want or of which one lies
+// below the other's.
 func conflicts(uses map[string][]cachemount.Use) error {
-	owners := map[string]*cachemount.Use{}
-	var errs []error
-	claimed := func(what string, u *cachemount.Use) {
-		if other := owners[what]; other != nil && other.Key != u.Key {
-			errs = append(errs, fmt.Errorf("%s and %s %w: both want %s: give one of them another mountPath", other, u, cachemount.ErrRefused, what))
+	var all []*cachemount.Use
+	for _, request := range slices.Sorted(maps.Keys(uses)) {
+		for i := range uses[request] {
+			all = append(all, &uses[request][i])
 		}
-		owners[what] = u
 	}
-	for _, list := range uses {
-		for i := range list {
-			u := &list[i]
-			for _, m := range u.Mounts {
-				claimed(m.Target, u)
-			}
-			for _, e := range u.Env {
-				claimed("variable "+e.Name, u)
+	var errs []error
+	for i, u := range all {
+		for _, other := range all[:i] {
+			if what := shared(other, u); what != "" && other.Key != u.Key {
+				errs = append(errs, fmt.Errorf("%s and %s %w: both want %s: give one of them another mountPath", other, u, cachemount.ErrRefused, what))
 			}
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
+}
+
+// shared says which path or variable two caches both want, or "".
+func shared(a, b *cachemount.Use) string {
+	for _, m := range a.Mounts {
+		for _, n := range b.Mounts {
+			if mountpath.Within(m.Target, n.Target) {
+				return m.Target
+			}
+			if mountpath.Within(n.Target, m.Target) {
+				return n.Target
+			}
+		}
+	}
+	for _, e := range a.Env {
+		if slices.ContainsFunc(b.Env, func(o kernelcache.Env) bool { return o.Name == e.Name }) {
+			return "variable " + e.Name
+		}
+	}
+	return ""
 }

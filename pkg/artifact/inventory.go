@@ -37,9 +37,11 @@ type inventory struct {
 func (s *Store) inventory() (inv inventory, err error) {
 	err = s.each(tmpDir, func(name string, info fs.FileInfo) {
 		if d, room, namespace, ok := parsePartialTree(name); ok {
-			// Its files are not counted, so nothing counts as written. Its last use is zero: if no process makes it, it is evicted first.
+			// Its files are not counted: what arrived before the reservation grew last counts as written. Its last use is zero: if no process
+			// makes it, it is evicted first.
 			inv.partials = append(inv.partials, item{
-				digest: d, size: room, partial: true, tree: true, name: tmpDir + "/" + name, namespace: namespace,
+				digest: d, size: room, written: max(0, room-s.config.GrowBy), partial: true, tree: true, name: tmpDir + "/" + name,
+				namespace: namespace,
 			})
 		}
 		if d, size, ok := parsePartial(name); ok {

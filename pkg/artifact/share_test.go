@@ -77,6 +77,19 @@ func shares(t *testing.T, s *Store) map[string]int64 {
 	return out
 }
 
+// TestUnfinishedIsWritten: of a tree that is being made, only what it may still take is missing on the disk: what arrived is there already.
+func TestUnfinishedIsWritten(t *testing.T) {
+	const step = 1 << 20
+	s := newStore(t, StoreConfig{GrowBy: step})
+	check.Must(t, os.Mkdir(s.path(partialTree(DigestOf([]byte("large")), 5*step, "alice")), 0o700))
+	inv, err := s.inventory()
+	check.Must(t, err)
+	_, _, err = inv.plan(&spaceRequest{size: step, free: 3 * step, inUse: func(Digest) bool { return true }})
+	check.Must(t, err)
+	_, _, err = inv.plan(&spaceRequest{size: step, free: 2*step - 1, inUse: func(Digest) bool { return true }})
+	wantErr(t, err, ErrNoSpace, "is 1 short")
+}
+
 // TestNamespaceShareCountsUnfinished: a second image does not get the part of the share that a first one, still being unpacked, has
 // reserved, and takes nothing from others. What a process that ended left is evicted first.
 func TestNamespaceShareCountsUnfinished(t *testing.T) {

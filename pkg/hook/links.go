@@ -69,10 +69,18 @@ func checkText(name string) error {
 	return nil
 }
 
+// CheckLinks refuses more links than one call makes.
+func CheckLinks(links int) error {
+	if links > maxLinks {
+		return fmt.Errorf("%d links, want at most %d", links, maxLinks)
+	}
+	return nil
+}
+
 // Links makes links. One that is there already is fine, and one of Fettle's is replaced; something else in its place is an error.
 func (c *Container) Links(links []Link) error {
-	if len(links) > maxLinks {
-		return fmt.Errorf("%d links, want at most %d", len(links), maxLinks)
+	if err := CheckLinks(len(links)); err != nil {
+		return err
 	}
 	for _, l := range links {
 		if err := c.link(l); err != nil {

@@ -163,7 +163,7 @@ func (t Target) compiles(d Device) *Reason {
 	switch {
 	case t.Features == "a" && want != have:
 		return t.reason(ReasonArchitecture, "the kernels are for %s and no other, but device %s is another", t, d)
-	case t.Features == "f" && (want/10 != have/10 || want > have):
+	case t.Features == "f" && (family(want) != family(have) || want > have):
 		return t.reason(ReasonArchitecture, "the kernels are for the family of %s, of which device %s is not", t, d)
 	case want > have:
 		return t.reason(ReasonArchitecture, "the kernels are for %s and newer, but device %s is older", t, d)
@@ -172,6 +172,14 @@ func (t Target) compiles(d Device) *Reason {
 			ptxWords(t.PTXVersion), d.Driver, d, ptxWords(d.MaxPTX))
 	}
 	return nil
+}
+
+// family returns a number that NVIDIA architectures of one family share: that before the last digit. sm_101 is sm_110 by its first name.
+func family(number int) int {
+	if number == 101 {
+		return 11
+	}
+	return number / 10
 }
 
 func ptxWords(version int) string { return fmt.Sprintf("%d.%d", version/10, version%10) }

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // Ambiguity is a value that a container gets in two versions: from one of its pod's own claims, and from a claim that pods share. The two
@@ -88,5 +90,44 @@ func differences(a, b *Request) []string {
 			add("device node "+n.Path, n.From, b.Nodes[j].From)
 		}
 	}
+	for i := range a.Drivers {
+		d := &a.Drivers[i]
+		j := slices.IndexFunc(b.Drivers, func(o Driver) bool { return o.Vendor == d.Vendor && o.Root != d.Root })
+		if j >= 0 {
+			add("the driver of "+string(d.Vendor), d.From, b.Drivers[j].From)
+		}
+	}
+	otherFiles("library", a.Libraries, b.Libraries, add)
+	otherFiles("tool", a.Tools, b.Tools, add)
+	otherLinks(a.Hooks, b.Hooks, add)
 	return out
+}
+
+// otherFiles adds the names that two lists of files look up in other places of the node.
+func otherFiles(what string, a, b []Files, add func(what string, ours, theirs Origin)) {
+	for i := range a {
+		for j := range b {
+			if a[i].Root == b[j].Root && slices.Equal(a[i].Directories, b[j].Directories) {
+				continue
+			}
+			for _, name := range a[i].Names {
+				if slices.Contains(b[j].Names, name) {
+					add(what+" "+name, a[i].From, b[j].From)
+				}
+			}
+		}
+	}
+}
+
+// otherLinks adds the links that lead elsewhere.
+func otherLinks(a, b []Hook, add func(what string, ours, theirs Origin)) {
+	for i := range a {
+		for _, link := range a[i].Links {
+			for j := range b {
+				if slices.ContainsFunc(b[j].Links, func(o v1alpha1.PresetLink) bool { return o.Path == link.Path && o.Target != link.Target }) {
+					add("the link "+link.Path, a[i].From, b[j].From)
+				}
+			}
+		}
+	}
 }

@@ -33,6 +33,23 @@ func TestAmbiguities(t *testing.T) {
 			presets: both("deviceNodes: [{path: /dev/x}]", "deviceNodes: [{path: /dev/x, readOnly: true}]"),
 			want:    []string{"a/gpu: device node /dev/x is of ClusterDevicePreset gpus here"},
 		},
+		"driver": {
+			presets: both("driver: {vendor: NVIDIA, root: /run/1}", "driver: {vendor: NVIDIA, root: /run/2}"),
+			want:    []string{"a/gpu: the driver of NVIDIA is of ClusterDevicePreset gpus here, and another of ClusterDevicePreset fpgas"},
+		},
+		"library": {
+			presets: both("libraries: [{names: [libx.so, liba.so], root: /opt/1}]", "libraries: [{names: [libb.so, libx.so], root: /opt/2}]"),
+			want:    []string{"a/gpu: library libx.so is of ClusterDevicePreset gpus here, and another of ClusterDevicePreset fpgas"},
+		},
+		"tool": {
+			presets: both("tools: [{names: [x]}]", "tools: [{names: [x], directories: [/opt/2]}]"),
+			want:    []string{"a/gpu: tool x is of ClusterDevicePreset gpus here, and another of ClusterDevicePreset fpgas"},
+		},
+		"link": {
+			presets: both("hooks: [{name: links, links: [{path: /x/l, target: a}]}]", "hooks: [{name: links, links: [{path: /x/l, target: b}]}]"),
+			want:    []string{"a/gpu: the link /x/l is of ClusterDevicePreset gpus here, and another of ClusterDevicePreset fpgas"},
+		},
+		"the same library":   {presets: both("libraries: [{names: [libx.so]}]", "libraries: [{names: [libx.so]}]")},
 		"the same value":     {presets: both("env: [{name: X, value: '1'}]", "env: [{name: X, value: '1'}]")},
 		"other variables":    {presets: both("env: [{name: X, value: '1'}]", "env: [{name: OTHER, value: '2'}]")},
 		"another container":  {presets: both("env: [{name: X, value: '1'}]", "env: [{name: X, value: '2'}]"), apart: true},

@@ -133,35 +133,47 @@ func (e *Extraction) fill(ctx context.Context, root *os.Root) (*Extracted, error
 	return done, nil
 }
 
-// relocate rewrites the files of a cache that contain another path than the mount path.
+// relocate rewrites the files of a cache that contain another path than the mount path, and those of its parts for which a label has a path
+// of their own, as a node does for a claim.
 func relocate(root *os.Root, cache *kernelcache.Cache, to string) (int, error) {
 	plan, err := cache.Plan(to)
 	if err != nil {
 		return 0, err
 	}
-	m := plan.Mounts[0]
+	rewritten := 0
+	for i := range plan.Mounts {
+		if err := rewrite(root, &plan.Mounts[i], &rewritten); err != nil {
+			return 0, err
+		}
+	}
+	return rewritten, nil
+}
+
+// rewrite rewrites the files of one directory, and counts them.
+func rewrite(root *os.Root, m *kernelcache.Mount, rewritten *int) error {
 	if m.Relocation == nil {
-		return 0, nil
+		return nil
 	}
 	for _, name := range m.Relocation.Files {
 		at := path.Join(m.Source, name)
 		data, err := root.ReadFile(at)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if data, err = m.Rewrite(name, data); err != nil {
-			return 0, err
+			return err
 		}
 		f, err := root.OpenFile(at, os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		_, err = f.Write(data)
 		if err = errors.Join(err, f.Close()); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return len(m.Relocation.Files), nil
+	*rewritten += len(m.Relocation.Files)
+	return nil
 }
 
 // readable makes files that every user can read and only their owner can write.

@@ -298,6 +298,24 @@ func TestMountPath(t *testing.T) {
 	}
 }
 
+// TestMountPathOfParts: a part for which a label has a path of its own names that path, as for a claim.
+func TestMountPathOfParts(t *testing.T) {
+	tree := fstest.MapFS{}
+	for name, file := range tritonCache(2) {
+		tree["part/"+name] = file
+	}
+	p := pack(t, tree, Options{})
+	p.Image.Labels["io.kserve.km/cache-mounts"] = `[{"subPath":"part","absPath":"/parts/triton"}]`
+	dir := filepath.Join(t.TempDir(), "out")
+	done, err := (&Extraction{Source: p, Image: &p.Image, MountPath: "/cache"}).Extract(t.Context(), dir)
+	check.Must(t, err)
+	group, err := os.ReadFile(filepath.Join(dir, "part/KEY0001/__grp__add.json"))
+	check.Must(t, err)
+	if want := `"add.cubin":"/parts/triton/KEY0001/add.cubin"`; done.Rewritten != 2 || !strings.Contains(string(group), want) {
+		t.Errorf("%d files rewritten, one of them %s: want 2, and %s in it", done.Rewritten, group, want)
+	}
+}
+
 // TestInto fills, does nothing the second time, and replaces what an earlier image put there and nothing else.
 func TestInto(t *testing.T) {
 	old, tree := pack(t, tritonCache(4), Options{}), tritonCache(2)

@@ -390,7 +390,10 @@ func (l *lookup) hooks(r *preset.Request) {
 			l.fail(l.link(link, h.From), h.From, "hook links")
 		}
 	}
-	if len(l.links)+len(l.fallbackLinks) > 0 {
+	if links := len(l.links) + len(l.fallbackLinks); links > 0 {
+		if err := hook.CheckLinks(links); err != nil && len(l.errs) == 0 {
+			l.errs = append(l.errs, fmt.Errorf("libraries, tools and links of all presets: %w: name fewer libraries by a *", err))
+		}
 		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.fallbackLinks))
 	}
 	if len(dirs) > 0 {

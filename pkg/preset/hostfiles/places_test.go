@@ -262,6 +262,21 @@ func TestValidIsMade(t *testing.T) {
 	}
 }
 
+// TestMoreLinksThanTheHookMakes: presets with more links than fettle-hook takes are refused when the claim is prepared. The container would
+// not start.
+func TestMoreLinksThanTheHookMakes(t *testing.T) {
+	var links []v1alpha1.PresetLink
+	for i := range 4097 {
+		links = append(links, v1alpha1.PresetLink{Path: fmt.Sprintf("/opt/%d", i), Target: "x"})
+	}
+	h := preset.Hook{PresetHook: v1alpha1.PresetHook{Name: v1alpha1.HookLinks, Links: links}, From: preset.Origin{Name: "needs"}}
+	_, err := finderIn(t.TempDir()).Find("u1", preset.Request{Hooks: []preset.Hook{h}})
+	check.WantErr(t, err, nil, "4097 links, want at most 4096", "by a *")
+	h.Links = links[1:]
+	_, err = finderIn(t.TempDir()).Find("u1", preset.Request{Hooks: []preset.Hook{h}})
+	check.Must(t, err)
+}
+
 // TestFindRefuses: what an earlier version took, and recorded for a claim, is still refused, by the preset and the value.
 func TestFindRefuses(t *testing.T) {
 	from := preset.Origin{Name: "needs"}
