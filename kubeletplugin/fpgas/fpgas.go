@@ -321,9 +321,9 @@ func (f *Feature) Orphans(context.Context) []prepare.Orphan {
 
 // Leftovers returns the steps to undo for a claim whose record is lost: they reset its region, or wipe it if its content is unknown.
 func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
-	steps, err := f.pins(uid)
+	pins, err := f.pins(uid)
 	if err != nil || dev.Region == nil || !f.programs(dev.Region) {
-		return steps, err
+		return pins, err
 	}
 	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
 	if err == nil && blank != nil {
@@ -338,6 +338,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	}
 	// The claim in the content file counts. A file that cannot be read names no claim.
 	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}
+	var steps []step.Step
 	if blank != nil {
 		program.Blank = &blank.image
 		if blank.fetch != nil {
@@ -345,13 +346,12 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 			if err != nil {
 				return nil, err
 			}
-			if !slices.ContainsFunc(steps, s.Same) {
-				steps = append(steps, s)
-			}
+			pins = slices.DeleteFunc(pins, s.Same)
+			steps = append(steps, s)
 		}
 	}
 	s, err := program.Step()
-	return append(steps, s), err
+	return append(append(steps, pins...), s), err
 }
 
 // pins returns the steps that keep files for a claim, by the store: the objects that named them may say other things by now.

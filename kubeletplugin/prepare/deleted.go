@@ -189,8 +189,8 @@ func (e *Engine) explainInUse(err error) error {
 	return err
 }
 
-// heldBy returns the holder of what an error refuses, and where the error says that the holder was deleted. It returns nil for an error that
-// is about no holder.
+// heldBy returns the holder of what an error refuses, and where the error says that the holder was deleted. It returns nil for an error
+// that is about no holder.
 func heldBy(err error) (owner *record.Record, deleted *bool) {
 	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
 		return inUse.Owner, &inUse.Deleted

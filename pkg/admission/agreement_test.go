@@ -136,11 +136,15 @@ func judgedFields(t *testing.T) map[string]judgedTwice {
 	target := `{"image":"registry.example/x:v1","compatibility":{"targets":[{"backend":"%s","arch":%%s}]}}`
 	archs := []string{"90", "sm_90", "sm_90a", "sm_100f", "compute_80", "gfx942", "gfx90a", "gfx1100", "gfx942:sramecc+:xnack-"}
 	return map[string]judgedTwice{
-		"GPUKernelCache image":         {object("gpukernelcaches", `{"image":%s}`), reference, images, noImages},
-		"ClusterGPUKernelCache image":  {object("clustergpukernelcaches", `{"workloadNamespaces":["*"],"image":%s}`), reference, images, noImages},
-		"FPGABitstream image":          {object("fpgabitstreams", `{"image":%s}`), reference, images, noImages},
-		"ClusterFPGABitstream image":   {object("clusterfpgabitstreams", `{"namespaces":["*"],"image":%s}`), reference, images, noImages},
-		"GPUKernelCache mount.path":    {object("gpukernelcaches", `{"image":"registry.example/x:v1","mount":{"path":%s}}`), mount, paths, noPaths},
+		"GPUKernelCache image": {object("gpukernelcaches", `{"image":%s}`), reference, images, noImages},
+		"ClusterGPUKernelCache image": {
+			object("clustergpukernelcaches", `{"workloadNamespaces":["*"],"image":%s}`), reference, images, noImages,
+		},
+		"FPGABitstream image":        {object("fpgabitstreams", `{"image":%s}`), reference, images, noImages},
+		"ClusterFPGABitstream image": {object("clusterfpgabitstreams", `{"namespaces":["*"],"image":%s}`), reference, images, noImages},
+		"GPUKernelCache mount.path": {
+			object("gpukernelcaches", `{"image":"registry.example/x:v1","mount":{"path":%s}}`), mount, paths, noPaths,
+		},
 		"GPUKernelCache targets, cuda": {object("gpukernelcaches", fmt.Sprintf(target, "cuda")), arch(kernelcache.CUDA), archs[:5], archs[5:]},
 		"GPUKernelCache targets, hip":  {object("gpukernelcaches", fmt.Sprintf(target, "hip")), arch(kernelcache.HIP), archs[5:], archs[:5]},
 		"GPUConfig mountPath": {
@@ -157,9 +161,9 @@ func judgedFields(t *testing.T) map[string]judgedTwice {
 // edges are what values are made worse with.
 func edges() []string {
 	return []string{
-		"", " ", "=", ":", "::", ".", "..", "/", "//", "/../", "*", "?", "@", "@sha256:", "-", "_", "__", "+", "~", "%", "0", "00000", "9", "99999",
-		"65535", "65536", "A", "a", "é", "\u202e", "\u00a0", "\u2028", "\ufffd", "\x00", "\x1f", "\x7f", "\n", "\t", "[::1]", "gfx", "sm_", "/etc",
-		"/usr", "/run/", "localhost/", strings.Repeat("a", 64), strings.Repeat("x/", 130),
+		"", " ", "=", ":", "::", ".", "..", "/", "//", "/../", "*", "?", "@", "@sha256:", "-", "_", "__", "+", "~", "%", "0", "00000", "9",
+		"99999", "65535", "65536", "A", "a", "é", "\u202e", "\u00a0", "\u2028", "\ufffd", "\x00", "\x1f", "\x7f", "\n", "\t", "[::1]", "gfx", "sm_",
+		"/etc", "/usr", "/run/", "localhost/", strings.Repeat("a", 64), strings.Repeat("x/", 130),
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/api/registryname"
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // The fields of an FPGAConfig that have a source.

@@ -85,7 +85,10 @@ func TestFits(t *testing.T) {
 		{"PTX of one architecture", ptxFor("8.7", "sm_90a"), Options{}, h100(), nil},
 		{"PTX of another architecture alone", ptxFor("8.7", "sm_90a"), Options{}, b200(), []string{"Architecture", "sm_90a (PTX) and no other"}},
 		{"PTX of the family", ptxFor("8.8", "sm_100f"), Options{}, Device{Name: "b300", Backend: CUDA, Arch: "103", MaxPTX: 90}, nil},
-		{"PTX of the family by its later name", ptxFor("8.8", "sm_101f"), Options{}, Device{Name: "thor", Backend: CUDA, Arch: "110", MaxPTX: 90}, nil},
+		{
+			"PTX of the family by its later name", ptxFor("8.8", "sm_101f"),
+			Options{}, Device{Name: "thor", Backend: CUDA, Arch: "110", MaxPTX: 90}, nil,
+		},
 		{
 			"PTX of a family with a number nearby", ptxFor("8.8", "sm_100f"),
 			Options{},

@@ -78,7 +78,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestJunkHidesNothing: whoever may push to the repository may add signatures without end. That of the maker, which was there first, counts.
+// TestJunkHidesNothing: whoever may push to the repository may add signatures without end. That of the maker, which was there first,
+// counts.
 func TestJunkHidesNothing(t *testing.T) {
 	key, other := newSigner(t), newSigner(t)
 	h := newHub(t, true)

@@ -302,8 +302,8 @@ func TestAOCX(t *testing.T) {
 	p.holds(held(other, ours()))
 }
 
-// TestIDOfTheFile: where nobody but the file states the AFU id, as with an OpenCL program that a claim names by reference, its digest stands
-// for it. A region that must hold such an image is known by the digest alone.
+// TestIDOfTheFile: where nobody but the file states the AFU id, as with an OpenCL program that a claim names by reference, its digest
+// stands for it. A region that must hold such an image is known by the digest alone.
 func TestIDOfTheFile(t *testing.T) {
 	p := start(t, machine(card(1)))
 	files := []*region.Image{p.keep(aocx(t, gbs(shell, nlb3, "", 5000))), p.keep(aocx(t, gbs(shell, nlb3, "", 6000)))}
