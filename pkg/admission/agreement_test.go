@@ -162,7 +162,8 @@ func judgedFields(t *testing.T) map[string]judgedTwice {
 func edges() []string {
 	return []string{
 		"", " ", "=", ":", "::", ".", "..", "/", "//", "/../", "*", "?", "@", "@sha256:", "-", "_", "__", "+", "~", "%", "0", "00000", "9",
-		"99999", "65535", "65536", "A", "a", "é", "\u202e", "\u00a0", "\u2028", "\ufffd", "\x00", "\x1f", "\x7f", "\n", "\t", "[::1]", "gfx", "sm_",
+		"99999", "65535", "65536", "A", "a", "é", "\u202e", "\u00a0", "\u2028", "\ufffd", "\x00", "\x1f", "\x7f", "\n", "\t",
+		"[::1]", "gfx", "sm_",
 		"/etc", "/usr", "/run/", "localhost/", strings.Repeat("a", 64), strings.Repeat("x/", 130),
 	}
 }
