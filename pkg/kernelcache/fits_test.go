@@ -87,7 +87,9 @@ func TestFits(t *testing.T) {
 		{"PTX of the family", ptxFor("8.8", "sm_100f"), Options{}, Device{Name: "b300", Backend: CUDA, Arch: "103", MaxPTX: 90}, nil},
 		{
 			"PTX of the family by its later name", ptxFor("8.8", "sm_101f"),
-			Options{}, Device{Name: "thor", Backend: CUDA, Arch: "110", MaxPTX: 90}, nil,
+			Options{},
+			Device{Name: "thor", Backend: CUDA, Arch: "110", MaxPTX: 90},
+			nil,
 		},
 		{
 			"PTX of a family with a number nearby", ptxFor("8.8", "sm_100f"),
