@@ -126,10 +126,11 @@ func (d *daemon) command(words []string) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	verb, args := words[0], words[1:]
-	if strings.Contains(verb, "_default_") {
-		return d.defaults(verb, args)
-	}
 	switch {
+	case strings.HasPrefix(verb, "set_default_") && d.settings.LimitsFrom == FromVariables:
+		return "", nil
+	case strings.Contains(verb, "_default_"):
+		return d.defaults(verb, args)
 	case verb == "get_server_list" && len(args) == 0:
 		if d.server == nil {
 			return "", nil
@@ -157,6 +158,9 @@ func unrecognized(verb string) error {
 
 // fromEnvironment sets what new clients have from the variables with which the daemon was started.
 func (d *daemon) fromEnvironment() error {
+	if d.settings.LimitsFrom == FromCommands {
+		return nil
+	}
 	if percentage := os.Getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"); percentage != "" {
 		if _, err := d.defaults("set_default_active_thread_percentage", []string{percentage}); err != nil {
 			return err

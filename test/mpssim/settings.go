@@ -27,7 +27,15 @@ type Settings struct {
 	Stubborn bool `json:"stubborn,omitempty"`
 	// Machine is the file of a machine of nvmlsim, relative to the settings' directory. Devices that are not there are refused.
 	Machine string `json:"machine,omitempty"`
+	// LimitsFrom is FromVariables or FromCommands: it takes limits of clients from those alone, and the others have no effect. Empty: both.
+	LimitsFrom string `json:"limitsFrom,omitempty"`
 }
+
+// From where a daemon takes limits of clients.
+const (
+	FromVariables = "variables"
+	FromCommands  = "commands"
+)
 
 // Write writes settings for the program in a directory, at once.
 func (s Settings) Write(dir string) error {

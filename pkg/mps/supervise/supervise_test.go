@@ -182,6 +182,9 @@ func limited() *mps.Daemon {
 	}
 }
 
+// toldLimits is what clients of that daemon are told, whoever they are.
+const toldLimits = "user=0 percentage=40.0 pinned:" + gpu1 + "=512M pinned:" + gpu2 + "=1024M devices=" + gpu1 + "," + gpu2
+
 // TestReady: a claim's daemon has the claim's limits, clients of any user join it and are told them, and nothing is left after Undo.
 func TestReady(t *testing.T) {
 	n := newNode(t)
@@ -192,12 +195,11 @@ func TestReady(t *testing.T) {
 	check.Must(t, kinds.Apply(t.Context(), s))
 	check.Must(t, kinds.Apply(t.Context(), s))
 	check.Must(t, kinds.Verify(t.Context(), s))
-	want := "user=0 percentage=40.0 pinned:" + gpu1 + "=512M pinned:" + gpu2 + "=1024M devices=" + gpu1 + "," + gpu2
 	var clients []*exec.Cmd
 	for _, uid := range []uint32{0, 1000, 65534} {
 		said, cmd := n.client("uid-1", uid)
-		if !strings.Contains(said, want) {
-			t.Errorf("user %d: %q, want %q", uid, said, want)
+		if !strings.Contains(said, toldLimits) {
+			t.Errorf("user %d: %q, want %q", uid, said, toldLimits)
 		}
 		clients = append(clients, cmd)
 	}
@@ -218,6 +220,23 @@ func TestReady(t *testing.T) {
 	check.Must(t, err)
 	if len(left)+len(listed) > 0 {
 		t.Errorf("%q and %q are left", left, listed)
+	}
+}
+
+// TestLimits: a daemon has the limits both by the variables that it is started with, which hold for clients that come at once, and by
+// commands. Each of the two is enough for its clients to have them.
+func TestLimits(t *testing.T) {
+	for _, from := range []string{mpssim.FromVariables, mpssim.FromCommands} {
+		t.Run(from, func(t *testing.T) {
+			n := newNode(t)
+			check.Must(t, mpssim.Settings{LimitsFrom: from}.Write(n.bin))
+			c := n.start()
+			d := limited()
+			check.Must(t, runner(c).Ensure(t.Context(), d))
+			if said, _ := n.client(d.ID, 0); !strings.Contains(said, toldLimits) {
+				t.Errorf("a client was told %q, want %q", said, toldLimits)
+			}
+		})
 	}
 }
 
