@@ -194,6 +194,9 @@ func (r *watching) listen(ctx context.Context, first, silence time.Duration, rec
 			if !ok {
 				return errEnded
 			}
+			if ctx.Err() != nil { // both had come: none is received after ctx ended
+				return ctx.Err()
+			}
 			m, err := DecodeMessage(line)
 			if err != nil {
 				return err
