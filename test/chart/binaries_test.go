@@ -30,6 +30,16 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
+// TestDefaults: by default the chart gives the plugin what is the default of the configuration file too, but for NVIDIA's library and
+// presets, which the chart sets.
+func TestDefaults(t *testing.T) {
+	given, own := parseConfig(t), nodeconfig.File{}.WithDefaults()
+	own.TypeMeta, own.NVML, own.Presets = given.TypeMeta, given.NVML, given.Presets
+	if diff := cmp.Diff(own, given); diff != "" {
+		t.Errorf("defaults (-file +chart):\n%s", diff)
+	}
+}
+
 // TestRegistriesFile gives the registries' configuration that both programs get to its own strict reader.
 func TestRegistriesFile(t *testing.T) {
 	for _, v := range variants() {
