@@ -45,7 +45,6 @@ type spaceNode struct {
 	*Plugin
 	state, root string
 	kinds       step.Kinds
-	mode        uintptr
 }
 
 func newSpaceNode(t *testing.T) *spaceNode {
@@ -181,8 +180,8 @@ func undoRows() map[string]undoRow {
 	}
 }
 
-// fill makes files on a disk until it is full.
-func fill(t *testing.T, dir string, content []byte) {
+// fillDisk makes files on a disk until it is full.
+func fillDisk(t *testing.T, dir string, content []byte) {
 	t.Helper()
 	for i := 0; ; i++ {
 		err := os.WriteFile(filepath.Join(dir, fmt.Sprint("fill", i)), content, 0o600)
@@ -205,8 +204,8 @@ func TestUndoNeedsNoSpace(t *testing.T) {
 		check.Must(n, unix.Mount("", n.state, "", unix.MS_REMOUNT|flag, ""))
 	}
 	for trouble, begin := range map[string]func(n *spaceNode){
-		"no space":  func(n *spaceNode) { fill(n.T, n.state, make([]byte, 4096)); fill(n.T, n.state, []byte{1}) },
-		"no inodes": func(n *spaceNode) { fill(n.T, n.state, nil) },
+		"no space":  func(n *spaceNode) { fillDisk(n.T, n.state, make([]byte, 4096)); fillDisk(n.T, n.state, []byte{1}) },
+		"no inodes": func(n *spaceNode) { fillDisk(n.T, n.state, nil) },
 		"read-only": func(n *spaceNode) { readOnly(n, unix.MS_RDONLY) },
 	} {
 		for _, kind := range known {

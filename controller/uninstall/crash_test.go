@@ -255,7 +255,7 @@ type faults struct {
 
 var errKilled = errors.New("the process was killed")
 
-func (f *faults) do(o runtime.Object, verb string, write bool, request func() error) error {
+func (f *faults) do(ctx context.Context, o runtime.Object, verb string, write bool, request func() error) error {
 	kind, err := apiutil.GVKForObject(o, f.world.Scheme())
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func (f *faults) do(o runtime.Object, verb string, write bool, request func() er
 		return apierrors.NewInternalError(errors.New("refused once"))
 	}
 	err = request()
-	f.world.follow(o, verb, err)
+	f.world.follow(ctx, o, verb, err)
 	if f.dead {
 		return errKilled
 	}
@@ -287,41 +287,41 @@ func (f *faults) do(o runtime.Object, verb string, write bool, request func() er
 }
 
 // follow has the cluster follow a write.
-func (w *installed) follow(o runtime.Object, verb string, err error) {
+func (w *installed) follow(ctx context.Context, o runtime.Object, verb string, err error) {
 	if d, is := o.(*apiextensionsv1.CustomResourceDefinition); is && verb == "delete" && err == nil {
 		w.undefined[d.Name] = true
 		list := []client.Object{&v1alpha1.AcceleratorNode{}, &v1alpha1.FPGABitstream{}, &v1alpha1.ClusterDevicePreset{}}
 		for _, of := range list {
 			if strings.HasPrefix(d.Name, strings.ToLower(reflect.TypeOf(of).Elem().Name())+"s.") {
-				err = w.DeleteAllOf(context.Background(), of, client.InNamespace(""))
+				err = w.DeleteAllOf(ctx, of, client.InNamespace(""))
 			}
 		}
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return
 	}
-	w.plugins(context.Background())
+	w.plugins(ctx)
 }
 
 func (f *faults) client(c client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			return f.do(o, "get", false, func() error { return c.Get(ctx, k, o, opts...) })
+			return f.do(ctx, o, "get", false, func() error { return c.Get(ctx, k, o, opts...) })
 		},
 		List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, opts ...client.ListOption) error {
-			return f.do(o, "list", false, func() error { return c.List(ctx, o, opts...) })
+			return f.do(ctx, o, "list", false, func() error { return c.List(ctx, o, opts...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return f.do(o, "create", true, func() error { return c.Create(ctx, o, opts...) })
+			return f.do(ctx, o, "create", true, func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			return f.do(o, "update", true, func() error { return c.Update(ctx, o, opts...) })
+			return f.do(ctx, o, "update", true, func() error { return c.Update(ctx, o, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return f.do(o, "patch", true, func() error { return c.Patch(ctx, o, p, opts...) })
+			return f.do(ctx, o, "patch", true, func() error { return c.Patch(ctx, o, p, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			return f.do(o, "delete", true, func() error { return c.Delete(ctx, o, opts...) })
+			return f.do(ctx, o, "delete", true, func() error { return c.Delete(ctx, o, opts...) })
 		},
 	})
 }

@@ -88,7 +88,8 @@ func TestDoubtOfDeviceThatIsGone(t *testing.T) {
 	}
 	s.reported()
 	_, err := s.ask(allocated("u2", aDisk("disk0")))
-	if overlap, ok := errors.AsType[*OverlapError](err); !ok || !overlap.Unknown || !strings.Contains(err.Error(), "holds as ssd0, which is not on") {
+	overlap, ok := errors.AsType[*OverlapError](err)
+	if !ok || !overlap.Unknown || !strings.Contains(err.Error(), "holds as ssd0, which is not on") {
 		t.Errorf("error %v, want that the directory may be the other claim's", err)
 	}
 	s.setMachine(all)

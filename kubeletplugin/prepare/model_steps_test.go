@@ -359,8 +359,8 @@ func (m *model) forget(uid string) {
 	delete(m.given, uid)
 }
 
-// damageRecord damages the record of a claim. What such a claim holds is known by its devices' names alone, so from then on the host devices
-// keep theirs.
+// damageRecord damages the record of a claim. What such a claim holds is known by its devices' names alone, so from then on the host
+// devices keep theirs.
 func (m *model) damageRecord() {
 	uid := m.any()
 	if uid == "" {

@@ -24,9 +24,9 @@ import (
 // sync costs no more than its own bytes.
 //
 // Version 1 is not read: no release wrote it. Version 3 has additions of features; version 4 keeps the decisions that they follow from in
-// one place; version 5 says what parts of a card take of it. A record without any is still written as version 2, so that an older plugin can
-// serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it. Version 5 raises
-// no reader: an older plugin serves the claim without what it does not know.
+// one place; version 5 says what parts of a card take of it. A record without any is still written as version 2, so that an older plugin
+// can serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it. Version 5
+// raises no reader: an older plugin serves the claim without what it does not know.
 const (
 	// FormatVersion is the newest version that this package writes.
 	FormatVersion = 5
