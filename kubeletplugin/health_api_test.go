@@ -22,7 +22,6 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/test/apitest"
@@ -167,7 +166,7 @@ func (c *cluster) testUnhealthy(t *testing.T) {
 	if diff := cmp.Diff(before, n.slices()); diff != "" {
 		t.Errorf("a restart wrote slices (-before +after):\n%s", diff)
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, retirement.RecoverAnnotation, gpu)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.RecoverAnnotation, gpu)
 	objects := n.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))
 	_, err := objects.Patch(t.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	check.Must(t, err)

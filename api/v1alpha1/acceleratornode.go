@@ -36,6 +36,9 @@ const (
 	// RetireAnnotation on an AcceleratorNode tells that node's plugin to stop publishing, to refuse new claims, and to remove its files once
 	// the last claim is gone.
 	RetireAnnotation = GroupName + "/retire"
+	// RecoverAnnotation on an AcceleratorNode names devices, separated by commas, or "*", whose faults the plugin must forget. It takes effect
+	// once; remove it before the next request.
+	RecoverAnnotation = GroupName + "/recover"
 	// QuiesceAnnotation on an AcceleratorNode tells that node's plugin to let go of devices while their kernel driver is changed: to stop
 	// publishing them, to refuse new claims, and to close them. Claims are released as ever. The value names vendors, separated by commas,
 	// or is "*".

@@ -246,7 +246,7 @@ func (m *Monitor) targets(vendor string) []health.Target {
 	return targets
 }
 
-// Recover carries out what the annotation retirement.RecoverAnnotation asks for, and returns the devices that it
+// Recover carries out what the annotation v1alpha1.RecoverAnnotation asks for, and returns the devices that it
 // names and for which there was something to do.
 func (m *Monitor) Recover(ctx context.Context, request string) []string {
 	forgiven, err := m.ledger.Recover(request)

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -238,7 +238,7 @@ func (e *Engine) unlessAbandoned(ctx context.Context, r *record.Record, err erro
 		}
 	}
 	return fmt.Errorf("%w; or, if that is lost for good, annotate the AcceleratorNode %s with %s=%s",
-		err, e.Node, retirement.RecoverAnnotation, strings.Join(names, ","))
+		err, e.Node, v1alpha1.RecoverAnnotation, strings.Join(names, ","))
 }
 
 func (e *Engine) undoStep(ctx context.Context, s step.Step, parts undoParts) error {

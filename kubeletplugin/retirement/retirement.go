@@ -23,10 +23,6 @@ import (
 // ended. The uninstall hook or an administrator sets it.
 const Annotation = v1alpha1.RetireAnnotation
 
-// RecoverAnnotation on a node's AcceleratorNode names devices, separated by commas, or "*", whose faults the ledger must clear. It takes
-// effect once. Remove it before the next request.
-const RecoverAnnotation = "fettle.dev/recover"
-
 // ErrRetired refuses claims on a retired node.
 var ErrRetired = errors.New("is retired (annotation " + Annotation + " on its AcceleratorNode): " +
 	"delete the pod so that it is scheduled elsewhere")
@@ -118,7 +114,7 @@ func (r *State) notify() {
 
 // Requests are called for annotations other than Annotation.
 type Requests struct {
-	// Recover is called with the value of RecoverAnnotation.
+	// Recover is called with the value of v1alpha1.RecoverAnnotation.
 	Recover func(context.Context, string)
 	// Quiesce is called with the value of v1alpha1.QuiesceAnnotation.
 	Quiesce func(context.Context, string)
@@ -134,7 +130,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 	var deleted string
 	read := func(annotations map[string]string) {
 		r.Set(annotations[Annotation])
-		requests.Recover(ctx, annotations[RecoverAnnotation])
+		requests.Recover(ctx, annotations[v1alpha1.RecoverAnnotation])
 		requests.Upgrade(ctx, annotations[v1alpha1.UpgradeAnnotation])
 		requests.Quiesce(ctx, annotations[v1alpha1.QuiesceAnnotation])
 		if now := annotations[v1alpha1.ClaimDeletedAnnotation]; now != deleted {
