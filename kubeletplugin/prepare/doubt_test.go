@@ -104,6 +104,44 @@ func TestDoubtOfDeviceThatIsGone(t *testing.T) {
 	s.prepare(allocated("u3", aDisk("ssd0")))
 }
 
+// TestDoubtWithNewRecord: the record that was made again for the release is without a device that was away then. When that is back, nobody
+// gets it before what was done to it is undone.
+func TestDoubtWithNewRecord(t *testing.T) {
+	s := newSite(t)
+	s.kubeletHolds()
+	all := s.seen()
+	c := allocated("u1", aDisk("ssd0"), aDisk("ssd1"))
+	s.prepare(c)
+	data := s.write("ssd1")
+	s.damage("u1")
+	s.setMachine(machine{ssd("ssd0")})
+	repair := s.failing("undo", "ssd0")
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); !errors.Is(err, errInjected) {
+		t.Errorf("error %v", err)
+	}
+	s.inPhase("u1", record.Releasing)
+	s.setMachine(all)
+	check.Must(t, s.Store.SweepOwners())
+	isHeld := func() {
+		t.Helper()
+		if _, err := s.ask(allocated("u2", aDisk("ssd1"))); !isInUse(err) {
+			t.Errorf("error %v, want that the claim in doubt has it", err)
+		}
+	}
+	isHeld()
+	repair()
+	s.tidy()
+	isHeld()
+	s.drop(c)
+	for range missesToCollect {
+		s.collect(t.Context())
+	}
+	if there(data) {
+		t.Error("the data is still there")
+	}
+	s.prepare(allocated("u2", aDisk("ssd1")))
+}
+
 // TestDamagedRecordIsCollected although nobody asked for its claim since it was damaged.
 func TestDamagedRecordIsCollected(t *testing.T) {
 	s := newSite(t)

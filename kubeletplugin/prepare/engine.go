@@ -202,13 +202,6 @@ func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []
 	r, err := e.load(ctx, uid)
 	if err == nil {
 		op.inDoubt = r == nil && e.Store.InDoubt(uid)
-		if op.inDoubt {
-			var unlisted []record.Device
-			unlisted, err = e.unlistedDevices(uid)
-			op.unlisted = len(unlisted) > 0
-		}
-	}
-	if err == nil {
 		op.setActivity("waits for its devices")
 		err = hold.Devices(ctx, append(devices, heldNames(e.linkedDevices(op, r))...))
 	}

@@ -35,8 +35,6 @@ type operation struct {
 	err     error
 	// inDoubt says that the claim's record is lost and the claim is neither prepared again nor released yet. The work sets it.
 	inDoubt bool
-	// unlisted says that a claim in doubt also holds devices that the machine does not have now. It stays in doubt because of these.
-	unlisted bool
 	// followUp is the rest of the work, which runs after done is closed.
 	followUp func()
 

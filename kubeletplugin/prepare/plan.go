@@ -183,27 +183,33 @@ func (e *Engine) rebuildRecord(op *operation) (*record.Record, error) {
 	return r, nil
 }
 
-// unlistedDevices returns what a claim whose record is lost holds and the machine does not have now, or the configuration has no more. What
-// was done to these devices cannot be undone before they are back.
-func (e *Engine) unlistedDevices(uid string) ([]record.Device, error) {
+// holdsMore reports whether a claim whose record was lost holds a device that its record, which was made again, is without. Without such a
+// record: one that the machine does not have now, or the configuration has no more. What was done to it cannot be undone before it is back.
+func (e *Engine) holdsMore(uid string, r *record.Record) (bool, error) {
+	if !e.Store.InDoubt(uid) {
+		return false, nil
+	}
 	machine := e.Machine()
 	if machine == nil {
-		return nil, errNotScanned
+		return false, errNotScanned
 	}
-	var out []record.Device
 	for _, kind := range device.Kinds() {
 		pool := e.poolOf(device.Device{Kind: kind})
 		names, err := e.Store.HeldIn(pool)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		for _, name := range names {
-			if _, listed := machine.Find(kind, name); !listed {
-				out = append(out, e.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})...)
+			_, known := machine.Find(kind, name)
+			if r != nil {
+				known = r.Holds(pool, name)
+			}
+			if !known && len(e.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})) > 0 {
+				return true, nil
 			}
 		}
 	}
-	return out, nil
+	return false, nil
 }
 
 // addLeftovers adds the steps to undo for a device of a claim whose record is lost.

@@ -71,11 +71,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 		if err := e.release(op.ctx, op, old); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
-		old = nil
-	}
-	if op.unlisted {
-		return nil, fmt.Errorf("the claim's record is damaged, and a device that it holds: %w, or not in the node's configuration; "+
-			"retried until it is back", ErrDeviceGone)
+		old, op.inDoubt = nil, e.Store.InDoubt(op.uid)
 	}
 	if old == nil {
 		if err := e.releaseStaleDevices(op, a); err != nil {
@@ -96,6 +92,14 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 // releaseStaleDevices releases a claim whose record is lost if it holds devices that are not in its allocation: another pod had these. If
 // all are in the allocation, that pod may still run, and its effects stay.
 func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
+	more, err := e.holdsMore(op.uid, nil)
+	if err != nil {
+		return err
+	}
+	if more {
+		return fmt.Errorf("its record is damaged, and a device that it holds %w, or is not in the node's configuration; retried until it is back",
+			ErrDeviceGone)
+	}
 	wanted := deviceNames(a)
 	if !slices.ContainsFunc(e.linkedDevices(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
 		return nil

@@ -152,10 +152,12 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	}
 	// Before the record is released: nothing that the claim's undoing left in doubt outlives its record.
 	e.Health.Clear(r)
-	if !op.unlisted { // else the claim keeps these devices until they are back and it is collected
-		if err := e.Store.ForgetDamaged(r.UID); err != nil {
-			return err
-		}
+	more, err := e.holdsMore(r.UID, r)
+	if err == nil && !more { // else the claim keeps the rest until it is back and the claim is collected
+		err = e.Store.ForgetDamaged(r.UID)
+	}
+	if err != nil {
+		return err
 	}
 	if err := e.Store.Release(r, last); err != nil {
 		e.unrecorded.Store(r.UID, true)

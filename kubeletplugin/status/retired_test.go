@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,7 @@ import (
 type reporting struct {
 	t   *testing.T
 	api *dynamicfake.FakeDynamicClient
+	mu  sync.Mutex
 	// streams are the watches that were begun.
 	streams []watch.Interface
 }
@@ -59,6 +61,8 @@ func startReporting(t *testing.T) *reporting {
 	out := &reporting{t: t, api: api}
 	api.PrependWatchReactor("acceleratornodes", func(clienttesting.Action) (bool, watch.Interface, error) {
 		stream, err := api.Tracker().Watch(nodeResource(), "")
+		out.mu.Lock()
+		defer out.mu.Unlock()
 		out.streams = append(out.streams, stream)
 		return true, stream, err
 	})
@@ -86,6 +90,8 @@ func startReporting(t *testing.T) *reporting {
 }
 
 func (r *reporting) endWatches() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, s := range r.streams {
 		s.Stop()
 	}

@@ -174,11 +174,11 @@ func (s *Store) holder(pool, name, uid string) (*Record, error) {
 	switch {
 	case err == nil && r.Holds(pool, name):
 		return r, nil
-	case err == nil:
+	case err == nil && !s.InDoubt(uid): // else the record was made again without the devices that the machine did not list
 		return nil, nil //nolint:nilnil // documented above
 	case errors.Is(err, fs.ErrNotExist) && !s.InDoubt(uid):
 		return nil, nil //nolint:nilnil // documented above
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrDamaged), errors.Is(err, ErrForeign):
 		return &Record{UID: uid, Namespace: "unknown", Name: "unknown"}, nil
 	}
 	return nil, fmt.Errorf("device %s/%s may be held: %w", pool, name, err)
@@ -335,7 +335,7 @@ func (s *Store) sweepLink(device, uid string) error {
 	}
 	defer hold.Release()
 	r, err := s.Load(uid)
-	stale := err == nil && !r.holdsDir(device) || errors.Is(err, fs.ErrNotExist) && !s.InDoubt(uid)
+	stale := (err == nil && !r.holdsDir(device) || errors.Is(err, fs.ErrNotExist)) && !s.InDoubt(uid)
 	if !stale {
 		return nil
 	}
