@@ -128,7 +128,8 @@ func imageRules() []cacheRule {
 	return []cacheRule{
 		{"tag", image("registry.example/a/b_c/d--e.f:v1"), ""},
 		{"digest", image("registry.example/a@" + digest), ""},
-		{"longest", image("registry.example/" + strings.Repeat("a", 525-17)), ""},
+		{"longest", image("registry.example/" + strings.Repeat("a", 255)), ""},
+		{"long path", image("registry.example/" + strings.Repeat("a", 256)), "spec.image: Invalid value: must have a repository of at most 255 characters"},
 		{"too long", image("registry.example/" + strings.Repeat("a", 526-17)), "spec.image: Too long: may not be more than 525"},
 		{"upper case", image("registry.example/A"), form},
 		{"traversal", image("registry.example/../a"), form},
@@ -182,9 +183,13 @@ func mountRules() []cacheRule {
 		return func(s *spec) { s.Mount = &v1alpha1.CacheMount{WritableLimit: ptr.To(resource.MustParse(text))} }
 	}
 	at := func(path string) func(*spec) { return func(s *spec) { s.Mount = &v1alpha1.CacheMount{Path: path} } }
-	targets := func(arch string) func(*spec) {
+	const (
+		form = "spec.mount.path: Invalid value: must be absolute, clean and printable"
+		arch = "spec.compatibility.targets[0]: Invalid value: arch of backend cuda must be one such as"
+	)
+	targets := func(backend, arch string) func(*spec) {
 		return func(s *spec) {
-			s.Compatibility = &v1alpha1.CacheCompatibility{Targets: []v1alpha1.CacheTarget{{Backend: "cuda", Arch: arch}}}
+			s.Compatibility = &v1alpha1.CacheCompatibility{Targets: []v1alpha1.CacheTarget{{Backend: backend, Arch: arch}}}
 		}
 	}
 	keep := func(n int32) func(*spec) {
@@ -196,11 +201,13 @@ func mountRules() []cacheRule {
 		{"limit too small", limit("1023Ki"), "must be 1Mi to 64Gi"},
 		{"limit too large", limit("65Gi"), "must be 1Mi to 64Gi"},
 		{"path", at("/root/.triton/cache"), ""},
-		{"relative path", at("cache"), "spec.mount.path in body should match"},
-		{"path with a slash at its end", at("/cache/"), "spec.mount.path in body should match"},
-		{"target", targets("sm_90a"), ""},
-		{"target of AMD's", targets("gfx942"), ""},
-		{"target that is none", targets("hopper"), "spec.compatibility.targets[0].arch in body should match"},
+		{"relative path", at("cache"), form},
+		{"path with a slash at its end", at("/cache/"), form},
+		{"reserved path", at("/etc/cache"), "spec.mount.path: Invalid value: "},
+		{"target", targets("cuda", "sm_90a"), ""},
+		{"target of AMD's", targets("hip", "gfx942"), ""},
+		{"AMD's with CUDA", targets("cuda", "gfx942"), arch},
+		{"target that is none", targets("cuda", "hopper"), arch},
 		{"kept", keep(16), ""},
 		{"kept forever", keep(17), "spec.retention.keepOldDigests in body should be less than or equal to 16"},
 		{"type", func(s *spec) { s.Type = v1alpha1.CacheVLLM }, ""},
