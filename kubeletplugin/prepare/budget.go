@@ -26,7 +26,8 @@ type knownHolding struct {
 }
 
 // createWithin creates the record of a claim that holds nothing yet, if what its steps need fits into the node's budget. Callers that
-// need something of the budget decide and create one after the other, so two of them cannot both get what is left.
+// need something of the budget decide and create one after the other, so two of them cannot both get what is left. A
+// claim in doubt keeps the devices that it has if its record cannot be created.
 func (e *Engine) createWithin(ctx context.Context, r *record.Record, inDoubt bool) error {
 	asked, err := e.holding(r)
 	if err != nil {

@@ -150,7 +150,7 @@ func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release
 	if machine == nil {
 		return nil, errNotScanned
 	}
-	check := overlapCheck{Engine: e, machine: machine, record: r}
+	check := overlapCheck{Engine: e, machine: machine, record: r, names: map[string][]string{}}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
@@ -187,6 +187,8 @@ type overlapCheck struct {
 	record  *record.Record
 	// exposed are the devices of the record that may have another name.
 	exposed []exposed
+	// names are the devices that claims hold, by pool, see heldIn.
+	names map[string][]string
 }
 
 // exposed is a device of a record, and what the machine has by its name.
@@ -227,10 +229,22 @@ func (c *overlapCheck) card(d exposed) error {
 	return nil
 }
 
+// heldIn lists what claims hold in a pool. It reads that once for all devices of the record: the pool of host devices only under the lock.
+func (c *overlapCheck) heldIn(pool string) ([]string, error) {
+	if names, known := c.names[pool]; known {
+		return names, nil
+	}
+	names, err := c.Store.HeldIn(pool)
+	if err == nil {
+		c.names[pool] = names
+	}
+	return names, err
+}
+
 // unlisted looks at what claims hold of the same physical device and the machine does not list any more: parts of a division that was
 // changed, or of which the driver does not tell.
 func (c *overlapCheck) unlisted(d exposed) error {
-	names, err := c.Store.HeldIn(d.asked.Pool)
+	names, err := c.heldIn(d.asked.Pool)
 	if err != nil {
 		return err
 	}
@@ -266,7 +280,7 @@ func consuming(d *record.Device) device.Device {
 // things looks at everything that claims hold in the pool by other names. What a record says counts, since the configuration may have
 // changed.
 func (c *overlapCheck) things(d *record.Device) error {
-	names, err := c.Store.HeldIn(d.Pool)
+	names, err := c.heldIn(d.Pool)
 	if err != nil {
 		return err
 	}
@@ -291,7 +305,7 @@ func (c *overlapCheck) holders(d *record.Device, pool, name string, overlaps fun
 		if uid == c.record.UID {
 			continue
 		}
-		owner, held := c.heldBy(uid, pool, name)
+		owner, held := c.entry(uid, pool, name)
 		if overlaps != nil && held != nil && !overlaps(held) {
 			continue
 		}
@@ -300,9 +314,9 @@ func (c *overlapCheck) holders(d *record.Device, pool, name string, overlaps fun
 	return nil
 }
 
-// heldBy returns the record of a claim that holds a device, and its entry for that device. If the record is damaged, the entry is what the
+// entry returns the record of a claim that holds a device, and its entry for that device. If the record is damaged, the entry is what the
 // device is now, or nil if the machine does not have it any more: then the claim may hold anything.
-func (c *overlapCheck) heldBy(uid, pool, name string) (*record.Record, *record.Device) {
+func (c *overlapCheck) entry(uid, pool, name string) (*record.Record, *record.Device) {
 	owner, err := c.Store.Load(uid)
 	if err != nil {
 		owner = &record.Record{UID: uid}
