@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,8 @@ func isMonitored() {
 }
 
 // answersDashboards makes everything happen that a dashboard shows. Then no query may be empty: neither without its "or vector(0)", which
-// is for clusters where nothing of it has happened, nor where it groups by a label, or names its lines by one.
+// is for clusters where nothing of it has happened, nor where it groups by a label, or names its lines by one. A rate of 0 is an answer, so
+// what counts must have counted.
 func answersDashboards(ctx SpecContext) {
 	f := startFPGAs(ctx)
 	ns := newNamespace(ctx, nil)
@@ -51,6 +53,9 @@ func answersDashboards(ctx SpecContext) {
 		say("%s", q.where)
 		for _, metric := range q.grouped() {
 			eventuallyAnswered(ctx, server, metric)
+		}
+		for _, counter := range q.counters() {
+			eventuallyAnswered(ctx, server, counter+" > 0")
 		}
 		eventuallyAnswered(ctx, server, q.expr, q.lines()...)
 	}
@@ -213,6 +218,13 @@ func (q *dashboardQuery) grouped() (all []string) {
 		}
 	}
 	return all
+}
+
+// counters are the metrics of the query that only grow.
+func (q *dashboardQuery) counters() []string {
+	return slices.DeleteFunc(ofMetric.FindAllString(q.expr, -1), func(metric string) bool {
+		return !strings.HasSuffix(metric, "_total") && !strings.HasSuffix(metric, "_count") && !strings.HasSuffix(metric, "_bucket")
+	})
 }
 
 // lines are the labels that name the lines of the query's panel.
