@@ -35,7 +35,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
@@ -71,7 +70,6 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
-	certificate := webhook.NewCertificate(live, c.Clock, c.Options.Namespace)
 	mgr, err := c.manager(scheme)
 	if err != nil {
 		return err
@@ -81,11 +79,11 @@ func (c Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer removeScratch()
-	parts, err := c.parts(mgr, live, certificate, scratch)
+	parts, err := c.parts(mgr, live, scratch)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.serve(mgr, certificate), c.reconcile(mgr, live, parts)); err != nil {
+	if err := errors.Join(c.serve(mgr), c.reconcile(mgr, live, parts)); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return mgr.Start(ctx)
@@ -104,7 +102,7 @@ func (c Controller) scratch() (dir string, remove func(), err error) {
 }
 
 // parts builds what the reconcilers are built from.
-func (c Controller) parts(mgr manager.Manager, live client.Client, certificate *webhook.Certificate, scratch string) (Parts, error) {
+func (c Controller) parts(mgr manager.Manager, live client.Client, scratch string) (Parts, error) {
 	config := c.Options.Registries
 	config.UserAgent = names.Controller
 	config.Ranges, config.Report = clusterAddresses(mgr.GetClient()), logReason
@@ -119,7 +117,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, certificate *
 		Pause: pauses.Remaining, Namespace: c.Options.Namespace,
 	}
 	return Parts{
-		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch), Certificate: certificate,
+		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch),
 		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot),
 		Volumes:  volumes.NewPlanner(services, c.Options.KernelCacheVolumes),
 		Version:  c.version,
@@ -139,18 +137,14 @@ func (c Controller) version() (string, error) {
 	return version.Major + "." + strings.TrimSuffix(version.Minor, "+"), nil
 }
 
-// serve adds what every replica serves to the manager, and the keeper of the webhook's certificate, which the leader runs.
-func (c Controller) serve(mgr manager.Manager, certificate *webhook.Certificate) error {
+// serve adds what every replica serves to the manager.
+func (c Controller) serve(mgr manager.Manager) error {
 	probes := &httpserver.Server{
 		Name: "probes", Address: c.Options.ProbeAddress, Listener: c.Probes, Handler: httpserver.Health(func() error { return nil }),
 	}
-	err := errors.Join(mgr.Add(everyReplica(probes.Run)), mgr.Add(everyReplica(func(ctx context.Context) error {
+	return errors.Join(mgr.Add(everyReplica(probes.Run)), mgr.Add(everyReplica(func(ctx context.Context) error {
 		return c.Options.Metrics.Run(ctx, c.Gatherer)
 	})))
-	if c.Options.Webhook {
-		err = errors.Join(err, certificate.Register(mgr))
-	}
-	return err
 }
 
 // everyReplica runs in every replica and not only in the leader.
@@ -222,7 +216,6 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 // cacheOptions keep the manager's memory to what reconcilers read.
 func cacheOptions(o Options) (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
-	webhook.Cached(byObject)
 	claims.Cached(byObject)
 	cachedNodes(byObject)
 	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks, o.DriverNamespace), volumes.Cached(byObject))

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
@@ -218,16 +218,14 @@ func (c cluster) awaitTainted(t *testing.T, p *v1alpha1.PartitionPolicy, want st
 }
 
 // podsConfiguration is what the chart renders, without its conditions. Its policy is Fail, to show a call that fails.
-func podsConfiguration() *admissionregistrationv1.MutatingWebhookConfiguration {
+func podsConfiguration(w webhookProcess) *admissionregistrationv1.MutatingWebhookConfiguration {
 	return &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: names.PodsConfiguration},
+		ObjectMeta: metav1.ObjectMeta{Name: "fettle-pods"},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "nodes.fettle.dev", AdmissionReviewVersions: []string{"v1"},
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-				Namespace: namespace, Name: names.Webhook,
-			}},
+			ClientConfig: w.target(webhook.PodsPathPrefix),
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "tolerating"}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
@@ -238,9 +236,9 @@ func podsConfiguration() *admissionregistrationv1.MutatingWebhookConfiguration {
 }
 
 // tolerateTaints: pods that get devices by a claim, a template or an extended resource tolerate the taints of policies, and no others do.
-func (c cluster) tolerateTaints(t *testing.T) {
+func (c cluster) tolerateTaints(t *testing.T, w webhookProcess) {
 	t.Helper()
-	c.create(t, podsConfiguration())
+	c.create(t, podsConfiguration(w))
 	c.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tolerating"}})
 	tolerated := nodePolicy("tolerated", "nothing", "example.com/gpu=a:NoSchedule")
 	tolerated.Spec.Nodes.PriorityClasses = []v1alpha1.NodePriorityClass{{Name: "api-pods", Value: 5000, Default: true}}

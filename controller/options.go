@@ -31,8 +31,6 @@ type Options struct {
 	Metrics httpserver.Metrics
 	// ProbeAddress is where /healthz and /readyz are served, ":8081".
 	ProbeAddress string
-	// Webhook keeps the certificate and the configuration of the admission webhook. Without it, the chart renders none.
-	Webhook bool
 	// ManageCRDs applies and upgrades the CRDs.
 	ManageCRDs bool
 	// BitstreamInterval is how often tags are resolved: those of bitstreams, and of kernel caches that do not set an interval.

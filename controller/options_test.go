@@ -20,10 +20,10 @@ func TestOptionsValidate(t *testing.T) {
 		in   Options
 		want []string // parts of the error
 	}{
-		{"good", Options{Namespace: "fettle-system", Webhook: true, BitstreamInterval: time.Second}, nil},
+		{"good", Options{Namespace: "fettle-system", BitstreamInterval: time.Second}, nil},
 		{"no webhook, no port", Options{Namespace: "fettle-system", BitstreamInterval: time.Hour}, nil},
-		{"nothing", Options{Webhook: true}, []string{"--namespace", "POD_NAMESPACE", "--bitstream-interval is 0s"}},
-		{"bad namespace", Options{Namespace: "A_b", Webhook: true}, []string{`--namespace is "A_b"`}},
+		{"nothing", Options{}, []string{"--namespace", "POD_NAMESPACE", "--bitstream-interval is 0s"}},
+		{"bad namespace", Options{Namespace: "A_b"}, []string{`--namespace is "A_b"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

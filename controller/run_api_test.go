@@ -64,7 +64,6 @@ func TestAPI(t *testing.T) {
 	// Endpoint routing lets the API server reach the webhook's Service without a kube-proxy.
 	c := newCluster(t, map[string]string{"enable-aggregator-routing": "true"})
 	t.Run("CRDs", c.testCRDs)
-	t.Run("certificate race", c.testCertificateRace)
 	t.Run("shipped presets", c.testShipped)
 	foreign := c.createForeignClass(t)
 	left := c.testTaintsOfDeletedPolicy(t)
@@ -183,7 +182,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 			Probes: probes,
 			Options: controller.Options{
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"},
-				Webhook: true, ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
+				ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
 				NodePartitions:    true,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},

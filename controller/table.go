@@ -19,7 +19,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/waiting"
-	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
@@ -35,8 +34,6 @@ type Parts struct {
 	Policies *trustpolicies.Reader
 	// Volumes plans the volumes of kernel caches.
 	Volumes *volumes.Planner
-	// Certificate is the webhook's.
-	Certificate *webhook.Certificate
 	// Version asks the API server for its version.
 	Version func() (string, error)
 }
@@ -46,7 +43,6 @@ type Parts struct {
 func Table(p Parts) []reconciler.Row {
 	s, o := p.Services, p.Options
 	return []reconciler.Row{
-		webhook.New(s, p.Certificate, o.Webhook, o.NodePartitions),
 		deviceclasses.New(s, o.Classes),
 		nodes.New(s),
 		claims.New(s),

@@ -14,7 +14,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/controller/webhook"
 )
 
 // TestTable: rows can be built without a cluster, their queues have names of their own and something that fills them, and what starts
@@ -27,10 +26,9 @@ func TestTable(t *testing.T) {
 	}
 	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
 	rows := controller.Table(controller.Parts{
-		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true, NodePartitions: true},
-		Policies:    trustpolicies.NewReader(services.Client, nil),
-		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
-		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
+		Services: services, Options: controller.Options{ExplainWaitingPods: true, NodePartitions: true},
+		Policies: trustpolicies.NewReader(services.Client, nil),
+		Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 	})
 	names, queues := map[string]bool{}, map[string]bool{}
 	registry := prometheus.NewPedanticRegistry()
@@ -59,8 +57,8 @@ func TestTable(t *testing.T) {
 	}
 	for _, name := range []string{ // dashboards have them as the label controller of controller-runtime's metrics
 		"acceleratornode", "clusterfpgabitstream", "clustergpukernelcache", "clustergpukernelcachevolumes", "deletedclaim", "deviceclass",
-		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "nodetaint", "partitionpolicy", "podwebhookconfiguration",
-		"presetlack", "priorityclass", "acceleratorstack", "shippedpreset", "trustpolicy", "webhookconfiguration",
+		"devicepreset", "fpgabitstream", "gpukernelcache", "gpukernelcachevolumes", "nodetaint", "partitionpolicy",
+		"presetlack", "priorityclass", "acceleratorstack", "shippedpreset", "trustpolicy",
 	} {
 		if !queues[name] {
 			t.Errorf("there is no queue %s any more", name)

@@ -5,7 +5,6 @@ package controller_test
 import (
 	"bytes"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,69 +22,21 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
-// testCertificateRace: replicas that start together end with one certificate.
-func (c cluster) testCertificateRace(t *testing.T) {
-	secret := client.ObjectKey{Namespace: namespace, Name: "race"}
-	keepers := make([]*certs.Keeper, 8)
-	faults := make([]error, len(keepers))
-	var group sync.WaitGroup
-	for i := range keepers {
-		keepers[i] = &certs.Keeper{Client: c.client, Secret: secret, Names: []string{"a.svc"}, Clock: clock.RealClock{}}
-		group.Go(func() { faults[i] = keepers[i].Sync(t.Context()) })
-	}
-	group.Wait()
-	if err := errors.Join(faults...); err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range keepers {
-		if !bytes.Equal(k.State().Bundle(), keepers[0].State().Bundle()) {
-			t.Fatal("two replicas hold different authorities")
-		}
-	}
-	// A Secret that someone broke is replaced.
-	broken := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}
-	if err := c.client.Patch(t.Context(), broken, client.RawPatch("application/merge-patch+json",
-		[]byte(`{"data":{"tls.crt":"eA=="}}`))); err != nil {
-		t.Fatal(err)
-	}
-	before := keepers[0].State().Bundle()
-	if err := keepers[0].Sync(t.Context()); err != nil || bytes.Equal(before, keepers[0].State().Bundle()) {
-		t.Errorf("a broken Secret was kept; error %v", err)
-	}
-}
-
 // testWebhook sends objects through the API server to the running webhook.
 func (c cluster) testWebhook(t *testing.T, r replica) {
 	w := c.startWebhook(t, "--metrics-authentication=false")
 	c.routeWebhook(t, w.port)
-	c.create(t, webhookConfiguration())
-	apitest.Eventually(t, func() string {
-		var live admissionregistrationv1.ValidatingWebhookConfiguration
-		if err := c.client.Get(t.Context(), client.ObjectKey{Name: names.WebhookConfiguration}, &live); err != nil {
-			return err.Error()
-		}
-		if len(live.Webhooks[0].ClientConfig.CABundle) == 0 {
-			return "no caBundle yet"
-		}
-		for _, entry := range live.ManagedFields {
-			if entry.Manager == names.Controller {
-				return "the controller owns fields, which would keep Helm from a rollback"
-			}
-		}
-		return ""
-	})
+	c.create(t, webhookConfiguration(w))
 	// The API server reads its webhooks with a delay.
 	apitest.Eventually(t, func() string {
 		wrong := claimWith(`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","colour":1}`)
@@ -103,7 +54,7 @@ func (c cluster) testWebhook(t *testing.T, r replica) {
 	}
 	c.reviewPolicies(t)
 	c.reviewStacks(t)
-	c.tolerateTaints(t)
+	c.tolerateTaints(t, w)
 	c.forgeReviews(t, r, w)
 	foreign := claimWith(`{"whatever":1}`)
 	foreign.Spec.Devices.Config[0].Opaque.Driver = "x.dev"
@@ -271,15 +222,13 @@ func (c cluster) routeWebhook(t *testing.T, webhookPort string) {
 }
 
 // webhookConfiguration is what the chart renders, as far as this test needs it. Its policy is Fail, to show a call that fails.
-func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+func webhookConfiguration(w webhookProcess) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	of := func(name, group, version, resource string) admissionregistrationv1.ValidatingWebhook {
 		return admissionregistrationv1.ValidatingWebhook{
 			Name: name, AdmissionReviewVersions: []string{"v1"},
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-				Namespace: namespace, Name: names.Webhook,
-			}},
+			ClientConfig: w.target(webhook.PathPrefix),
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 				Rule: admissionregistrationv1.Rule{
@@ -289,7 +238,7 @@ func webhookConfiguration() *admissionregistrationv1.ValidatingWebhookConfigurat
 		}
 	}
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: names.WebhookConfiguration},
+		ObjectMeta: metav1.ObjectMeta{Name: "fettle-config"},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			of("config.fettle.dev", "resource.k8s.io", "v1", "resourceclaims"),
 			of("partitionpolicies.fettle.dev", "fettle.dev", "v1alpha1", "partitionpolicies"),

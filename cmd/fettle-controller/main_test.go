@@ -39,7 +39,7 @@ func TestUsage(t *testing.T) {
 		{"help", []string{"uninstall", "-h"}, nil, exitDone, "-delete-crds"},
 		{"uninstall without namespace", []string{"uninstall"}, nil, exitUsage, "--namespace"},
 		{"bad timeout", []string{"uninstall", "--timeout=0", "--namespace=a"}, nil, exitUsage, "--timeout"},
-		{"bad namespace of the webhook", []string{"webhook", "--namespace=A"}, nil, exitUsage, "--namespace"},
+		{"webhook without a certificate", []string{"webhook"}, nil, exitUsage, "--certificate-dir"},
 		{"no trusted root there", []string{"--trust-public-root=/nonexistent/x", "--namespace=a"}, nil, exitUsage, "--trust-public-root"},
 		{"no kubeconfig there", []string{"--kubeconfig=/nonexistent/x", "--namespace=a"}, nil, exitFailed, "--kubeconfig"},
 	}

@@ -65,7 +65,6 @@ func (f *serveFlags) addServers(fs *flag.FlagSet) {
 	o := &f.options
 	f.metrics.add(fs)
 	addProbes(fs, &o.ProbeAddress)
-	fs.BoolVar(&o.Webhook, "webhook", true, "keep the certificate and the configuration of the admission webhook")
 }
 
 // addObjects defines the flags about the objects that the controller keeps in the cluster.

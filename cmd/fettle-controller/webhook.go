@@ -4,12 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -25,6 +26,7 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 		c              common
 		m              metricsFlags
 		address, probe string
+		certificate    string
 		pods           bool
 	)
 	fs := flag.NewFlagSet("fettle-controller webhook", flag.ContinueOnError)
@@ -32,13 +34,14 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 	m.add(fs)
 	addProbes(fs, &probe)
 	fs.StringVar(&address, "bind-address", ":9443", "where the admission webhook is served by HTTPS")
+	fs.StringVar(&certificate, "certificate-dir", "",
+		"`directory` with tls.crt, tls.key and token, the secret at the end of the path; they are read again when they change")
 	fs.BoolVar(&pods, "node-partitions", true, "let pods that get devices tolerate the taints of PartitionPolicies")
 	if err := parse(fs, args, stderr); err != nil {
 		return err
 	}
-	if len(validation.IsDNS1123Label(c.namespace)) > 0 {
-		return &usageError{fmt.Errorf("--namespace is %q: expected the name of the webhook's namespace; in a pod, set POD_NAMESPACE from "+
-			"metadata.namespace", c.namespace)}
+	if certificate == "" {
+		return &usageError{errors.New("--certificate-dir is empty: expected the directory where the webhook's Secret is mounted")}
 	}
 	config, err := c.start()
 	if err != nil {
@@ -52,15 +55,17 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 	if err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
-	server := webhook.NewServer(reader, clock.RealClock{}, c.namespace)
+	server := webhook.NewServer(reader, clock.RealClock{}, os.DirFS(certificate))
 	server.Address, server.ProbeAddress, server.Validate = address, probe, admission.Validate
 	if pods {
 		if server.Kept, err = webhook.NewKept(config, scheme); err != nil {
 			return err
 		}
 	}
-	if err := ctrlmetrics.Registry.Register(server.Metrics()); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+	for _, collector := range server.Metrics() {
+		if err := ctrlmetrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	metrics, err := m.server(config)
 	if err != nil {

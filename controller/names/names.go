@@ -10,11 +10,7 @@ const (
 	Controller = "fettle-controller"
 	// Webhook is the Deployment and the Service of the webhook, in the controller's own namespace.
 	Webhook = "fettle-webhook"
-	// WebhookConfiguration is the ValidatingWebhookConfiguration that the chart renders and the controller completes.
-	WebhookConfiguration = "fettle-config"
-	// PodsConfiguration is the MutatingWebhookConfiguration that the chart renders and the controller completes.
-	PodsConfiguration = "fettle-pods"
-	// TLSSecret holds the webhook's serving certificate, in the controller's own namespace.
+	// TLSSecret is where the controllers of earlier versions kept the webhook's certificate. An uninstall deletes it.
 	TLSSecret = "fettle-controller-tls" //nolint:gosec // a name, not a credential
 	// PluginAccount is the kubelet plugin's ServiceAccount, in the controller's namespace.
 	PluginAccount = "fettle-kubeletplugin"

@@ -235,7 +235,7 @@ func (u Uninstall) accelerators(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// secret deletes the webhook's certificate; the next controller makes its own.
+// secret deletes the webhook's certificate of a controller of an earlier version; the chart deletes its own.
 func (u Uninstall) secret(ctx context.Context) error {
 	return u.delete(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: names.TLSSecret},

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-
-	"github.com/fettle-dev/fettle/controller/certs"
 )
 
 const (
@@ -29,19 +27,16 @@ const (
 // servers show no client certificate, so the path has a secret in it that only the webhook's configuration says. The body of another
 // request is not read, nothing is looked up for it, and no metric counts it.
 type guard struct {
-	state func() *certs.State
+	// token returns the secret, empty while it is not known.
+	token func() string
 	turns *semaphore.Weighted
 	// routes are the handlers by the beginning of their path.
 	routes map[string]http.Handler
 }
 
-func newGuard(state func() *certs.State, routes map[string]http.Handler) *guard {
-	return &guard{state: state, turns: semaphore.NewWeighted(maxInFlight), routes: routes}
+func newGuard(token func() string, routes map[string]http.Handler) *guard {
+	return &guard{token: token, turns: semaphore.NewWeighted(maxInFlight), routes: routes}
 }
-
-// pathOf returns the path at which objects are reviewed, podsPathOf that at which pods are changed.
-func pathOf(state *certs.State) string     { return PathPrefix + state.Token() }
-func podsPathOf(state *certs.State) string { return PodsPathPrefix + state.Token() }
 
 // route returns the handler of a path, nil if there is none, and the rest of the path.
 func (g *guard) route(path string) (next http.Handler, token string) {
@@ -55,8 +50,8 @@ func (g *guard) route(path string) (next http.Handler, token string) {
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	next, token := g.route(r.URL.Path)
-	state := g.state()
-	if next == nil || state == nil || state.Token() == "" || subtle.ConstantTimeCompare([]byte(token), []byte(state.Token())) != 1 {
+	secret := g.token()
+	if next == nil || secret == "" || subtle.ConstantTimeCompare([]byte(token), []byte(secret)) != 1 {
 		w.Header().Set("Connection", "close") // without reading the body
 		http.NotFound(w, r)
 		return

@@ -10,12 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-
-	"github.com/fettle-dev/fettle/controller/certs"
 )
 
 // unread is a body that fails the test if it is read.
@@ -28,13 +22,10 @@ func (u unread) Read([]byte) (int, error) {
 
 // TestGuard: only a request that has the secret, and a length, reaches the reviews.
 func TestGuard(t *testing.T) {
-	keeper := &certs.Keeper{
-		Client: fake.NewClientBuilder().Build(), Clock: clock.RealClock{}, Names: []string{"a.svc"},
-		Secret: client.ObjectKey{Namespace: "fettle", Name: "tls"},
-	}
+	token := ""
 	reached := 0
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ })
-	g := newGuard(keeper.State, map[string]http.Handler{PathPrefix: next, PodsPathPrefix: next})
+	g := newGuard(func() string { return token }, map[string]http.Handler{PathPrefix: next, PodsPathPrefix: next})
 	status := func(path string, length int64, body io.Reader) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
 		r.URL.Path, r.ContentLength = path, length
@@ -45,13 +36,7 @@ func TestGuard(t *testing.T) {
 	if got := status(PathPrefix, 2, unread{t}); got != http.StatusNotFound {
 		t.Errorf("without a certificate yet: %d", got)
 	}
-	if err := keeper.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	token := keeper.State().Token()
-	if len(token) != 64 {
-		t.Errorf("token %q", token)
-	}
+	token = strings.Repeat("s", 64)
 	for path, want := range map[string]int{
 		PathPrefix: 404, "/validate-config": 404, "/": 404, PathPrefix + token[1:]: 404, PathPrefix + token + "/": 404, "/" + token: 404,
 		PodsPathPrefix: 404, PodsPathPrefix + token[1:]: 404,
@@ -78,27 +63,18 @@ func TestGuard(t *testing.T) {
 }
 
 // TestGuardTurns: reviews that do not fit into memory together wait for their turn, and not longer than the API server does.
-func TestGuardTurns(t *testing.T) {
-	keeper := &certs.Keeper{
-		Client: fake.NewClientBuilder().Build(), Clock: clock.RealClock{}, Names: []string{"a.svc"},
-		Secret: client.ObjectKey{Namespace: "fettle", Name: "tls"},
-	}
-	if err := keeper.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) { testTurns(t, keeper) })
-}
+func TestGuardTurns(t *testing.T) { synctest.Test(t, testTurns) }
 
-func testTurns(t *testing.T, keeper *certs.Keeper) {
+func testTurns(t *testing.T) {
 	t.Helper()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	g := newGuard(keeper.State, map[string]http.Handler{PathPrefix: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	g := newGuard(func() string { return "secret" }, map[string]http.Handler{PathPrefix: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		entered <- struct{}{}
 		<-leave
 	})})
 	answers := make(chan int, 2)
 	send := func() {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, pathOf(keeper.State()), http.NoBody)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, PathPrefix+"secret", http.NoBody)
 		r.ContentLength = maxReview
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)

@@ -5,7 +5,9 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"io/fs"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -17,7 +19,6 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/certs"
 	"github.com/fettle-dev/fettle/controller/metrics"
-	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/admission"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
@@ -35,31 +36,33 @@ type Server struct {
 	reader   client.Reader
 	follower *certs.Follower
 	reviews  *prometheus.CounterVec
+	expiry   prometheus.Gauge
 }
 
-// NewServer returns a server for a namespace. The reader must not read from a cache: it reads one Secret, and the classes,
-// bitstreams and kernel caches that claims name.
-func NewServer(reader client.Reader, c clock.WithTicker, namespace string) *Server {
+// NewServer returns a server with the certificate, the key and the secret of the path in files. The reader must not read from a cache: it
+// reads the classes, bitstreams and kernel caches that claims name.
+func NewServer(reader client.Reader, c clock.WithTicker, files fs.FS) *Server {
+	expiry := metrics.Gauge("certificate_expiry_timestamp_seconds", "When the webhook's certificate ends.")
 	return &Server{
 		reader: reader,
 		follower: &certs.Follower{
-			Client: reader, Clock: c, Name: hosts(names.Webhook, namespace)[0],
-			Secret: client.ObjectKey{Namespace: namespace, Name: names.TLSSecret},
+			Files: files, Clock: c, Changed: func(end time.Time) { expiry.Set(float64(end.Unix())) },
 		},
+		expiry: expiry,
 		reviews: metrics.CounterBy("config_reviews_total",
 			"Admission reviews answered, by resource and verdict (allowed, denied, undecided).", "resource", "verdict"),
 	}
 }
 
-// Metrics returns what the server counts.
-func (s *Server) Metrics() prometheus.Collector { return s.reviews }
+// Metrics returns what the server counts, and when its certificate ends.
+func (s *Server) Metrics() []prometheus.Collector { return []prometheus.Collector{s.reviews, s.expiry} }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	reviews := &httpserver.Server{
 		Name: "reviews", Address: s.Address,
 		TLS:     &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.follower.GetCertificate},
-		Handler: newGuard(s.follower.State, s.routes()),
+		Handler: newGuard(s.follower.Token, s.routes()),
 	}
 	probes := &httpserver.Server{Name: "probes", Address: s.ProbeAddress, Handler: httpserver.Health(s.ready)}
 	group, ctx := errgroup.WithContext(ctx)

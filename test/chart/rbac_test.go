@@ -106,17 +106,14 @@ func plainRights() map[string]map[string]string {
 			"events.k8s.io/events":                     "create patch update",
 			tokenReviews:                               "create",
 			accessReviews:                              "create",
-			"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]": "get list watch patch",
-			"admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]":     "get list watch patch",
 		},
 		"Role fettle-controller": {
 			"coordination.k8s.io/leases":                     "create",
 			"coordination.k8s.io/leases [fettle-controller]": "get update patch",
 			"coordination.k8s.io/leases [fettle-uninstall]":  "get",
-			"/secrets":                         "get create",
+			"/secrets":                         "get",
 			"/configmaps":                      "get",
 			"/pods":                            "list watch",
-			"/secrets [fettle-controller-tls]": "update",
 			"/events":                          "create patch",
 			roles:                              "get create update delete",
 			roleBindings:                       "get create update delete",
@@ -138,7 +135,6 @@ func plainRights() map[string]map[string]string {
 			tokenReviews:                             "create",
 			accessReviews:                            "create",
 		},
-		"Role fettle-webhook":               {"/secrets [fettle-controller-tls]": "get"},
 		"ClusterRole fettle-metrics-reader": {"/metrics": "get"},
 		"ClusterRole fettle-uninstall": {
 			"resource.k8s.io/resourceclaims":    "get list",
@@ -272,11 +268,7 @@ func TestRights(t *testing.T) {
 	forced["ClusterRole fettle-uninstall"]["/pods/eviction"] = "create"
 	forced["ClusterRole fettle-uninstall"][definitions] = "get delete"
 	without := plainRights()
-	delete(without["ClusterRole fettle-controller"],
-		"admissionregistration.k8s.io/validatingwebhookconfigurations [fettle-config]")
-	delete(without["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(without, "ClusterRole fettle-webhook")
-	delete(without, "Role fettle-webhook")
 	open := plainRights()
 	delete(open, "ClusterRole fettle-metrics-reader")
 	for _, table := range open {
@@ -291,7 +283,6 @@ func TestRights(t *testing.T) {
 	delete(untainted["ClusterRole fettle-webhook"], "fettle.dev/partitionpolicies")
 	delete(untainted["ClusterRole fettle-webhook"], "scheduling.k8s.io/priorityclasses")
 	untainted["ClusterRole fettle-controller"]["scheduling.k8s.io/priorityclasses"] = "get list watch"
-	delete(untainted["ClusterRole fettle-controller"], "admissionregistration.k8s.io/mutatingwebhookconfigurations [fettle-pods]")
 	delete(untainted["ClusterRole fettle-controller"], "/pods/eviction")
 	delete(untainted["ClusterRole fettle-controller"], "apps/daemonsets")
 	delete(untainted["ClusterRole fettle-controller"], "kmm.sigs.x-k8s.io/modules")

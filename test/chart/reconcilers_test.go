@@ -16,7 +16,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/controller/webhook"
 )
 
 // TestWatches: the controller may list and watch whatever a reconciler of the table watches. That the chart gives these rights is tested
@@ -37,10 +36,9 @@ func TestWatches(t *testing.T) {
 			}
 			services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}}
 			rows := controller.Table(controller.Parts{
-				Services: services, Options: controller.Options{Webhook: true, NodePartitions: true},
-				Policies:    trustpolicies.NewReader(services.Client, nil),
-				Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: test.withVolumes}),
-				Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle-system"),
+				Services: services, Options: controller.Options{NodePartitions: true},
+				Policies: trustpolicies.NewReader(services.Client, nil),
+				Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: test.withVolumes}),
 			})
 			for _, row := range rows {
 				for _, q := range row.Queues {

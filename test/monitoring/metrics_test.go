@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -66,10 +67,9 @@ func registered(t *testing.T) map[string]bool {
 	client := crfake.NewClientBuilder().WithScheme(scheme).Build()
 	services := reconciler.Services{Client: client, Clock: clock.RealClock{}, Namespace: "fettle"}
 	for _, row := range controller.Table(controller.Parts{
-		Services: services, Options: controller.Options{Webhook: true, ExplainWaitingPods: true},
-		Policies:    trustpolicies.NewReader(services.Client, nil),
-		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
-		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
+		Services: services, Options: controller.Options{ExplainWaitingPods: true},
+		Policies: trustpolicies.NewReader(services.Client, nil),
+		Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 	}) {
 		names(t, all, row.Metrics...)
 	}
@@ -77,6 +77,7 @@ func registered(t *testing.T) map[string]bool {
 	if !ok {
 		t.Fatal("controller-runtime's registry describes nothing")
 	}
+	names(t, all, webhook.NewServer(client, clock.RealClock{}, fstest.MapFS{}).Metrics()...)
 	names(t, all, crd.NewInstaller(crd.Installation{}).Metrics(), registry)
 	return all
 }

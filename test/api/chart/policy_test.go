@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,7 +58,7 @@ func TestAPI(t *testing.T) {
 			t.Run("Events", func(t *testing.T) { testEvents(t, server) })
 			t.Run("webhook down", func(t *testing.T) { testWebhookDown(t, server) })
 			t.Run("self-test template", func(t *testing.T) { testSelfTestTemplate(t, server) })
-			t.Run("upgrade keeps caBundle", func(t *testing.T) { testUpgrade(t, server) })
+			t.Run("webhook configurations", func(t *testing.T) { testWebhookConfigurations(t, server) })
 			t.Run("claims of nodes", func(t *testing.T) { testNodeClaims(t, server, flags == nil) })
 			t.Run("fences of Jobs", func(t *testing.T) { testJobFences(t, server) })
 			t.Run("rights for extra states", func(t *testing.T) { testStateRights(t, server) })
@@ -253,24 +255,51 @@ func testWebhookDown(t *testing.T, server *apiServer) {
 	}
 }
 
-// testUpgrade checks that an upgrade leaves the caBundle that the controller has written, whose right to do so is used.
-func testUpgrade(t *testing.T, server *apiServer) {
-	controller, _ := server.as(t, "fettle-controller", "")
-	const bundle = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1BPT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="
-	patch := fmt.Appendf(nil, `{"webhooks":[{"name":"config.fettle.dev","clientConfig":{"caBundle":%q}}]}`, bundle)
-	webhooks := controller.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := webhooks.Patch(t.Context(), "fettle-config", types.StrategicMergePatchType, patch,
-		metav1.PatchOptions{FieldManager: "fettle-controller"})
-	if err != nil {
-		t.Fatal(err)
+// testWebhookConfigurations: with a stolen token of any account of the chart, the API server cannot be made to send Secrets or all pods to a
+// webhook, by a configuration of Fettle or by a new one, and no token can be made. An upgrade keeps certificate and path.
+func testWebhookConfigurations(t *testing.T, server *apiServer) {
+	read := func() (out []string) {
+		config, err := server.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "fettle-config",
+			metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range config.Webhooks {
+			out = append(out, string(w.ClientConfig.CABundle)+*w.ClientConfig.Service.Path)
+		}
+		return out
+	}
+	before := read()
+	for _, account := range []string{controllerAccount, "fettle-webhook", "fettle-uninstall", plugin} {
+		clients, _ := server.as(t, account, "node1")
+		webhooks := clients.AdmissionregistrationV1()
+		wider := []byte(`[{"op":"add","path":"/webhooks/0/rules/-","value":` +
+			`{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["secrets"]}}]`)
+		_, validating := webhooks.ValidatingWebhookConfigurations().Patch(t.Context(), "fettle-config", types.JSONPatchType, wider,
+			metav1.PatchOptions{})
+		_, mutating := webhooks.MutatingWebhookConfigurations().Patch(t.Context(), "fettle-pods", types.JSONPatchType, wider,
+			metav1.PatchOptions{})
+		_, another := webhooks.MutatingWebhookConfigurations().Create(t.Context(),
+			&admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "another"}}, metav1.CreateOptions{})
+		policy := webhooks.ValidatingAdmissionPolicyBindings().Delete(t.Context(), "fettle-controller-nodes", metav1.DeleteOptions{})
+		_, secret := clients.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "stolen", Annotations: map[string]string{corev1.ServiceAccountNameKey: plugin}},
+			Type:       corev1.SecretTypeServiceAccountToken,
+		}, metav1.CreateOptions{})
+		_, certificate := clients.CoreV1().Secrets(namespace).Patch(t.Context(), "fettle-webhook-tls", types.MergePatchType,
+			[]byte(`{"data":null}`), metav1.PatchOptions{})
+		for what, err := range map[string]error{
+			"widens fettle-config": validating, "widens fettle-pods": mutating, "makes a webhook": another, "deletes a policy": policy,
+			"makes a token of another account": secret, "changes the webhook's certificate": certificate,
+		} {
+			if err := refused(err, "cannot"); err != nil {
+				t.Errorf("%s %s: %v", account, what, err)
+			}
+		}
 	}
 	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=controller.replicas=2")
-	configuration, err := webhooks.Get(t.Context(), "fettle-config", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(configuration.Webhooks[0].ClientConfig.CABundle) == 0 {
-		t.Error("the upgrade removed caBundle")
+	if diff := cmp.Diff(before, read()); diff != "" {
+		t.Errorf("certificate and path after an upgrade (-before +after):\n%s", diff)
 	}
 }
 
