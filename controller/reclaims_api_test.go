@@ -64,6 +64,7 @@ func (c cluster) testReclaim(t *testing.T) {
 	waits := c.claimPod(t, "default", "reclaim-waits", "reclaim-equal", "")
 	p := nodePolicy("reclaims", "reclaimed")
 	p.Spec.Nodes.Reclaim = v1alpha1.ReclaimEvict
+	p.Spec.Nodes.PriorityClasses = []v1alpha1.NodePriorityClass{{Name: "reclaim-equal", Value: 1000, ReclaimNamespaces: []string{"default"}}}
 	c.create(t, p)
 
 	apitest.Eventually(t, func() string {

@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -45,8 +47,8 @@ type NodePartition struct {
 	PriorityClasses []NodePriorityClass `json:"priorityClasses,omitempty"`
 	// Reclaim says whether pods that hold devices of the selected nodes make way for a waiting pod with a higher priority that lacks devices,
 	// which Kubernetes itself does not do. None: they keep their devices. Evict: as few as needed are evicted, as far as
-	// PodDisruptionBudgets allow it. Of policies that select one node, the first that sets it counts. Unset: None, unless another policy sets
-	// it.
+	// PodDisruptionBudgets allow it, for pods that have one of this policy's priorityClasses and are in one of its reclaimNamespaces. Of
+	// policies that select one node, the first that sets it counts. Unset: None, unless another policy sets it.
 	// +kubebuilder:validation:Enum=None;Evict
 	// +optional
 	Reclaim ReclaimMode `json:"reclaim,omitempty"`
@@ -79,9 +81,28 @@ type NodePriorityClass struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Description string `json:"description,omitempty"`
+	// ReclaimNamespaces are those whose pods with this class may have others evicted where this policy says reclaim: Evict, or "*" for all.
+	// Unset: none. Kubernetes lets pods of every namespace have every class.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`
+	// +optional
+	ReclaimNamespaces []string `json:"reclaimNamespaces,omitempty"`
 	// Default gives the class to new pods that may get a device of Fettle's and name no class. Unset: false.
 	// +optional
 	Default bool `json:"default,omitempty"`
+}
+
+// Reclaims says whether a policy lets a pod have others evicted, by the pod's namespace, class and priority. The priority alone does not
+// count: anybody who makes pods may name any class of the cluster. A pod of a class that had another value has that value's priority, and
+// does not count.
+func (n *NodePartition) Reclaims(namespace, class string, priority int32) bool {
+	return n.Reclaim == ReclaimEvict && slices.ContainsFunc(n.PriorityClasses, func(c NodePriorityClass) bool {
+		return c.Name == class && c.Value == priority &&
+			(slices.Contains(c.ReclaimNamespaces, namespace) || slices.Contains(c.ReclaimNamespaces, everyNamespace))
+	})
 }
 
 // NodeTaint is a taint of nodes.

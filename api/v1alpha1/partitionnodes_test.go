@@ -87,6 +87,19 @@ func partitionNodesCases() []trustCase {
 			name: "a value for Kubernetes' own", spec: classes("{name: a, value: 1000000001}"),
 			want: []string{"spec.nodes.priorityClasses[0].value: Invalid"},
 		},
+		{name: "who may reclaim", spec: classes("{name: a, value: 1, reclaimNamespaces: [team-a, '*']}")},
+		{
+			name: "nobody may reclaim", spec: classes("{name: a, value: 1, reclaimNamespaces: []}"),
+			want: []string{"spec.nodes.priorityClasses[0].reclaimNamespaces: Required value"},
+		},
+		{
+			name: "no namespace's name", spec: classes("{name: a, value: 1, reclaimNamespaces: [team-*]}"),
+			want: []string{"spec.nodes.priorityClasses[0].reclaimNamespaces[0]: Invalid"},
+		},
+		{
+			name: "one namespace twice", spec: classes("{name: a, value: 1, reclaimNamespaces: [a, a]}"),
+			want: []string{"spec.nodes.priorityClasses[0].reclaimNamespaces[1]: Duplicate"},
+		},
 		{name: "reclaim alone", spec: "nodes: {reclaim: Evict}"},
 		{name: "reclaim beside taints", spec: "nodes: {reclaim: None, taints: [" + taint + "]}"},
 		{name: "an unknown way to reclaim", spec: "nodes: {reclaim: Delete}", want: []string{"spec.nodes.reclaim: Unsupported value"}},

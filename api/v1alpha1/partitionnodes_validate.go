@@ -20,6 +20,7 @@ const (
 	maxPriorityClassName = 253
 	maxPriorityClassText = 1024
 	maxPriorityValue     = 1_000_000_000
+	maxReclaimNamespaces = 128
 )
 
 //nolint:gochecknoglobals // constants that Go cannot express as such
@@ -77,7 +78,23 @@ func (c NodePriorityClass) validate(path *field.Path) field.ErrorList {
 	if c.Value < -maxPriorityValue || c.Value > maxPriorityValue {
 		faults = append(faults, field.Invalid(path.Child("value"), c.Value, fmt.Sprintf("must be from -%d to %[1]d", maxPriorityValue)))
 	}
-	return append(faults, noLonger(c.Description, maxPriorityClassText, path.Child("description"))...)
+	faults = append(faults, noLonger(c.Description, maxPriorityClassText, path.Child("description"))...)
+	return append(faults, c.validateReclaim(path.Child("reclaimNamespaces"))...)
+}
+
+func (c NodePriorityClass) validateReclaim(path *field.Path) field.ErrorList {
+	var faults field.ErrorList
+	if c.ReclaimNamespaces != nil && len(c.ReclaimNamespaces) == 0 {
+		faults = append(faults, emptyList(path))
+	}
+	faults = append(faults, atMost(len(c.ReclaimNamespaces), maxReclaimNamespaces, path)...)
+	faults = append(faults, validateSet(c.ReclaimNamespaces, path)...)
+	for i, namespace := range c.ReclaimNamespaces {
+		if namespace != everyNamespace {
+			faults = append(faults, labelFaults(namespace, path.Index(i))...)
+		}
+	}
+	return faults
 }
 
 func validateTaints(taints []NodeTaint, path *field.Path) field.ErrorList {

@@ -82,7 +82,7 @@ func (r *reclaimer) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 	if !reclaim.Wanted(policies.Items) {
 		return reconcile.Result{}, nil // a change of a policy begins the next round
 	}
-	due, err := r.due(ctx)
+	due, err := r.due(ctx, policies.Items)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -95,14 +95,16 @@ func (r *reclaimer) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 }
 
 // due lists the pods for which others may be evicted now, those with the highest priority first, then those that wait longest.
-func (r *reclaimer) due(ctx context.Context) ([]*corev1.Pod, error) {
+func (r *reclaimer) due(ctx context.Context, policies []v1alpha1.PartitionPolicy) ([]*corev1.Pod, error) {
 	pods, err := waiting.Pending(ctx, r.Live)
 	if err != nil {
 		return nil, err
 	}
 	now := r.Clock.Now()
 	r.ledger.retain(pods)
-	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !reclaim.Eligible(pod, now) || !r.ledger.due(pod, now) })
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		return !reclaim.Eligible(pod, now) || !reclaim.Allowed(policies, pod) || !r.ledger.due(pod, now)
+	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(reclaim.Priority(b), reclaim.Priority(a)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -184,7 +186,7 @@ func nodesWithDevices(s *plan.Snapshot, policies []v1alpha1.PartitionPolicy) []s
 	for _, node := range s.Nodes {
 		switch {
 		case !published[node.Name]:
-		case reclaim.PolicyOf(policies, node.Labels) != "":
+		case reclaim.PolicyOf(policies, node.Labels) != nil:
 			first = append(first, node.Name)
 		default:
 			others = append(others, node.Name)

@@ -55,7 +55,9 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 		clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), recorder: events.NewFakeRecorder(100), kept: map[string]string{},
 	}
 	p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
-	p.Spec.Nodes = &v1alpha1.NodePartition{Reclaim: mode}
+	p.Spec.Nodes = &v1alpha1.NodePartition{Reclaim: mode, PriorityClasses: []v1alpha1.NodePriorityClass{
+		{Name: "p1000", Value: 1000, ReclaimNamespaces: []string{"team"}}, {Name: "p2000", Value: 2000, ReclaimNamespaces: []string{"team"}},
+	}}
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: "fettle.dev", NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
@@ -110,7 +112,7 @@ func (w *world) pod(namespace, name string, priority int32, node string) []clien
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{objects.Request("gpu", "gpu.fettle.dev")}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
 	pod.Spec = corev1.PodSpec{
-		NodeName: node, Priority: ptr.To(priority), Containers: []corev1.Container{{Name: "c"}},
+		NodeName: node, Priority: ptr.To(priority), PriorityClassName: fmt.Sprintf("p%d", priority), Containers: []corev1.Container{{Name: "c"}},
 		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(name)}},
 	}
 	if node == "" {
@@ -342,6 +344,9 @@ func TestNothing(t *testing.T) {
 		"never": {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) }},
 		"young": {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Status.Conditions = nil }},
 		"kept":  {v1alpha1.ReclaimEvict, func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }},
+		"class of Kubernetes": {v1alpha1.ReclaimEvict, func(p *corev1.Pod) {
+			p.Spec.PriorityClassName, p.Spec.Priority = "system-node-critical", ptr.To[int32](2000001000)
+		}},
 	} {
 		w := newWorld(t, test.mode)
 		objects := w.pod("team", "waits", 1000, "")

@@ -140,7 +140,9 @@ func reclaims(ctx SpecContext) {
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: gpuNode}},
 			Nodes: &v1alpha1.NodePartition{
 				Reclaim:         v1alpha1.ReclaimEvict,
-				PriorityClasses: []v1alpha1.NodePriorityClass{{Name: urgent, Value: 100000}, {Name: batch, Value: 1000}, {Name: filler, Value: 10}},
+				PriorityClasses: []v1alpha1.NodePriorityClass{
+					{Name: urgent, Value: 100000, ReclaimNamespaces: []string{ns}}, {Name: batch, Value: 1000}, {Name: filler, Value: 10},
+				},
 			},
 		},
 	})

@@ -21,9 +21,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
-// PolicyOf returns the name of the policy by which pods on a node with these labels are evicted, and nothing if none are. The first policy
-// that selects the node and says whether devices are reclaimed there counts.
-func PolicyOf(policies []v1alpha1.PartitionPolicy, labels map[string]string) string {
+// PolicyOf returns the policy by which pods on a node with these labels are evicted, nil if none are. The first policy that selects the
+// node and says whether devices are reclaimed there counts.
+func PolicyOf(policies []v1alpha1.PartitionPolicy, labels map[string]string) *v1alpha1.PartitionPolicy {
 	for _, p := range policy.InOrder(policies) {
 		if !usable(&p) {
 			continue
@@ -32,11 +32,21 @@ func PolicyOf(policies []v1alpha1.PartitionPolicy, labels map[string]string) str
 			continue
 		}
 		if p.Spec.Nodes.Reclaim == v1alpha1.ReclaimEvict {
-			return p.Name
+			return &p
 		}
-		return ""
+		return nil
 	}
-	return ""
+	return nil
+}
+
+// Allowed says whether any policy lets a pod have others evicted.
+func Allowed(policies []v1alpha1.PartitionPolicy, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(policies, func(p v1alpha1.PartitionPolicy) bool { return usable(&p) && lets(&p, pod) })
+}
+
+// lets says whether a policy lets a pod have others evicted.
+func lets(p *v1alpha1.PartitionPolicy, pod *corev1.Pod) bool {
+	return p.Spec.Nodes.Reclaims(pod.Namespace, pod.Spec.PriorityClassName, Priority(pod))
 }
 
 // Wanted says whether any policy has pods evicted.

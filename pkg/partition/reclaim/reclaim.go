@@ -136,8 +136,8 @@ func leastHarm(ctx context.Context, s plan.Snapshot, q Question) (Decision, erro
 	var undecided error
 	repelling := repelling(s, q.Pod)
 	for _, node := range sortedNodes(s.Nodes) {
-		name := PolicyOf(q.Policies, node.Labels)
-		if name == "" || q.Busy != nil && q.Busy(name) {
+		p := PolicyOf(q.Policies, node.Labels)
+		if p == nil || !lets(p, q.Pod) || q.Busy != nil && q.Busy(p.Name) {
 			continue
 		}
 		set, err := smallest(ctx, narrow(s, node, q.Pod, repelling), candidates(s, node.Name, q), q.Pod, node.Name)
@@ -148,7 +148,7 @@ func leastHarm(ctx context.Context, s plan.Snapshot, q Question) (Decision, erro
 		case err != nil:
 			return best, fmt.Errorf("node %s: %w", node.Name, err)
 		case len(set) > 0 && (best.Outcome != Evict || lessHarm(set, best.Victims)):
-			best = Decision{Outcome: Evict, Policy: name, Node: node.Name, Victims: set}
+			best = Decision{Outcome: Evict, Policy: p.Name, Node: node.Name, Victims: set}
 		}
 	}
 	return best, undecided

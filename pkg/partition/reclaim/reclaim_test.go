@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,7 @@ func (w *world) waits(devices int, more string) *world {
   metadata: {namespace: team, name: waits, uid: waits}
   spec:
     priority: 100
+    priorityClassName: urgent
     resourceClaims: [{name: gpu, resourceClaimName: wanted}]
     containers: [{name: c, resources: {requests: {cpu: 1}}}]
 %s`, devices, more)
@@ -142,7 +144,10 @@ func (w *world) question(t *testing.T) reclaim.Question {
 
 func policyOf(name, pool string, priority int32, mode v1alpha1.ReclaimMode) v1alpha1.PartitionPolicy {
 	p := v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	p.Spec.Priority, p.Spec.Nodes = priority, &v1alpha1.NodePartition{Reclaim: mode}
+	p.Spec.Priority, p.Spec.Nodes = priority, &v1alpha1.NodePartition{
+		Reclaim:         mode,
+		PriorityClasses: []v1alpha1.NodePriorityClass{{Name: "urgent", Value: 100, ReclaimNamespaces: []string{"team"}}},
+	}
 	if pool != "" {
 		p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": pool}}
 	}
@@ -285,6 +290,55 @@ func TestDecide(t *testing.T) {
 				t.Errorf("got %q, want %q", text, test.want)
 			}
 		})
+	}
+}
+
+// TestWhoReclaims: pods of other classes or namespaces than the policy of the node names have no pods evicted, whatever their priority.
+func TestWhoReclaims(t *testing.T) {
+	w := (&world{}).node("n1", "gpus", 1).holder("h", "n1", 1, "a", "").node("n2", "others", 1).holder("low", "n2", 0, "a", "")
+	asked := w.waits(1, "").question(t)
+	others := policyOf("others", "others", 0, v1alpha1.ReclaimEvict)
+	others.Spec.Nodes.PriorityClasses = nil
+	everybody := policyOf("gpus", "gpus", 1, v1alpha1.ReclaimEvict)
+	everybody.Spec.Nodes.PriorityClasses[0].ReclaimNamespaces = []string{"*"}
+	nobody := policyOf("gpus", "gpus", 1, v1alpha1.ReclaimEvict)
+	nobody.Spec.Nodes.PriorityClasses[0].ReclaimNamespaces = nil
+	for name, test := range map[string]struct {
+		namespace, class string
+		priority         int32
+		policies         []v1alpha1.PartitionPolicy
+		want             string
+	}{
+		"listed":                                    {"team", "urgent", 100, nil, "evict h"},
+		"another tenant names the class":            {"stranger", "urgent", 100, nil, "no-set"},
+		"a tenant names the class of Kubernetes":    {"team", "system-node-critical", 2000001000, nil, "no-set"},
+		"a tenant names the class of Fettle itself": {"team", "fettle-kubeletplugin", 1000000, nil, "no-set"},
+		"no class":                             {"team", "", 100, nil, "no-set"},
+		"made when the class had a higher one": {"team", "urgent", 1000, nil, "no-set"},
+		"all namespaces":                       {"stranger", "urgent", 100, []v1alpha1.PartitionPolicy{everybody}, "evict h"},
+		"no namespace":                         {"team", "urgent", 100, []v1alpha1.PartitionPolicy{nobody}, "no-set"},
+	} {
+		q := asked
+		if q.Policies = test.policies; q.Policies == nil {
+			q.Policies = []v1alpha1.PartitionPolicy{policyOf("gpus", "gpus", 0, v1alpha1.ReclaimEvict)}
+		}
+		q.Policies = append(q.Policies, others)
+		pod := q.Pod.DeepCopy()
+		pod.Namespace, pod.Spec.PriorityClassName, pod.Spec.Priority = test.namespace, test.class, &test.priority
+		q.Snapshot.Claims = slices.Clone(q.Snapshot.Claims)
+		for i, claim := range q.Snapshot.Claims {
+			if claim.Name == "wanted" {
+				q.Snapshot.Claims[i] = claim.DeepCopy()
+				q.Snapshot.Claims[i].Namespace = test.namespace
+			}
+		}
+		q.Pod = pod
+		if got := answer(t, t.Context(), q); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+		if allowed := reclaim.Allowed(q.Policies, pod); allowed != (test.want != "no-set") {
+			t.Errorf("%s: allowed: %t", name, allowed)
+		}
 	}
 }
 
