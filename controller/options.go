@@ -51,6 +51,8 @@ type Options struct {
 	ExplainWaitingPods bool
 	// NodePartitions has nodes tainted as PartitionPolicies say.
 	NodePartitions bool
+	// ReclaimGrace is the longest time that pods have to end which are evicted for pods with a higher priority, in whole seconds.
+	ReclaimGrace time.Duration
 	// Checks says how AcceleratorStacks check claims.
 	Checks stacks.Checks
 	// DriverNamespace is where AcceleratorStacks run drivers. Empty: they run none.
@@ -68,6 +70,9 @@ func (o Options) Validate() error {
 	}
 	if o.BitstreamInterval < minBitstreamInterval {
 		faults = append(faults, fmt.Errorf("--bitstream-interval is %s: expected %s or more", o.BitstreamInterval, minBitstreamInterval))
+	}
+	if o.NodePartitions && (o.ReclaimGrace < time.Second || o.ReclaimGrace%time.Second != 0) {
+		faults = append(faults, fmt.Errorf("--reclaim-grace-period is %s: expected whole seconds, and at least one", o.ReclaimGrace))
 	}
 	if (o.Checks.Namespace == "") != (o.Checks.Image == "") {
 		faults = append(faults, errors.New("--check-namespace and --check-image: expected both or neither"))

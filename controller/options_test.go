@@ -24,6 +24,10 @@ func TestOptionsValidate(t *testing.T) {
 		{"no webhook, no port", Options{Namespace: "fettle-system", BitstreamInterval: time.Hour}, nil},
 		{"nothing", Options{}, []string{"--namespace", "POD_NAMESPACE", "--bitstream-interval is 0s"}},
 		{"bad namespace", Options{Namespace: "A_b"}, []string{`--namespace is "A_b"`}},
+		{
+			"no time to end", Options{Namespace: "fettle-system", BitstreamInterval: time.Second, NodePartitions: true},
+			[]string{"--reclaim-grace-period is 0s"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

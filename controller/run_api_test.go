@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
 	"github.com/fettle-dev/fettle/controller/names"
+	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/volumes"
@@ -184,6 +185,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"},
 				ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
 				NodePartitions:    true,
+				ReclaimGrace:      reclaims.DefaultGrace,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},
 				DriverNamespace:    driverNamespace,

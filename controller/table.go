@@ -57,7 +57,7 @@ func Table(p Parts) []reconciler.Row {
 		partitionpolicies.New(s, o.NodePartitions),
 		nodetaints.New(s, o.NodePartitions),
 		priorityclasses.New(s, o.NodePartitions),
-		reclaims.New(s, o.NodePartitions, p.Version),
+		reclaims.New(s, o.NodePartitions, o.ReclaimGrace, p.Version),
 		presets.New(s, o.AllowedHostPaths),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),

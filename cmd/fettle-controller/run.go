@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller"
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/reclaims"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
 	"github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -72,6 +73,8 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	o := &f.options
 	fs.BoolVar(&o.ExplainWaitingPods, "explain-waiting-pods", true, "post an Event to pods that wait for devices, which says why")
 	fs.BoolVar(&o.NodePartitions, "node-partitions", true, "taint nodes as PartitionPolicies say")
+	fs.DurationVar(&o.ReclaimGrace, "reclaim-grace-period", reclaims.DefaultGrace,
+		"longest time to end of pods that are evicted for pods with a higher priority")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")
 	fs.BoolVar(&o.Classes.ExtendedResources, "extended-resources", false,
 		"let pods ask for fettle.dev/gpu, fettle.dev/fpga and fettle.dev/host without a claim")

@@ -4,7 +4,10 @@
 package evict
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -16,7 +19,32 @@ import (
 
 // Pod evicts the pod, and no other of its name. With [client.DryRunAll] the API server only says whether it would.
 func Pod(ctx context.Context, c client.Client, pod *corev1.Pod, options ...client.SubResourceCreateOption) error {
-	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}}}
+	return create(ctx, c, pod, nil, options...)
+}
+
+// Within evicts the pod as [Pod] does, and gives it at most this time to end. A pod that is being deleted and would take longer is told,
+// too. The time is whole seconds.
+func Within(ctx context.Context, c client.Client, pod *corev1.Pod, limit time.Duration, options ...client.SubResourceCreateOption) error {
+	seconds := int64(limit / time.Second)
+	if Grace(pod) <= limit {
+		return create(ctx, c, pod, nil, options...)
+	}
+	return create(ctx, c, pod, &seconds, options...)
+}
+
+// Grace returns the time that a pod has to end, from its deletion on.
+func Grace(pod *corev1.Pod) time.Duration {
+	seconds := cmp.Or(pod.DeletionGracePeriodSeconds, pod.Spec.TerminationGracePeriodSeconds)
+	// More than these seconds are no time.Duration.
+	return time.Duration(min(ptr.Deref(seconds, corev1.DefaultTerminationGracePeriodSeconds), math.MaxInt64/int64(time.Second))) * time.Second
+}
+
+func create(
+	ctx context.Context, c client.Client, pod *corev1.Pod, grace *int64, options ...client.SubResourceCreateOption,
+) error {
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}, GracePeriodSeconds: grace,
+	}}
 	return c.SubResource("eviction").Create(ctx, pod, eviction, options...)
 }
 

@@ -118,7 +118,7 @@ func (r *reclaimer) ask(ctx context.Context, d reclaim.Decision) (refused *corev
 func (r *reclaimer) wouldEvict(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return evict.Pod(ctx, r.Client, pod, client.DryRunAll)
+	return evict.Within(ctx, r.Client, pod, r.grace, client.DryRunAll)
 }
 
 // evictIfNeeded evicts the pods of a decision if the waiting pod still waits, and the API server knows no field of its spec that this
@@ -165,7 +165,7 @@ func (r *reclaimer) evict(ctx context.Context, waiting *corev1.Pod, d reclaim.De
 	var done []types.UID
 	var failed error
 	for _, pod := range d.Victims {
-		err := evict.Pod(ctx, r.Client, pod)
+		err := evict.Within(ctx, r.Client, pod, r.grace)
 		if err != nil && !evict.Gone(err) {
 			r.pods.WithLabelValues("refused").Inc()
 			failed = fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -176,7 +176,7 @@ func (r *reclaimer) evict(ctx context.Context, waiting *corev1.Pod, d reclaim.De
 			r.pods.WithLabelValues("evicted").Inc()
 			klog.FromContext(ctx).Info("Evicted a pod for one with a higher priority", "pod", klog.KObj(pod), "priority", reclaim.Priority(pod),
 				"for", klog.KObj(waiting), "policy", d.Policy)
-			r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonEvicted, action, "%s", message.EventNote(evictedNote(pod, waiting, d)))
+			r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonEvicted, action, "%s", message.EventNote(r.evictedNote(pod, waiting, d)))
 		}
 	}
 	if len(done) == 0 {
@@ -197,13 +197,17 @@ func (r *reclaimer) evict(ctx context.Context, waiting *corev1.Pod, d reclaim.De
 }
 
 // evictedNote says why a pod is evicted. A pod of another namespace is not named.
-func evictedNote(pod, waiting *corev1.Pod, d reclaim.Decision) string {
+func (r *reclaimer) evictedNote(pod, waiting *corev1.Pod, d reclaim.Decision) string {
 	who := "a pod"
 	if pod.Namespace == waiting.Namespace {
 		who = "pod " + waiting.Name
 	}
-	return fmt.Sprintf("evicted, since %s with priority %d waits for the devices of this one, which has priority %d: PartitionPolicy %s has "+
+	note := fmt.Sprintf("evicted, since %s with priority %d waits for the devices of this one, which has priority %d: PartitionPolicy %s has "+
 		"devices reclaimed on node %s", who, reclaim.Priority(waiting), reclaim.Priority(pod), d.Policy, d.Node)
+	if own := evict.Grace(pod); own > r.grace {
+		note += fmt.Sprintf("; it has %s to end and not %s", r.grace, own)
+	}
+	return note
 }
 
 // counted is "1 pod" or "2 pods".

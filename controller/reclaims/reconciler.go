@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/evict"
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/waiting"
@@ -39,20 +40,25 @@ const (
 	maxNodes        = 200
 )
 
+// DefaultGrace is the longest time that evicted pods have to end, where the administrator sets no other.
+const DefaultGrace = 5 * time.Minute
+
 // reclaimer evicts pods.
 type reclaimer struct {
 	reconciler.Services
 
+	// grace is the longest time that pods have to end.
+	grace   time.Duration
 	version func() (string, error)
 	ledger  ledger
 	pods    *prometheus.CounterVec
 }
 
-// New returns the reconciler. Its queue has one name, which stands for all waiting pods. Version asks the API server for its version. If it
-// is switched off, it has no queue.
-func New(s reconciler.Services, enabled bool, version func() (string, error)) reconciler.Row {
+// New returns the reconciler. Its queue has one name, which stands for all waiting pods. Grace is the longest time that evicted pods have to
+// end. Version asks the API server for its version. If it is switched off, it has no queue.
+func New(s reconciler.Services, enabled bool, grace time.Duration, version func() (string, error)) reconciler.Row {
 	r := &reclaimer{
-		Services: s, version: version,
+		Services: s, grace: grace, version: version,
 		pods: metrics.CounterBy("reclaimed_pods_total", "Pods that were to make way for pods with a higher priority, by the result.", "result"),
 	}
 	row := reconciler.Row{Name: "devices of pods with a lower priority", Metrics: []prometheus.Collector{r.pods}}
@@ -135,7 +141,10 @@ func (r *reclaimer) round(ctx context.Context, policies []v1alpha1.PartitionPoli
 		if judged++; judged > podsPerRound {
 			break
 		}
-		evicted, err := r.reclaim(ctx, reclaim.Question{Snapshot: s, Policies: policies, Pod: pod, Busy: r.busy(s.Pods)})
+		evicted, err := r.reclaim(ctx, reclaim.Question{
+			Snapshot: s, Policies: policies, Pod: pod, Busy: r.busy(s.Pods),
+			Ending: func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace },
+		})
 		if err != nil {
 			return fmt.Errorf("reclaim devices for pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}

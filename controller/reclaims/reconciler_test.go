@@ -5,6 +5,7 @@ package reclaims
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,8 @@ type world struct {
 	// evicted are the pods that were evicted, lists counts the lists of ResourceSlices.
 	evicted []string
 	lists   int
+	// graces are the seconds to end that evictions name, by pod.
+	graces map[string]int64
 	// again changes the waiting pod when it is read again, just before the evictions.
 	again func(*unstructured.Unstructured)
 }
@@ -66,6 +70,7 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 	objects := []client.Object{p, class, slice, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
 	objects = append(objects, w.pod("other", "low", 10, "n1")...)
 	objects = append(objects, w.pod("team", "middle", 20, "n1")...)
+	w.graces = map[string]int64{}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
 			pod, _ := o.(*corev1.Pod)
@@ -85,7 +90,7 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 			},
 			SubResourceCreate: w.evict,
 		}).Build()
-	row := New(reconciler.Services{Live: w.client, Client: w.client, Recorder: w.recorder, Clock: w.clock}, true,
+	row := New(reconciler.Services{Live: w.client, Client: w.client, Recorder: w.recorder, Clock: w.clock}, true, DefaultGrace,
 		func() (string, error) { return "1.37", nil })
 	w.reclaimer, _ = row.Queues[0].Reconciler.(*reclaimer)
 	return w
@@ -93,8 +98,11 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 
 // evict does what the API server does with an eviction.
 func (w *world) evict(
-	ctx context.Context, c client.Client, _ string, pod, _ client.Object, options ...client.SubResourceCreateOption,
+	ctx context.Context, c client.Client, _ string, pod, eviction client.Object, options ...client.SubResourceCreateOption,
 ) error {
+	if e, is := eviction.(*policyv1.Eviction); is && e.DeleteOptions.GracePeriodSeconds != nil {
+		w.graces[pod.GetName()] = *e.DeleteOptions.GracePeriodSeconds
+	}
 	dry := slices.Contains(options, client.SubResourceCreateOption(client.DryRunAll))
 	if how, kept := w.kept[pod.GetName()]; kept && dry == (how == "") {
 		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
@@ -329,6 +337,50 @@ func TestBudgets(t *testing.T) {
 				if len(w.evicted) == 0 {
 					t.Error("it is not tried again once the budget allows it")
 				}
+			}
+		})
+	}
+}
+
+// TestGrace: a holder keeps its devices no longer than the administrator allows, by a long time to end or by deleting itself with one. A
+// holder that ends sooner by itself keeps its own time.
+func TestGrace(t *testing.T) {
+	for name, test := range map[string]struct {
+		own     *int64
+		deleted *int64 // the time to end of the deletion
+		ended   bool   // evicted
+		given   int64
+		says    string
+	}{
+		"the usual time":              {ended: true},
+		"a shorter time":              {own: ptr.To[int64](299), ended: true},
+		"ten days":                    {own: ptr.To[int64](864000), ended: true, given: 300, says: "; it has 5m0s to end and not 240h0m0s"},
+		"for ever":                    {own: ptr.To[int64](math.MaxInt64), ended: true, given: 300, says: "; it has 5m0s to end and not"},
+		"deleted itself for ten days": {deleted: ptr.To[int64](864000), ended: true, given: 300, says: "; it has 5m0s to end and not 240h0m0s"},
+		"deleted, and ends soon":      {own: ptr.To[int64](864000), deleted: ptr.To[int64](300)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			w.drop(t, "other", "low")
+			objects := w.pod("other", "low", 10, "n1")
+			low, _ := objects[0].(*corev1.Pod)
+			low.Spec.TerminationGracePeriodSeconds = test.own
+			if test.deleted != nil {
+				low.Finalizers, low.DeletionGracePeriodSeconds = []string{"example.com/stays"}, test.deleted
+			}
+			w.create(t, objects...)
+			if test.deleted != nil {
+				if err := w.client.Delete(t.Context(), low); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.create(t, w.pod("team", "waits", 1000, "")...)
+			said := w.pass(t, 0)
+			if ended := slices.Equal(w.evicted, []string{"low"}); ended != test.ended || w.graces["low"] != test.given {
+				t.Errorf("evicted %q, with %d seconds", w.evicted, w.graces["low"])
+			}
+			if text := strings.Join(said, "\n"); strings.Contains(text, "to end and not") != (test.says != "") || !strings.Contains(text, test.says) {
+				t.Errorf("said %q", text)
 			}
 		})
 	}

@@ -70,7 +70,7 @@ func candidates(s plan.Snapshot, node string, q Question) []*corev1.Pod {
 	})
 	var out []*corev1.Pod
 	for _, pod := range s.Pods {
-		if pod.Spec.NodeName == node && holders[pod.UID] && Priority(pod) < Priority(q.Pod) && !ended(pod) && pod.DeletionTimestamp == nil &&
+		if pod.Spec.NodeName == node && holders[pod.UID] && Priority(pod) < Priority(q.Pod) && !ended(pod) && !q.ending(pod) &&
 			!comesBack(pod) && (q.Spared == nil || !q.Spared(pod)) {
 			out = append(out, pod)
 		}
@@ -144,11 +144,19 @@ func repelling(s plan.Snapshot, waiting *corev1.Pod) []*corev1.Pod {
 	return out
 }
 
-// withoutEnding returns a snapshot without the pods that are being deleted.
-func withoutEnding(s plan.Snapshot) (plan.Snapshot, error) {
+// ending says whether a pod ends soon by itself.
+func (q *Question) ending(pod *corev1.Pod) bool {
+	if q.Ending == nil {
+		return pod.DeletionTimestamp != nil
+	}
+	return q.Ending(pod)
+}
+
+// withoutEnding returns a snapshot without the pods that end soon.
+func withoutEnding(s plan.Snapshot, q Question) (plan.Snapshot, error) {
 	var ending []*corev1.Pod
 	for _, pod := range s.Pods {
-		if pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" {
+		if pod.Spec.NodeName != "" && q.ending(pod) {
 			ending = append(ending, pod)
 		}
 	}

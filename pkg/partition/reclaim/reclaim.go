@@ -36,7 +36,7 @@ type Outcome string
 const (
 	// Fits: the scheduler finds a node without any eviction, or by preempting pods without devices.
 	Fits Outcome = "fits"
-	// Ending: it finds one when pods that are being deleted are gone.
+	// Ending: it finds one when pods that are being deleted and end soon are gone.
 	Ending Outcome = "ending"
 	// Unjudged: the pod asks for something that the planner does not look at, slices of a pool are missing, or the search took too long. So an
 	// eviction might not help, or not be needed.
@@ -55,6 +55,9 @@ type Question struct {
 	Pod      *corev1.Pod
 	// Spared says whether a pod cannot be evicted now. Nil: none is spared.
 	Spared func(*corev1.Pod) bool
+	// Ending says whether a pod ends soon by itself. One that is being deleted and does not is evicted like others, so that it ends sooner.
+	// Nil: all that are being deleted end soon.
+	Ending func(*corev1.Pod) bool
 	// Busy says whether no pods are evicted for a policy now. Nil: none is busy.
 	Busy func(policy string) bool
 	// Timeout bounds the search. DefaultTimeout holds where it is 0.
@@ -116,14 +119,14 @@ func decide(ctx context.Context, q Question) (Decision, error) {
 	if fits, err := try(ctx, s, q.Pod, ""); err != nil || fits {
 		return Decision{Outcome: Fits}, err
 	}
-	s, err := withoutEnding(s)
+	s, err := withoutEnding(s, q)
 	if err != nil {
 		return Decision{}, err
 	}
 	if fits, err := try(ctx, s, q.Pod, ""); err != nil || fits {
 		return Decision{Outcome: Ending}, err
 	}
-	if s, err = withoutEnding(q.Snapshot); err != nil {
+	if s, err = withoutEnding(q.Snapshot, q); err != nil {
 		return Decision{}, err
 	}
 	return leastHarm(ctx, s, q)

@@ -149,7 +149,8 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 	}
 }
 
-// fencedEvictions: the controller evicts a pod by its UID and with the time that the pod wants, and none of Kubernetes and of Fettle.
+// fencedEvictions: the controller evicts a pod by its UID and with the time that the pod wants or the administrator allows, and none of
+// Kubernetes and of Fettle.
 func fencedEvictions(t *testing.T, server *apiServer, clients kubernetes.Interface) {
 	evicts := func(ctx context.Context, namespace string, options *metav1.DeleteOptions) error {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fenced"}, DeleteOptions: options}
@@ -168,18 +169,25 @@ func fencedEvictions(t *testing.T, server *apiServer, clients kubernetes.Interfa
 	eventually(t, func(ctx context.Context) error {
 		return refused(evicts(ctx, "kube-system", &metav1.DeleteOptions{Preconditions: uids["kube-system"]}), "evicts no pods of Kubernetes")
 	})
-	const byUID = "evicts a pod by its UID"
+	const byUID, itsTime = "evicts a pod by its UID", "leaves a pod its time to end, or the 300 seconds"
 	for name, test := range map[string]struct {
 		namespace, want string
 		options         *metav1.DeleteOptions
 	}{
 		"one of Fettle": {namespace, "evicts no pods of Kubernetes", &metav1.DeleteOptions{Preconditions: uids[namespace]}},
 		"any of a name": {"fenced", byUID, nil},
-		"at once":       {"fenced", byUID, &metav1.DeleteOptions{Preconditions: uids["fenced"], GracePeriodSeconds: new(int64)}},
+		"at once":       {"fenced", itsTime, &metav1.DeleteOptions{Preconditions: uids["fenced"], GracePeriodSeconds: new(int64)}},
+		"sooner than allowed": {
+			"fenced", itsTime, &metav1.DeleteOptions{Preconditions: uids["fenced"], GracePeriodSeconds: new(int64(299))},
+		},
 	} {
 		if err := refused(evicts(t.Context(), test.namespace, test.options), test.want); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	allowed := &metav1.DeleteOptions{Preconditions: uids["fenced"], GracePeriodSeconds: new(int64(300)), DryRun: []string{metav1.DryRunAll}}
+	if err := evicts(t.Context(), "fenced", allowed); err != nil {
+		t.Errorf("a pod with the time that the administrator allows: %v", err)
 	}
 	if err := evicts(t.Context(), "fenced", &metav1.DeleteOptions{Preconditions: uids["fenced"]}); err != nil {
 		t.Errorf("a pod by its UID: %v", err)
