@@ -51,6 +51,8 @@ type Options struct {
 	ExplainWaitingPods bool
 	// NodePartitions has nodes tainted as PartitionPolicies say.
 	NodePartitions bool
+	// SharedTaintKeys are the keys of taints that pods with devices tolerate also if somebody else put them on nodes.
+	SharedTaintKeys []string
 	// ReclaimGrace is the longest time that pods have to end which are evicted for pods with a higher priority, in whole seconds.
 	ReclaimGrace time.Duration
 	// Checks says how AcceleratorStacks check claims.

@@ -54,7 +54,7 @@ func Table(p Parts) []reconciler.Row {
 			Registry: p.Registry, Policies: p.Policies.All, Volumes: p.Volumes, Interval: o.BitstreamInterval,
 		}),
 		volumes.New(s, p.Volumes),
-		partitionpolicies.New(s, o.NodePartitions),
+		partitionpolicies.New(s, o.NodePartitions, o.SharedTaintKeys),
 		nodetaints.New(s, o.NodePartitions),
 		priorityclasses.New(s, o.NodePartitions),
 		reclaims.New(s, o.NodePartitions, o.ReclaimGrace, p.Version),

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ConditionTainted is true while every node that the policy taints has all of its taints. A policy without taints does not have it.
+// ConditionTainted is true while every node that the policy taints has all of its taints, and pods with devices tolerate these. A policy without taints does not have it.
 const ConditionTainted = "Tainted"
 
 // ConditionRepelling is true while the taints of the policy keep DaemonSets away from its nodes, or have KMM unload drivers there. A policy
@@ -28,7 +28,8 @@ const TaintsAnnotation = "fettle.dev/taints"
 // +kubebuilder:validation:XValidation:rule="has(self.taints) || has(self.priorityClasses) || has(self.reclaim)",message="say who may use the nodes: set taints, priorityClasses or reclaim"
 type NodePartition struct {
 	// Taints keep pods off the selected nodes that have GPUs or FPGAs, unless they get a device of Fettle's or tolerate the taint. They are
-	// taken off with the policy. A taint with the same key and effect that somebody else put on a node stays as it is.
+	// taken off with the policy. A taint with the same key and effect that somebody else put on a node stays as it is. If it has the same
+	// value, too, pods with devices do not tolerate it.
 	// +listType=map
 	// +listMapKey=key
 	// +listMapKey=effect

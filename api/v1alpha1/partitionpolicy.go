@@ -376,6 +376,12 @@ type PartitionPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TaintedNodes int32 `json:"taintedNodes,omitempty"`
+	// ToleratedTaints are the taints of the policy that new pods with devices tolerate. One that a node has from somebody else is not among
+	// them, unless the administrator shares it: pods with devices would run on that node, too.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	ToleratedTaints []NodeTaint `json:"toleratedTaints,omitempty"`
 	// Conditions are Valid, of a policy with devices Applied and Overruled, of a policy with taints Tainted
 	// and Repelling, and of one with priority classes PriorityClasses.
 	// +listType=map

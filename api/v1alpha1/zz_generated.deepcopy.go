@@ -2244,6 +2244,11 @@ func (in *PartitionPolicyStatus) DeepCopyInto(out *PartitionPolicyStatus) {
 		*out = make([]WaitingNode, len(*in))
 		copy(*out, *in)
 	}
+	if in.ToleratedTaints != nil {
+		in, out := &in.ToleratedTaints, &out.ToleratedTaints
+		*out = make([]NodeTaint, len(*in))
+		copy(*out, *in)
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

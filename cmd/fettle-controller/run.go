@@ -73,6 +73,11 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 	o := &f.options
 	fs.BoolVar(&o.ExplainWaitingPods, "explain-waiting-pods", true, "post an Event to pods that wait for devices, which says why")
 	fs.BoolVar(&o.NodePartitions, "node-partitions", true, "taint nodes as PartitionPolicies say")
+	fs.Func("shared-taint-key", "`key` of a taint of PartitionPolicies that pods with devices tolerate also where somebody else put it on "+
+		"nodes; may be repeated", func(value string) error {
+		o.SharedTaintKeys = append(o.SharedTaintKeys, value)
+		return nil
+	})
 	fs.DurationVar(&o.ReclaimGrace, "reclaim-grace-period", reclaims.DefaultGrace,
 		"longest time to end of pods that are evicted for pods with a higher priority")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")

@@ -38,17 +38,19 @@ type judge struct {
 
 	status   status.Writer
 	resolver policy.Resolver
-	// tainting says that nodes are tainted.
+	// tainting says that nodes are tainted. Shared are the keys of taints that pods tolerate also if somebody else put them on nodes.
 	tainting bool
+	shared   []string
 	// readings are those of DaemonSets and Modules, by the policy's name.
 	readings map[string]reading
 }
 
 // New returns the reconciler. It follows changes of policies, of what nodes report of them, of the labels by which nodes are selected, and
 // of the taints of nodes.
-func New(s reconciler.Services, tainting bool) reconciler.Row {
+func New(s reconciler.Services, tainting bool, shared []string) reconciler.Row {
 	j := &judge{
-		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting, readings: map[string]reading{},
+		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting, shared: shared,
+		readings: map[string]reading{},
 	}
 	return reconciler.Row{
 		Name: "PartitionPolicies",
@@ -79,7 +81,8 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
-	nodes, err := j.taintable(ctx, &p)
+	before := p.DeepCopy()
+	nodes, foreign, err := j.taintable(ctx, &p)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("PartitionPolicy %s: %w", req.Name, err)
 	}
@@ -87,10 +90,9 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err := j.Client.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list PriorityClasses: %w", err)
 	}
-	before := p.DeepCopy()
 	faults := j.resolver.Check(&p.Spec, field.NewPath("spec"))
 	record(&p, faults, reports, j.Clock.Now())
-	recordTaints(&p, faults, standings(&p, nodes), j.tainting, j.Clock.Now())
+	recordTaints(&p, faults, standings(&p, nodes), foreign, j.tainting, j.Clock.Now())
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	again, unread := j.checkRepelled(ctx, &p, nodes)
 	written, err := j.status.Patch(ctx, before, &p)
@@ -144,16 +146,18 @@ func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]rep
 	return reportsOf(p, accelerators.Items, nodes.Items), nil
 }
 
-// taintable returns the nodes that a policy taints, sorted by name.
-func (j *judge) taintable(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]*corev1.Node, error) {
+// taintable returns the nodes that a policy taints, sorted by name, writes to its status which of its taints pods tolerate, and returns the
+// others.
+func (j *judge) taintable(ctx context.Context, p *v1alpha1.PartitionPolicy) (out []*corev1.Node, foreign []foreignTaint, err error) {
+	p.Status.ToleratedTaints = nil
 	if !j.tainting || !nodepolicy.Taints(p) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	var nodes corev1.NodeList
 	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list Nodes: %w", err)
+		return nil, nil, fmt.Errorf("list Nodes: %w", err)
 	}
-	var out []*corev1.Node
+	p.Status.ToleratedTaints, foreign = tolerable(p, nodes.Items, j.shared)
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if !selection(p.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
@@ -163,14 +167,14 @@ func (j *judge) taintable(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]*
 		if err := j.Client.Get(ctx, client.ObjectKeyFromObject(n), &a); apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
-			return nil, fmt.Errorf("read AcceleratorNode %s: %w", n.Name, err)
+			return nil, nil, fmt.Errorf("read AcceleratorNode %s: %w", n.Name, err)
 		}
 		if nodepolicy.HasDevices(&a, n.Annotations[v1alpha1.TaintsAnnotation]) {
 			out = append(out, n)
 		}
 	}
 	slices.SortFunc(out, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
-	return out, nil
+	return out, foreign, nil
 }
 
 // standings returns how nodes stand to the taints of a policy.

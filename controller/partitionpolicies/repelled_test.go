@@ -144,7 +144,7 @@ func TestRepelledIsWritten(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r := New(reconciler.Services{
 		Client: api, Live: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
-	}, true).Queues[0].Reconciler
+	}, true, nil).Queues[0].Reconciler
 	if _, err := r.Reconcile(t.Context(), request("p")); err == nil {
 		t.Fatal("a status that was not written is no error")
 	}

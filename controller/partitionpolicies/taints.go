@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -18,9 +19,31 @@ import (
 // maxNamed is how many nodes the condition Tainted names, and how many DaemonSets and Modules the condition Repelling.
 const maxNamed = 8
 
-// recordTaints writes to the status which nodes have the policy's taints.
+// foreignTaint is a taint that a node has from somebody else.
+type foreignTaint struct {
+	taint v1alpha1.NodeTaint
+	node  string
+}
+
+// tolerable divides the taints of a policy into those that pods with devices tolerate and those that nodes have from somebody else:
+// pods would run on these nodes, too, which their owner does not want. Shared are keys for which the administrator wants it.
+func tolerable(
+	p *v1alpha1.PartitionPolicy, nodes []corev1.Node, shared []string,
+) (tolerated []v1alpha1.NodeTaint, foreign []foreignTaint) {
+	for _, t := range p.Spec.Nodes.Taints {
+		node := nodepolicy.Foreign(t, nodes)
+		if node == "" || slices.Contains(shared, t.Key) {
+			tolerated = append(tolerated, t)
+		} else {
+			foreign = append(foreign, foreignTaint{t, node})
+		}
+	}
+	return tolerated, foreign
+}
+
+// recordTaints writes to the status which nodes have the policy's taints. Foreign are those that nodes have from somebody else.
 func recordTaints(
-	p *v1alpha1.PartitionPolicy, faults field.ErrorList, standings []nodepolicy.Standing, tainting bool, now time.Time,
+	p *v1alpha1.PartitionPolicy, faults field.ErrorList, standings []nodepolicy.Standing, foreign []foreignTaint, tainting bool, now time.Time,
 ) {
 	p.Status.TaintedNodes = 0
 	if p.Spec.Nodes == nil || len(p.Spec.Nodes.Taints) == 0 {
@@ -42,6 +65,11 @@ func recordTaints(
 		c.Reason, c.Message = ReasonSwitchedOff, "no node is tainted: the chart's value partitions.nodes is false"
 	case len(faults) > 0:
 		c.Reason, c.Message = ReasonNotValid, "no node is tainted until the policy is corrected: the condition Valid says what is wrong"
+	case len(foreign) > 0:
+		f := foreign[0]
+		c.Reason = ReasonTaintForeign
+		c.Message = fmt.Sprintf("pods with devices do not tolerate the taint %s, since node %s has it from somebody else: use another key or "+
+			"value, take it off there, or list its key in the chart's partitions.sharedTaintKeys", f.taint, f.node)
 	case len(standings) == 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, ReasonNoNodes
 		c.Message = "spec.nodeSelector selects no node on which Fettle's plugin found a GPU or FPGA"

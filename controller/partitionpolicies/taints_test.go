@@ -11,8 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 )
@@ -27,6 +32,7 @@ func TestRecordTaints(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		standings []nodepolicy.Standing
+		foreign   []foreignTaint
 		off       bool
 		faults    field.ErrorList
 		want      string
@@ -44,6 +50,9 @@ func TestRecordTaints(t *testing.T) {
 			says: "10 nodes with all taints: n0, n1, n2, n3, n4, n5, n6, n7 and 2 more",
 		},
 		{
+			name: "foreign", foreign: []foreignTaint{{taint, "x"}}, want: "False TaintForeign", says: "since node x has it from somebody else",
+		},
+		{
 			name: "one waits", standings: append(many[:2:2], nodepolicy.Standing{Node: "x", Missing: &taint}), want: "False Waiting",
 			says: "node x does not have the taint example.com/gpu=a:NoSchedule yet", nodes: 2,
 		},
@@ -58,7 +67,7 @@ func TestRecordTaints(t *testing.T) {
 			p.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionApplied}, {Type: v1alpha1.ConditionOverruled}}
 			p.Spec.Nodes = &v1alpha1.NodePartition{Taints: []v1alpha1.NodeTaint{taint}}
 			record(p, test.faults, nil, time.Now())
-			recordTaints(p, test.faults, test.standings, !test.off, time.Now())
+			recordTaints(p, test.faults, test.standings, test.foreign, !test.off, time.Now())
 			c := status.Condition(p.Status.Conditions, v1alpha1.ConditionTainted)
 			if string(c.Status)+" "+c.Reason != test.want || !strings.Contains(c.Message, test.says) || c.ObservedGeneration != generation {
 				t.Errorf("%+v, want %s: %s", c, test.want, test.says)
@@ -67,9 +76,71 @@ func TestRecordTaints(t *testing.T) {
 				t.Errorf("%d nodes, conditions %v", p.Status.TaintedNodes, p.Status.Conditions)
 			}
 			p.Spec.Nodes = nil
-			recordTaints(p, nil, nil, true, time.Now())
+			recordTaints(p, nil, nil, nil, true, time.Now())
 			if len(p.Status.Conditions) != 1 || p.Status.TaintedNodes != 0 {
 				t.Errorf("without taints: %+v", p.Status)
+			}
+		})
+	}
+}
+
+// TestForeignTaints: a policy gives pods no toleration of a taint that somebody else put on a node, whatever nodes the policy selects.
+func TestForeignTaints(t *testing.T) {
+	const key = "dedicated"
+	taint := v1alpha1.NodeTaint{Key: key, Value: "payments", Effect: corev1.TaintEffectNoSchedule}
+	put := corev1.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect}
+	node := func(name string, taints ...corev1.Taint) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node": name}}, Spec: corev1.NodeSpec{Taints: taints},
+		}
+	}
+	gpus := node("gpus", put)
+	gpus.Annotations = map[string]string{v1alpha1.TaintsAnnotation: taint.String()}
+	payments := node("payments", put)
+	a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
+	a.Status.Pools = []v1alpha1.PoolStatus{{Name: "gpus/gpu", Kind: "gpu", Devices: 1}}
+	b := a.DeepCopy()
+	b.Name = "payments"
+	for name, test := range map[string]struct {
+		selects   map[string]string
+		nodes     []client.Object
+		shared    []string
+		off       bool
+		tolerated bool
+		reason    string
+	}{
+		"selects no node, and somebody has the taint":  {map[string]string{"node": "none"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign},
+		"selects another node with devices":            {map[string]string{"node": "gpus"}, []client.Object{payments, gpus}, nil, false, false, ReasonTaintForeign},
+		"selects the very node":                        {map[string]string{"node": "payments"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign},
+		"selects all nodes":                            {nil, []client.Object{payments, gpus}, nil, false, false, ReasonTaintForeign},
+		"the administrator shares the key":             {nil, []client.Object{payments, gpus}, []string{"a", key}, false, true, ReasonTainted},
+		"the administrator shares another key":         {nil, []client.Object{payments, gpus}, []string{"a"}, false, false, ReasonTaintForeign},
+		"nobody else has the taint":                    {nil, []client.Object{gpus}, nil, false, true, ReasonTainted},
+		"no node yet, as with an autoscaler from zero": {nil, nil, nil, false, true, ReasonNoNodes},
+		"nodes are not tainted by Fettle":              {nil, []client.Object{gpus}, nil, true, false, ReasonSwitchedOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: generation}}
+			if test.selects != nil {
+				p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: test.selects}
+			}
+			p.Spec.Nodes = &v1alpha1.NodePartition{Taints: []v1alpha1.NodeTaint{taint}}
+			p.Status.ToleratedTaints = p.Spec.Nodes.Taints // by an earlier state of the nodes
+			api := cluster(t, append([]client.Object{p, a.DeepCopy(), b.DeepCopy()}, test.nodes...)...)
+			r := New(reconciler.Services{
+				Client: api, Live: api, Recorder: events.NewFakeRecorder(100), Clock: clocktesting.NewFakePassiveClock(time.Now()),
+			}, !test.off, test.shared).Queues[0].Reconciler
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+				t.Fatal(err)
+			}
+			if tolerated := len(p.Status.ToleratedTaints) > 0; tolerated != test.tolerated {
+				t.Errorf("tolerated: %v", p.Status.ToleratedTaints)
+			}
+			if c := status.Condition(p.Status.Conditions, v1alpha1.ConditionTainted); c.Reason != test.reason {
+				t.Errorf("condition %+v, want %s", c, test.reason)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func (p pods) review(ctx context.Context, req ctrladmission.Request) (verdict st
 	if err != nil {
 		return Undecided, unchanged(err.Error())
 	}
-	taints, class := nodepolicy.All(known.policies), known.defaultClass()
+	taints, class := nodepolicy.Tolerated(known.policies), known.defaultClass()
 	if len(taints) == 0 && class == "" {
 		return Allowed, ctrladmission.Allowed("")
 	}

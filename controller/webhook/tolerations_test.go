@@ -64,7 +64,15 @@ func tainting() v1alpha1.PartitionPolicy {
 	p.Spec.Nodes = &v1alpha1.NodePartition{
 		Taints: []v1alpha1.NodeTaint{{Key: "example.com/gpu", Value: "a", Effect: corev1.TaintEffectNoSchedule}},
 	}
+	p.Status.ToleratedTaints = p.Spec.Nodes.Taints
 	return p
+}
+
+// withForeign has one policy with a taint that a node has from somebody else.
+func withForeign() []v1alpha1.PartitionPolicy {
+	p := tainting()
+	p.Status.ToleratedTaints = nil
+	return []v1alpha1.PartitionPolicy{p}
 }
 
 // prioritizing has one policy with a class by default.
@@ -131,6 +139,7 @@ func TestTolerations(t *testing.T) {
 			change:   []func(*corev1.Pod){naming("a", corev1.PodResourceClaim{ResourceClaimName: ptr.To("later")})},
 			policies: []v1alpha1.PartitionPolicy{},
 		},
+		"a taint that a node has from somebody else": {change: []func(*corev1.Pod){claimed}, policies: withForeign()},
 		"a class by default": {
 			change: []func(*corev1.Pod){claimed, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](0) }}, policies: prioritizing("gpu"),
 			want: `[{"op":"add","path":"/spec/priorityClassName","value":"gpu"},{"op":"remove","path":"/spec/priority"}]`,

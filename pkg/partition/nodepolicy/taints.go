@@ -59,15 +59,30 @@ func Wanted(node Node, policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint
 	return wanted
 }
 
-// All returns the taints that policies want on any node, in the order of the policies, each once.
-func All(policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint {
+// Foreign returns the name of the first node that has a taint, with this value, from somebody else, "" if none has.
+func Foreign(t v1alpha1.NodeTaint, nodes []corev1.Node) string {
+	first := ""
+	for i := range nodes {
+		n := &nodes[i]
+		there := find(n.Spec.Taints, t)
+		if there != nil && there.Value == t.Value && !slices.Contains(strings.Split(n.Annotations[v1alpha1.TaintsAnnotation], ","), t.String()) &&
+			(first == "" || n.Name < first) {
+			first = n.Name
+		}
+	}
+	return first
+}
+
+// Tolerated returns the taints that pods with devices tolerate, in the order of the policies, each once: those that policies want on any
+// node, as far as their status says that no node has them from somebody else.
+func Tolerated(policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint {
 	var all []v1alpha1.NodeTaint
 	for _, p := range policy.InOrder(policies) {
 		if !Taints(&p) {
 			continue
 		}
 		for _, t := range p.Spec.Nodes.Taints {
-			if !slices.Contains(all, t) {
+			if slices.Contains(p.Status.ToleratedTaints, t) && !slices.Contains(all, t) {
 				all = append(all, t)
 			}
 		}

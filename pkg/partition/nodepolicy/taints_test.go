@@ -219,14 +219,49 @@ func text(t *v1alpha1.NodeTaint) string {
 	return t.String()
 }
 
-// TestAll: pods that get devices tolerate the taints of all policies, both values of one that two policies want included.
-func TestAll(t *testing.T) {
-	invalid := policyOf("c", 0, "kubernetes.io/x=:NoSchedule")
+// TestTolerated: pods that get devices tolerate the taints of all policies, both values of one that two policies want included, as far as
+// the status says so.
+func TestTolerated(t *testing.T) {
+	judged := func(p v1alpha1.PartitionPolicy, tolerated string) v1alpha1.PartitionPolicy {
+		p.Status.ToleratedTaints = policyOf("", 0, tolerated).Spec.Nodes.Taints
+		return p
+	}
+	const reserved = "kubernetes.io/x=:NoSchedule"
 	var got []string
-	for _, one := range nodepolicy.All(of(policyOf("a", 0, gpu+" "+execute), policyOf("b", 1, other), invalid, policyOf("d", 0, gpu))) {
+	for _, one := range nodepolicy.Tolerated(of(
+		judged(policyOf("a", 0, gpu+" "+execute+" "+foreign), gpu+" "+execute), judged(policyOf("b", 1, other), other),
+		judged(policyOf("not valid", 0, reserved), reserved), judged(policyOf("d", 0, gpu), gpu), policyOf("not judged", 0, "a=:NoSchedule"),
+		judged(policyOf("changed since", 0, "b=:NoSchedule"), "c=:NoSchedule"),
+	)) {
 		got = append(got, one.String())
 	}
 	if diff := cmp.Diff([]string{other, gpu, execute}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestForeign: a taint is somebody else's where a node has it and does not note it.
+func TestForeign(t *testing.T) {
+	node := func(name, taints, noted string) corev1.Node {
+		return corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.TaintsAnnotation: noted}},
+			Spec:       corev1.NodeSpec{Taints: parse(taints)},
+		}
+	}
+	want := policyOf("p", 0, gpu).Spec.Nodes.Taints[0]
+	for name, test := range map[string]struct {
+		nodes []corev1.Node
+		want  string
+	}{
+		"no node":                 {},
+		"put by Fettle":           {nodes: []corev1.Node{node("a", gpu, gpu), node("b", foreign+" "+gpu, execute+","+gpu)}},
+		"with another value":      {nodes: []corev1.Node{node("a", other, "")}},
+		"with another effect":     {nodes: []corev1.Node{node("a", execute, "")}},
+		"put by somebody else":    {[]corev1.Node{node("a", gpu, gpu), node("c", gpu, ""), node("b", foreign+" "+gpu, execute)}, "b"},
+		"a note of another taint": {[]corev1.Node{node("a", gpu, other)}, "a"},
+	} {
+		if got := nodepolicy.Foreign(want, test.nodes); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
 	}
 }
