@@ -32,6 +32,9 @@ const hashLength = 32
 // secret in them: an earlier version made them.
 const secretPrefix = "n"
 
+// tenantKind keeps pseudonyms of tenants apart from names of devices: no kind of device has this name.
+const tenantKind = "tenant"
+
 // Names names CDI devices with a secret of the node. Some runtimes give a container every device that its environment names, so
 // only the plugin, kubelet and the runtime may know a name.
 type Names struct{ secret [SecretSize]byte }
@@ -83,6 +86,15 @@ func readSecret(fsys disk.FS, path string) (secret [SecretSize]byte, err error) 
 // RemoveSecret removes the secret from a directory.
 func RemoveSecret(fsys disk.FS, dir string) error {
 	return disk.RemoveIfThere(fsys, filepath.Join(dir, secretFile))
+}
+
+// Tenant returns a pseudonym of a tenant, which is the same for one tenant as long as the node has its secret. It has nothing of the
+// tenant's own name in it, and no other node has the same. Nobody who lacks the secret can try which tenant it is.
+func (n *Names) Tenant(tenant string) string {
+	mac := hmac.New(sha256.New, n.secret[:])
+	fmt.Fprintf(mac, "%s\n", tenantKind)
+	mac.Write([]byte(tenant))
+	return hex.EncodeToString(mac.Sum(nil))[:hashLength]
 }
 
 // name returns the unqualified name for the content of a spec. Names of different kinds, or of different claims, differ.

@@ -277,7 +277,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	f.fpgas = fpgas.New(fpgas.Config{
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Namespace: c.Namespace, File: &file.FPGA,
 		Dynamic: p.clients.Dynamic, Policies: p.policies, Clock: clock.RealClock{}, Records: p.records, Artifacts: p.artifacts,
-		Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry,
+		Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry, Names: p.names,
 		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
 			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
 		},

@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -283,6 +284,7 @@ func newFeature(t *testing.T, s *site, c Config) *Feature {
 		c.Clock = clock.RealClock{}
 	}
 	c.Dynamic, c.Records, c.Artifacts, c.Holder = s.dynamic, records, s.store(c.StateDir), inventory.NewHolder()
+	c.Names = cdi.NewNames([cdi.SecretSize]byte{1})
 	c.Rescan, c.Registry = notify.New(), prometheus.NewRegistry()
 	if c.Event == nil {
 		c.Event = func(_, _ *corev1.ObjectReference, _, _, _ string) {}

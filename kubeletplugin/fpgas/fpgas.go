@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -50,6 +51,8 @@ type Config struct {
 	Namespace string
 	File      *nodeconfig.FPGA
 	Dynamic   dynamic.Interface
+	// Names has the node's secret, for pseudonyms of tenants.
+	Names *cdi.Names
 	// Policies reads the TrustPolicies. Its owner has it watch them.
 	Policies  *trustpolicies.Reader
 	Clock     clock.PassiveClock

@@ -5,6 +5,7 @@ package fpgas
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/fpga"
@@ -183,17 +185,39 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 	}
 }
 
-// TestMemoryTenant: the scheduler sees whose data a card may hold.
+// TestMemoryTenant: a tenant that reads attributes by the errors of CEL learns whether two cards hold data of the same tenant, and not of
+// which one: neither by the text nor by trying names. Another node says something else of the same tenant.
 func TestMemoryTenant(t *testing.T) {
+	const several = "*"
 	l := twoTenants(t)
+	shown := func() map[string]string {
+		v, out := nodefixture.SnapshotWith(twoRegions()...), map[string]string{}
+		l.Review(t.Context(), v)
+		for i := range v.Devices {
+			for name, a := range v.Devices[i].Attributes {
+				if a.StringValue != nil && strings.Contains(*a.StringValue, "team-") {
+					t.Errorf("%s of %s names a tenant: %s", name, v.Devices[i].Name, *a.StringValue)
+				}
+			}
+			out[v.Devices[i].Name] = textOf(&v.Devices[i], device.AttributeMemoryTenant)
+		}
+		return out
+	}
+	if none := shown(); none["r0"] != "" || none["r1"] != "" {
+		t.Errorf("nobody's card is shown as %v", none)
+	}
 	_, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
 	check.Must(t, err)
-	v := nodefixture.SnapshotWith(twoRegions()...)
-	l.Review(t.Context(), v)
-	for i := range v.Devices {
-		if got := textOf(&v.Devices[i], device.AttributeMemoryTenant); got != "team-a" {
-			t.Errorf("%s: %q", v.Devices[i].Name, got)
-		}
+	first := shown()
+	if len(first["r0"]) != 32 || first["r0"] != first["r1"] {
+		t.Errorf("a card with two regions of one tenant is shown as %v", first)
+	}
+	l.Names = cdi.NewNames([cdi.SecretSize]byte{2})
+	if other := shown(); other["r0"] == first["r0"] {
+		t.Errorf("another node shows the same: %v", other)
+	}
+	if got := l.shownTenant(several); got != several {
+		t.Errorf("several tenants are shown as %q", got)
 	}
 }
 

@@ -122,8 +122,8 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 			}
 			continue
 		}
-		if namespace := content.Data(); namespace != "" {
-			setText(d, device.AttributeMemoryTenant, namespace)
+		if tenant := content.Data(); tenant != "" {
+			setText(d, device.AttributeMemoryTenant, f.shownTenant(tenant))
 		}
 		if content.Digest == "" || content.BootID != f.BootID || !showsImage(d, content.AFU) {
 			continue
@@ -131,6 +131,17 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 		// An attribute has at most 64 characters, as many as the digits.
 		setText(d, device.AttributeBitstreamDigest, strings.TrimPrefix(content.Digest, "sha256:"))
 	}
+}
+
+// severalTenants is what a region's content says of data of more than one tenant. It names none, and is shown as it is.
+const severalTenants = "*"
+
+// shownTenant returns what slices say of a tenant. Whoever makes pods can read attributes by the errors of CEL, so it is no name.
+func (f *Feature) shownTenant(tenant string) string {
+	if tenant == severalTenants {
+		return tenant
+	}
+	return f.Names.Tenant(tenant)
 }
 
 // setText sets an attribute without changing the map, which earlier snapshots share.

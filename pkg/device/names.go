@@ -61,7 +61,8 @@ const (
 	AttributeProgrammingLocked resourceapi.QualifiedName = "programmingLocked"
 	// AttributeDMAIsolated says that an IOMMU translates what the region's logic reads and writes in the machine's memory.
 	AttributeDMAIsolated resourceapi.QualifiedName = "dmaIsolated"
-	// AttributeMemoryTenant is the namespace whose data the card's memory may hold, "*" for several. It is absent if there is none.
+	// AttributeMemoryTenant stands for the tenant whose data the card's memory may hold, "*" for several: 32 hexadecimal digits that name
+	// nobody, the same on all of the node. It is absent if there is none.
 	AttributeMemoryTenant resourceapi.QualifiedName = "memoryTenant"
 	// AttributeSRIOVVF says whether the region is reached through a virtual function.
 	AttributeSRIOVVF resourceapi.QualifiedName = "sriovVF"
