@@ -17,9 +17,9 @@ Saves as one file what decides which pod gets which devices: the version of Kube
 DeviceClasses, claims, templates, DeviceTaintRules, pods, quotas and namespaces. fettle plan -f reads it, also where there is no cluster.
 
 Of the objects it has only the fields that decide: no images, commands, environment, volumes, Secrets or managed fields. With --redact it
-can be sent to others: names of namespaces, nodes, pools, pods, claims, templates, quotas and owners, values of labels and taints, and
-serial numbers and UUIDs of devices are replaced, the same by the same, and opaque configurations and annotations are removed. A plan of
-it is the same but for the names.
+can be sent to others. Every text is replaced, the same by the same, but for those that are known to tell nothing: the API's own words,
+names of Fettle and of models of devices, and numbers as values of labels. CEL expressions become lists of the groups of devices that they
+select; opaque configurations and annotations are removed. A plan of it is the same but for the names.
 
 What may not be read is named on stderr and in the file.`
 
@@ -31,7 +31,7 @@ fettle snapshot -f cluster.yaml --redact -o report.yaml`
 func saveSnapshot(flags *arguments) action {
 	f := flags.snapshot()
 	output := flags.StringP("output", "o", "", "`file` to write, - for standard output")
-	redact := flags.Bool("redact", false, "replace names and identities, and remove configurations and annotations")
+	redact := flags.Bool("redact", false, "replace every text that is not known to tell nothing")
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
 		if *output == "" {
 			return flags.misused(fmt.Errorf("want --output FILE"))

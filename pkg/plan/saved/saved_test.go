@@ -4,6 +4,7 @@ package saved_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -92,13 +93,19 @@ func TestRedactedPlansTheSame(t *testing.T) {
 	}
 }
 
-// shape is a plan without names: which nodes of all fit, which one it is, and which devices by their own names.
+// shape is a plan without names: which nodes of all fit, which one it is, and which devices by their places in the snapshot.
 func shape(r plan.Report, s plan.Snapshot) (out []string) {
 	var nodes []string
 	for _, n := range s.Nodes {
 		nodes = append(nodes, n.Name)
 	}
 	slices.Sort(nodes)
+	places := map[string]string{}
+	for i, slice := range s.Slices {
+		for j := range slice.Spec.Devices {
+			places[slice.Spec.Driver+"/"+slice.Spec.Pool.Name+"/"+slice.Spec.Devices[j].Name] = fmt.Sprint(i, "/", j)
+		}
+	}
 	place := func(node string) string { return string(rune('0' + slices.Index(nodes, node))) }
 	for _, pod := range s.Pods {
 		result, planned := r.Pods[pod.Namespace+"/"+pod.Name]
@@ -114,7 +121,7 @@ func shape(r plan.Report, s plan.Snapshot) (out []string) {
 		}
 		for _, claim := range pod.Spec.ResourceClaims {
 			for _, device := range result.Devices[claim.Name] {
-				text += " " + device[strings.LastIndex(device, "/")+1:]
+				text += fmt.Sprint(" ", places[device])
 			}
 		}
 		out = append(out, text)
@@ -135,7 +142,9 @@ func TestRedactHides(t *testing.T) {
 	if found := secret.FindAllString(after, -1); len(found) > 0 {
 		t.Errorf("still there: %v\n%s", found, after)
 	}
-	for _, want := range []string{`== "id-1"`, "string: id-1", "operator: Gt", `memory: "40"`, "gpu.example.com", "name: gpu-0"} {
+	for _, want := range []string{
+		"string: id-1", "operator: Gt", `: "40"`, "driver: driver-1", "name: device-1", `device.attributes["redacted.fettle.dev"].group in [`,
+	} {
 		if !strings.Contains(after, want) {
 			t.Errorf("want %q to be there", want)
 		}
