@@ -64,7 +64,49 @@ func presetCases() []presetCase {
 	all = append(all, hookCases()...)
 	all = append(all, nodeCases()...)
 	all = append(all, driverCases()...)
+	all = append(all, sumCases()...)
 	return append(all, limitCases()...)
+}
+
+// sumCases are a tenant's who makes presets as large as the single fields allow, since every node keeps them.
+func sumCases() []presetCase {
+	variables := func(n int, value string) string {
+		var out []string
+		for i := range n {
+			out = append(out, fmt.Sprintf("{name: V%d, value: %s}", i, value))
+		}
+		return "env: [" + strings.Join(out, ", ") + "]"
+	}
+	links := func(hooks, n int, more string) string {
+		var out []string
+		for range hooks {
+			var one []string
+			for i := range n {
+				one = append(one, fmt.Sprintf("{path: /mnt/%03d, target: %s}", i, strings.Repeat("t", 248)))
+			}
+			out = append(out, "{name: links, links: ["+strings.Join(one, ", ")+"]}")
+		}
+		return "hooks: [" + strings.Join(out, ", ") + "]" + more
+	}
+	labels := func(n int) string {
+		var out []string
+		for i := range n {
+			out = append(out, fmt.Sprintf("l%d: a", i))
+		}
+		return "podSelector: {matchLabels: {" + strings.Join(out, ", ") + "}}"
+	}
+	return []presetCase{
+		good("values of 64 KiB", variables(64, strings.Repeat("v", 1024))),
+		bad("values of 64 KiB and a byte", strings.Replace(variables(64, strings.Repeat("v", 1024)), "value: v", "value: vv", 1),
+			"spec.env: Invalid value: the values together must have at most 65536 bytes and have 65537"),
+		bad("attacker's 64 values of 16 kB", variables(64, strings.Repeat("\U0001F600", 4096)), "spec: Invalid value: the preset must have at most",
+			"spec.env: Invalid value: the values together must have at most 65536 bytes and have 1048576"),
+		good("links of 64 KiB", links(8, 32, "")),
+		bad("links of 64 KiB and a byte", links(8, 32, "\nmounts: [{hostPath: /a, containerPath: /b}]"),
+			"spec: Invalid value: the paths and names of mounts, libraries, tools and hooks together must have at most 65536 bytes and have 65540"),
+		good("labels", labels(32)),
+		bad("attacker's labels", labels(33), "spec.podSelector.matchLabels: Too many"),
+	}
 }
 
 func driverCases() []presetCase {

@@ -105,6 +105,7 @@ func (r *PresetRules) validate(path *field.Path, cluster bool) field.ErrorList {
 		faults = append(faults, field.Invalid(path.Child("priority"), r.Priority, fmt.Sprintf("must be from -%d to %[1]d", maxPriority)))
 	}
 	faults = append(faults, r.validateCounts(path)...)
+	faults = append(faults, r.validateSize(path)...)
 	for i := range r.Env {
 		faults = append(faults, r.Env[i].Validate(path.Child("env").Index(i), cluster)...)
 	}

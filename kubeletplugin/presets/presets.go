@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
@@ -63,6 +64,8 @@ type Feature struct {
 	conditions preset.Conditions
 	// informers watch both kinds, by resource.
 	informers map[string]*follow.Informer
+	// shares are of what the informer of namespaced presets keeps.
+	shares preset.Shares
 }
 
 var _ prepare.Feature = (*Feature)(nil)
@@ -76,14 +79,17 @@ const (
 // New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
 	f := &Feature{Config: c, informers: map[string]*follow.Informer{}}
-	for _, resource := range []string{presetResource, clusterPresetResource} {
-		informer, err := follow.Own(c.Dynamic, resource, read, nil)
-		if err != nil {
-			return nil, err
-		}
-		f.informers[resource] = informer
+	var err error
+	if f.informers[clusterPresetResource], err = follow.Own(c.Dynamic, clusterPresetResource, readOfCluster, nil); err != nil {
+		return nil, err
 	}
-	return f, nil
+	ofTenants, err := follow.Own(c.Dynamic, presetResource, f.read, nil)
+	if err != nil {
+		return nil, err
+	}
+	f.informers[presetResource] = ofTenants
+	_, err = ofTenants.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: f.forget})
+	return f, err
 }
 
 // Watch watches both kinds until ctx ends. stopped waits for its end.

@@ -31,6 +31,10 @@ type resolver struct {
 	refusals  []Refusal
 	notes     []Refusal
 	missing   []Refusal
+	// size is the bytes of all that was collected, once for each request. values are those of joined variables. over has the claims that were
+	// told that it is too much.
+	size, values int
+	over         map[int]bool
 }
 
 // entry is what one preset gives to requests: a value for a variable, a mount, a device node or a driver.
@@ -73,9 +77,39 @@ func (r *resolver) apply(ctx context.Context, p *Preset) {
 			}
 		}
 	}
-	if len(to) > 0 {
+	if len(to) > 0 && r.fits(p, to, "spec", p.Rules.GivenSize(), p.parts()) {
 		r.collect(p, to)
 	}
+}
+
+// fits counts what a preset gives to requests: bytes, in a number of parts each of which tells its origin. All that is given is in the record and
+// the CDI specs of claims, which the node keeps. If it is too much, claims wait.
+func (r *resolver) fits(p *Preset, to []requestKey, field string, size, parts int) bool {
+	const punctuation = 32
+	size += parts * (len(p.Namespace) + len(p.Name) + punctuation)
+	before := r.size
+	if r.size += size * len(to); r.size <= v1alpha1.MaxClaimPresets {
+		return true
+	}
+	for _, claim := range distinctClaims(to) {
+		r.tooMuch(claim, p.Origin(), "", field, fmt.Sprintf("gives %d bytes to %d requests of the pod's claims, after %d bytes of presets before "+
+			"it: all together must be at most %d: let fewer or smaller presets select the claims", size, len(to), before, v1alpha1.MaxClaimPresets))
+	}
+	return false
+}
+
+// tooMuch has a claim wait, and says it once.
+func (r *resolver) tooMuch(claim int, from Origin, request, field, message string) {
+	if !r.over[claim] {
+		r.over[claim] = true
+		r.missing = append(r.missing, Refusal{From: from, Claim: r.Claims[claim].Name, Request: request, Field: field, Message: message})
+	}
+}
+
+// parts returns in how many parts what the preset gives is recorded.
+func (p *Preset) parts() int {
+	r := &p.Rules
+	return 1 + len(r.Env) + len(r.Mounts) + len(r.Libraries) + len(r.Tools) + len(r.Hooks) + len(p.DeviceNodes)
 }
 
 // selectRequests returns the requests of a claim that a preset selects. With an error it returns the field that caused it. It checks the
@@ -157,6 +191,9 @@ func (r *resolver) collectConfigMap(p *Preset, to []requestKey, index int) {
 	if !ok {
 		return
 	}
+	if !r.fits(p, to, field, sizeOfData(data), len(data)) {
+		return
+	}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name := source.Prefix + key
 		e := v1alpha1.PresetEnv{Name: name, Value: new(data[key]), Mode: source.EffectiveMode()}
@@ -167,6 +204,13 @@ func (r *resolver) collectConfigMap(p *Preset, to []requestKey, index int) {
 		value := entry[string]{from: p.Origin(), to: to, value: data[key], field: field}
 		r.variables[name] = append(r.variables[name], envEntry{entry: value, mode: e.Mode})
 	}
+}
+
+func sizeOfData(data map[string]string) (size int) {
+	for key, value := range data {
+		size += len(key) + len(value)
+	}
+	return size
 }
 
 func (r *resolver) collectVariable(p *Preset, to []requestKey, index int) {
@@ -181,6 +225,7 @@ func (r *resolver) collectVariable(p *Preset, to []requestKey, index int) {
 		s.value = *e.Value
 	} else {
 		s.value, ok = r.configMapValue(p, to, e, s.field)
+		ok = ok && r.fits(p, to, s.field, len(s.value), 0)
 	}
 	if ok {
 		r.variables[e.Name] = append(r.variables[e.Name], s)

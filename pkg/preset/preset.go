@@ -29,13 +29,23 @@ type Preset struct {
 	faults            field.ErrorList
 }
 
-// Of converts a preset of either kind.
+// maxFaults is how many faults of a preset are kept.
+const maxFaults = 16
+
+// Of converts a preset of either kind. Of one that is too large it keeps whom it is for, and the fault.
 func Of(p v1alpha1.CommonDevicePreset) Preset {
-	return Preset{
+	out := Preset{
 		Namespace: p.GetNamespace(), Name: p.GetName(), Generation: p.GetGeneration(), Created: p.GetCreationTimestamp().Time,
 		Rules: p.Spec.PresetRules, NamespaceSelector: p.Spec.NamespaceSelector, DeviceNodes: p.Spec.DeviceNodes, Driver: p.Spec.Driver,
-		faults: p.Validate(field.NewPath("spec")),
 	}
+	path := field.NewPath("spec")
+	if out.faults = p.Spec.TooLarge(path); len(out.faults) > 0 {
+		out.Rules, out.DeviceNodes, out.Driver = p.Spec.OnlySelection(), nil, nil
+		return out
+	}
+	faults := p.Validate(path)
+	out.faults = slices.Clone(faults[:min(len(faults), maxFaults)])
+	return out
 }
 
 // Origin names the preset, in one generation, that a value is from.

@@ -62,7 +62,7 @@ type Resolution struct {
 	Requests []Request `json:"requests"`
 	// Refusals lists presets, or parts of them, that selected a claim and were not applied.
 	Refusals []Refusal `json:"refusals,omitempty"`
-	// Missing lists the ConfigMaps that a claim has to wait for.
+	// Missing lists what a claim has to wait for: ConfigMaps, and presets that give too much.
 	Missing []Refusal `json:"missing,omitempty"`
 	// Notes lists variables of mode default that were not needed. The mode is made for that, so it is not reported.
 	Notes []Refusal `json:"notes,omitempty"`
@@ -161,6 +161,7 @@ func Resolve(ctx context.Context, in Input, conditions *Conditions) Resolution {
 		Input: in, conditions: conditions, users: users, groups: groupsOf(users), given: map[requestKey]*Request{},
 		variables: map[string][]envEntry{}, mounted: map[string][]entry[v1alpha1.PresetMount]{},
 		nodes:   map[string][]entry[v1alpha1.PresetDeviceNode]{},
+		over:    map[int]bool{},
 		drivers: map[v1alpha1.DriverVendor][]entry[v1alpha1.PresetDriver]{},
 	}
 	for _, p := range inOrder(in.Presets) {
