@@ -46,7 +46,10 @@ type Config struct {
 	CDIRoot string
 	// StateDir holds the records of claims. It must survive the pod and a reboot.
 	StateDir string
-	// HTTPAddress serves /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness"; 0 is any free port.
+	// ProbeAddress serves /livez, /readyz and /healthz, at a unix socket that no other pod reaches. Empty: not.
+	ProbeAddress string
+	// HTTPAddress serves /readyz and /healthz. HealthPort serves the gRPC health protocol, service "liveness"; 0 is any free port. If one is
+	// empty or -1, it is not served.
 	HTTPAddress string
 	// HTTPListener is served instead of HTTPAddress, if it is not nil. Run closes it.
 	HTTPListener net.Listener
@@ -92,8 +95,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s must be an absolute path, is %q", name, path))
 		}
 	}
-	if c.HealthPort < 0 || c.HealthPort > 65535 {
-		errs = append(errs, fmt.Errorf("--health-port must be between 0 and 65535, is %d", c.HealthPort))
+	if c.HealthPort < -1 || c.HealthPort > 65535 {
+		errs = append(errs, fmt.Errorf("--health-port must be between 0 and 65535, or -1 for none, is %d", c.HealthPort))
 	}
 	registrar, plugin := c.sockets()
 	for name, socket := range map[string]string{"--kubelet-registry-dir": registrar, "--kubelet-plugins-dir": plugin} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -24,13 +25,33 @@ import (
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
-// serveProbes serves /healthz and /readyz until ctx ends, and /metrics if these have no address of their own.
-func (p *Plugin) serveProbes(ctx context.Context) error {
+// serveHealth serves /livez, /healthz and /readyz until ctx ends, for the probes of the plugin's own container.
+func (p *Plugin) serveHealth(ctx context.Context, live *liveness) error {
+	if p.config.ProbeAddress == "" {
+		return nil
+	}
+	mux := httpserver.Health(p.Ready)
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+		if answer, err := live.Check(r.Context(), &healthpb.HealthCheckRequest{}); err != nil ||
+			answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			http.Error(w, "the plugin's sockets do not answer", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return (&httpserver.Server{Name: "probes", Address: p.config.ProbeAddress, Handler: mux}).Run(ctx)
+}
+
+// serveHTTP serves /healthz and /readyz until ctx ends, and /metrics if these have no address of their own.
+func (p *Plugin) serveHTTP(ctx context.Context) error {
+	if p.config.HTTPAddress == "" && p.config.HTTPListener == nil {
+		return nil
+	}
 	mux := httpserver.Health(p.Ready)
 	if p.config.Metrics.Address == "" {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
 	}
-	server := &httpserver.Server{Name: "probes", Address: p.config.HTTPAddress, Listener: p.config.HTTPListener, Handler: mux}
+	server := &httpserver.Server{Name: "health", Address: p.config.HTTPAddress, Listener: p.config.HTTPListener, Handler: mux}
 	return server.Run(ctx)
 }
 
@@ -137,8 +158,13 @@ const (
 	maxProbeIdle    = time.Minute
 )
 
-// listen answers on a TCP port until ctx ends.
+// listen answers on a TCP port until ctx ends. -1 is none.
 func (l *liveness) listen(ctx context.Context, port int) error {
+	if port < 0 {
+		<-ctx.Done()
+		l.close()
+		return nil
+	}
 	listener, err := httpserver.Listen(ctx, "liveness probes", fmt.Sprintf(":%d", port), nil)
 	if err != nil {
 		return err

@@ -68,7 +68,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	for _, service := range p.services(uevents, helper) {
 		group.Go(func() error { service(ctx); return nil })
 	}
-	group.Go(func() error { return p.serveProbes(ctx) })
+	group.Go(func() error { return p.serveHealth(ctx, live) })
+	group.Go(func() error { return p.serveHTTP(ctx) })
 	if p.config.Metrics.Address != "" {
 		group.Go(func() error { return p.config.Metrics.Run(ctx, p.metrics.registry) })
 	}

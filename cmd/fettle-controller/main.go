@@ -23,6 +23,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/fettle-dev/fettle/controller/uninstall"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
 // Exit codes of the command.
@@ -35,6 +36,7 @@ const (
 const usage = `usage: fettle-controller [run] [flags]      serve until stopped
        fettle-controller webhook [flags]    answer the API server's reviews of configurations
        fettle-controller uninstall [flags]  remove Fettle from the cluster
+       fettle-controller probe ADDRESS PATH ask a running one, for the probes of its container
 Add -h to see the flags.
 `
 
@@ -50,6 +52,9 @@ func run(ctx context.Context, args []string, env func(string) string, stderr io.
 	name := "run"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]
+	}
+	if name == "probe" && len(args) == 2 {
+		return report(name, httpserver.Probe(ctx, args[0], args[1]), stderr)
 	}
 	commands := map[string]func(context.Context, []string, func(string) string, io.Writer) error{
 		"run":       serve,

@@ -2,6 +2,7 @@
 
 // Command fettle-kubeletplugin runs on every node with accelerators: it publishes ResourceSlices and prepares ResourceClaims.
 //
+// Its subcommand probe asks a running plugin for a path at the address of --probe-address, for the probes of its container.
 // Its subcommand selftest runs inside a container that was given devices and reports whether they can be opened. Its subcommand rights
 // prints what a configuration file leaves it of the rights of its container.
 package main
@@ -34,6 +35,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
@@ -56,6 +58,13 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 	}
 	if len(args) > 0 && args[0] == "rights" {
 		return rights(args[1:], stdout, stderr, confined)
+	}
+	if len(args) == 3 && args[0] == "probe" {
+		if err := httpserver.Probe(ctx, args[1], args[2]); err != nil {
+			fmt.Fprintln(stderr, "fettle-kubeletplugin probe:", err)
+			return 1
+		}
+		return 0
 	}
 	if len(args) > 0 && args[0] == "version" {
 		fmt.Fprintln(stdout, version)

@@ -119,14 +119,16 @@ func flagSet(o *options) *flag.FlagSet {
 		"kubelet's socket of pod resources, /var/lib/kubelet/pod-resources/kubelet.sock, by which metrics name pods; empty: they do not")
 	flags.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "directory of CDI specs that the container runtime reads")
 	flags.StringVar(&c.StateDir, "state-dir", "/var/lib/fettle", "directory of the claims' records; must outlive a reboot")
+	flags.StringVar(&c.ProbeAddress, "probe-address", "",
+		"unix socket of /livez, /readyz and /healthz, unix:PATH or unix:@NAME, which the subcommand probe asks; empty: none")
 	flags.StringVar(&c.HTTPAddress, "http-address", defaultHTTPAddress,
-		"address of /readyz and /healthz, and of /metrics without --metrics-address")
+		"address of /readyz and /healthz, and of /metrics without --metrics-address; empty: none")
 	flags.StringVar(&c.Metrics.Address, "metrics-address", "", "address of /metrics by HTTPS, for callers whose token may get that path; "+
 		"empty: at --http-address, by HTTP and for all")
 	flags.StringVar(&c.Metrics.CertificateDir, "metrics-certificate-dir", "",
 		"directory with tls.crt and tls.key of /metrics; empty makes a certificate that no authority signed")
 	flags.IntVar(&c.HealthPort, "health-port", defaultHealthPort,
-		"port of the gRPC health service \"liveness\"; 0 is any free one, which the log names")
+		"port of the gRPC health service \"liveness\"; 0 is any free one, which the log names; -1: none")
 	flags.StringVar(&c.HookCommand, "hook-command", "", "fettle-hook, which is installed on the host for containers with libraries of "+
 		"presets; empty: presets with libraries are refused")
 	flags.StringVar(&c.NVMLCommand, "nvml-command", "/fettle-nvml", "binary that asks NVIDIA's library; empty: never asked")

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
 const (
@@ -56,6 +58,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	httpserver.Proven(r.Context())
 	if r.ContentLength < 0 || r.ContentLength > maxReview {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "a review has a length of at most 7 MiB", http.StatusRequestEntityTooLarge)

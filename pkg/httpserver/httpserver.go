@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package httpserver serves HTTP to whoever reaches the address, within fixed limits of connections, memory and time. Any pod of a cluster
-// may be that, so no client can make the server grow, and one source alone cannot use up the connections of the others.
+// may be that, so no client can make the server grow, and clients that hold or open many connections do not use up those of the others.
 package httpserver
 
 import (
@@ -9,21 +9,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 )
 
-// Limits of one server.
+// Limits of what one connection may take.
 const (
-	// maxConnections is how many connections are open at once, maxOfSource how many of one IP address. A connection costs some 40 kB with
-	// TLS. API servers, kubelet and Prometheus have a few each.
-	maxConnections = 256
-	maxOfSource    = 64
-
 	headerTimeout = 5 * time.Second
 	bodyTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
@@ -40,7 +36,8 @@ const (
 type Server struct {
 	// Name is what the log calls it.
 	Name string
-	// Address is where it listens, such as ":8080". Port 0 takes a free one, which the log names.
+	// Address is where it listens, such as ":8080". Port 0 takes a free one, which the log names. "unix:@name" is a socket that only the
+	// processes of the same pod reach.
 	Address string
 	// Listener is served instead, if it is not nil. Run closes it.
 	Listener net.Listener
@@ -58,6 +55,7 @@ func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler: s.Handler, TLSConfig: s.TLS, MaxHeaderBytes: maxHeader,
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ConnContext: withConn, ErrorLog: log.New(quiet{klog.FromContext(ctx)}, "", 0),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: streamBuffer, MaxReceiveBufferPerStream: streamBuffer,
 		},
@@ -71,7 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = server.Close()
 		}
 	})
-	bounded := Bound(listener)
+	bounded := bound(listener)
 	if s.TLS != nil {
 		err = server.ServeTLS(bounded, "", "")
 	} else {
@@ -90,7 +88,8 @@ func (s *Server) Run(ctx context.Context) error {
 func Listen(ctx context.Context, name, address string, open net.Listener) (net.Listener, error) {
 	if open == nil {
 		var err error
-		if open, err = new(net.ListenConfig).Listen(ctx, "tcp", address); err != nil {
+		network, at := split(address)
+		if open, err = new(net.ListenConfig).Listen(ctx, network, at); err != nil {
 			return nil, fmt.Errorf("serve %s on %s: %w", name, address, err)
 		}
 	}
@@ -98,62 +97,15 @@ func Listen(ctx context.Context, name, address string, open net.Listener) (net.L
 	return open, nil
 }
 
-// Bound returns the listener with the limits of connections that a [Server] has, for servers of other protocols.
-func Bound(listener net.Listener) net.Listener {
-	return &boundedListener{Listener: listener, open: map[string]int{}}
-}
+// quiet logs what [http.Server] reports, except what any client can cause as often as it likes.
+type quiet struct{ klog.Logger }
 
-// boundedListener closes connections above the limits as soon as they are accepted, so that a client that holds many open keeps no other
-// client out.
-type boundedListener struct {
-	net.Listener
-
-	mu    sync.Mutex
-	total int
-	// open counts the connections of each IP address.
-	open map[string]int
-}
-
-func (l *boundedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		source, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-		if err == nil && l.take(source) {
-			return &countedConn{Conn: conn, release: sync.OnceFunc(func() { l.release(source) })}, nil
-		}
-		_ = conn.Close()
+func (q quiet) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if strings.HasPrefix(text, "http: TLS handshake error") || strings.HasPrefix(text, "http2: ") {
+		q.V(6).Info(text)
+	} else {
+		q.Info(text)
 	}
-}
-
-func (l *boundedListener) take(source string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.total >= maxConnections || l.open[source] >= maxOfSource {
-		return false
-	}
-	l.total++
-	l.open[source]++
-	return true
-}
-
-func (l *boundedListener) release(source string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total--
-	if l.open[source]--; l.open[source] == 0 {
-		delete(l.open, source)
-	}
-}
-
-type countedConn struct {
-	net.Conn
-	release func()
-}
-
-func (c *countedConn) Close() error {
-	c.release()
-	return c.Conn.Close()
+	return len(line), nil
 }

@@ -34,7 +34,7 @@ func (m Metrics) Run(ctx context.Context, gatherer prometheus.Gatherer) error {
 		if server.TLS, err = TLS(m.CertificateDir); err != nil {
 			return err
 		}
-		if handler, err = m.Filter(handler); err != nil {
+		if handler, err = m.Filter(allowed(handler)); err != nil {
 			return err
 		}
 	}
@@ -42,4 +42,12 @@ func (m Metrics) Run(ctx context.Context, gatherer prometheus.Gatherer) error {
 	mux.Handle("GET /metrics", handler)
 	server.Handler = mux
 	return server.Run(ctx)
+}
+
+// allowed notes that the filter let a request through.
+func allowed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Proven(r.Context())
+		next.ServeHTTP(w, r)
+	})
 }
