@@ -117,6 +117,15 @@ func (c *Config) sockets() (registrar, plugin string) {
 	return filepath.Join(c.RegistryDir, registrar), filepath.Join(c.pluginDir(), plugin)
 }
 
+// writable lists trees of the host that containers may write to, as patterns: the volumes of all pods, and directories that claims get.
+func (c *Config) writable() []string {
+	trees := []string{filepath.Dir(c.PluginsDir)}
+	for _, h := range c.File.HostDevices {
+		trees = append(trees, h.Directories...)
+	}
+	return trees
+}
+
 // pluginDir returns the directory of the plugin's sockets, its own among kubelet's plugins.
 func (c *Config) pluginDir() string { return filepath.Join(c.PluginsDir, v1alpha1.DriverName) }
 

@@ -335,6 +335,7 @@ func (p *Plugin) newPresets() (err error) {
 	finder := &hostfiles.Finder{
 		Root: c.HostRoot, Drivers: hostfiles.NewDrivers(c.HostRoot, c.NVMLCommand, &c.File.NVML), Allowed: file.AllowedHostPaths,
 		Scratch: file.Scratch, MaxScratch: c.File.Budget.MaxSizeLimit.Value(), Mounts: p.mounts,
+		Copies: c.File.Mounts(), Writable: func() []string { return append(c.writable(), p.features.presets.Writable()...) },
 	}
 	if c.HostRoot != "/" {
 		finder.Directories = file.HostDirectories

@@ -89,6 +89,24 @@ func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Pr
 	return append(ofCluster, ofNamespace...), err
 }
 
+// Writable lists the paths of the host that presets of the cluster give for writing. Before the presets are read there are none, and no
+// claim gets a preset either.
+func (f *Feature) Writable() []string {
+	var paths []string
+	for _, object := range f.informers[clusterPresetResource].GetIndexer().List() {
+		known, ok := object.(*readPreset)
+		if !ok {
+			continue
+		}
+		for _, m := range known.preset.Rules.Mounts {
+			if m.ReadOnly != nil && !*m.ReadOnly && m.HostPath != "" {
+				paths = append(paths, m.HostPath)
+			}
+		}
+	}
+	return paths
+}
+
 // list returns the presets of a kind. It asks the API server while the informer is not current. A cluster without the kind, as one that is
 // being upgraded, has none.
 func (f *Feature) list(ctx context.Context, resource, namespace string) ([]preset.Preset, error) {

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -132,6 +134,11 @@ func Parse(data []byte) (File, error) {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
 		}
+		for _, dir := range h.Directories {
+			if err := c.Presets.checkNotWritten(dir); err != nil {
+				errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
+			}
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return File{}, err
@@ -212,6 +219,30 @@ type Presets struct {
 	Scratch bool `json:"scratch,omitempty"`
 	// ReportMissing says that pods get an Event if they have a device without the preset that it needs.
 	ReportMissing bool `json:"reportMissing,omitempty"`
+}
+
+// Mounts reports whether the plugin may mount: the chart gives it the right for what needs it.
+func (c *File) Mounts() bool {
+	return len(c.Presets.AllowedHostPaths) > 0 || c.Presets.Scratch || c.KernelCaches.Enabled
+}
+
+// checkNotWritten refuses a directory to lend below one that DevicePresets may write to: they could put a link in its place.
+func (c Presets) checkNotWritten(pattern string) error {
+	parts := strings.Split(pattern, "/")
+	for _, allowed := range c.AllowedHostPaths {
+		if !allowed.Writable {
+			continue
+		}
+		depth := strings.Count(allowed.Path, "/") + 1
+		if len(parts) < depth {
+			continue
+		}
+		if above, err := path.Match(strings.Join(parts[:depth], "/"), allowed.Path); err == nil && above {
+			return fmt.Errorf("directories: %s may be below %s, which presets.allowedHostPaths have for writing, or may be it: "+
+				"keep the two apart", pattern, allowed.Path)
+		}
+	}
+	return nil
 }
 
 func (c Presets) validate() (errs []error) {

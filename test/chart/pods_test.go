@@ -156,6 +156,14 @@ func TestHostMounts(t *testing.T) {
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
 			"/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
 		}},
+		{"below what a container may link elsewhere", []string{
+			"--set=presets.allowedHostPaths[0].path=/data,presets.allowedHostPaths[0].writable=true,presets.allowedHostPaths[1].path=/data/b",
+			"--set=presets.hostDirectories={/usr,/opt,/data/c,/database}",
+		}, map[string]string{
+			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
+			"/host/data": "/data rw HostToContainer", "/host/database": "/database ro HostToContainer",
+			"/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
+		}},
 		{"unprivileged on demand", []string{"--set=presets.scratch=true,kubeletPlugin.privileged=false"}, map[string]string{
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",
 		}},

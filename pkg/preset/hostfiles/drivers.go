@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
@@ -208,12 +209,15 @@ func (a *driverAnswer) changedBefore(when time.Time) bool {
 	return true
 }
 
+// isSeen reports whether a path of the host is in the driver's directory, and this process has that at another path than the host's root.
+func (d *Drivers) isSeen(name string) bool {
+	return d != nil && d.Seen != "" && mountpath.Within(name, d.Host)
+}
+
 // mountedRoot returns where this process sees the root of a driver on the host.
 func (d *Drivers) mountedRoot(root string, files *Finder) (string, error) {
-	if d.Seen != "" {
-		if rest, ok := strings.CutPrefix(root, strings.TrimSuffix(d.Host, "/")); ok && (rest == "" || rest[0] == '/') {
-			return path.Join(d.Seen, rest), nil
-		}
+	if d.isSeen(root) {
+		return path.Join(d.Seen, strings.TrimPrefix(root, d.Host)), nil
 	}
 	if root != "/" {
 		if err := files.checkVisible(root); err != nil {

@@ -53,6 +53,10 @@ type Finder struct {
 	MaxScratch int64
 	// Mounts makes mounts that only one claim has. It is nil for a command that only looks: then the original paths are shown.
 	Mounts *hostmount.Dir
+	// Copies says that the plugin may mount, and so presets of the administrator may have copies, too. Writable lists more trees of the host
+	// that containers may write to, as patterns; it may be nil.
+	Copies   bool
+	Writable func() []string
 	// Drivers knows the files of vendors' drivers. It is nil away from the node.
 	Drivers *Drivers
 }
@@ -75,9 +79,9 @@ type lookup struct {
 	host  *rootfs.Root
 	// claim is the UID of the claim.
 	claim string
-	// namespace is that of the DevicePresets that gave mounts, which is the claim's.
-	namespace string
-	edits     container.Edits
+	// namespaced has the namespace of each mount of a DevicePreset, by its path in the container.
+	namespaced map[string]string
+	edits      container.Edits
 	// own are edits that only the claim has. steps prepare what they need.
 	own   container.Edits
 	steps []step.Step
@@ -94,6 +98,10 @@ type lookup struct {
 	presets   []preset.Origin
 	overrides []string
 	errs      []error
+	// known says who but root can change what a directory of the host holds, "" for nobody. trees are those that containers write to.
+	known     map[string]string
+	trees     map[string]file
+	rootOwner uint32
 }
 
 // Find makes the edits for one request of a claim. An error names each preset, the value, and what is missing on this node.
@@ -103,7 +111,7 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		return Found{}, err
 	}
 	defer func() { _ = host.Close() }() // it was only read
-	l := lookup{files: f, host: host, claim: claim, presets: r.Presets}
+	l := lookup{files: f, host: host, claim: claim, presets: r.Presets, namespaced: map[string]string{}}
 	for i := range r.Env {
 		l.fail(l.variable(&r.Env[i]), r.Env[i].From[len(r.Env[i].From)-1], "variable "+r.Env[i].Name)
 	}
@@ -160,7 +168,7 @@ func (l *lookup) variable(v *preset.Variable) error {
 	return nil
 }
 
-// mount mounts what the node has at a path now, and follows links.
+// mount mounts what the node has at a path now. It follows links that only root can change.
 func (l *lookup) mount(m *preset.Mount) error {
 	switch {
 	case m.Scratch != nil:
@@ -171,18 +179,14 @@ func (l *lookup) mount(m *preset.Mount) error {
 	if err := l.files.checkVisible(m.HostPath); err != nil {
 		return l.leaveOut(m, err) // nothing can be found below it
 	}
-	hostPath, _, err := l.host.Resolve(m.HostPath)
+	err := l.give(container.Mount{
+		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
+		NonRecursive: !m.Recursive, HostToContainer: m.Propagation == v1alpha1.PropagationHostToContainer,
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.leaveOut(m, notHere(m))
 	}
-	if err != nil {
-		return err
-	}
-	l.add(container.Mount{
-		HostPath: hostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly,
-		NonRecursive: !m.Recursive, HostToContainer: m.Propagation == v1alpha1.PropagationHostToContainer,
-	})
-	return nil
+	return err
 }
 
 // leaveOut leaves out an optional mount that the node does not have. For any other it says why the claim must wait.
@@ -233,16 +237,14 @@ func (l *lookup) node(n *preset.Node) error {
 // It returns nil if an optional one does not exist.
 func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
 	if f.From.Namespace != "" {
-		if err = l.checkMayRead(f.From.Namespace, cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if root, err = l.checkMayRead(f.From.Namespace, cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, "", fmt.Errorf("root: %w", err)
 		}
-		root = f.Root
 	} else if root = "/"; f.Root != "" && f.Root != root {
 		if err := l.files.checkVisible(f.Root); err != nil {
 			return nil, "", err
 		}
-		// A link resolves on the host, not in the plugin's container.
-		root, _, err = l.host.Resolve(f.Root)
+		root, err = l.checkMayRead("", f.Root)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.Optional:
@@ -309,11 +311,9 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	case m == nil:
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
-	hostDir := path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath))
-	if l.isOwn(m.ContainerPath) {
-		if err := l.checkMayRead(l.namespace, hostDir); err != nil {
-			return err
-		}
+	hostDir, err := l.checkMayRead(l.namespaced[m.ContainerPath], path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath)))
+	if err != nil {
+		return err
 	}
 	names, err := l.host.ReadDir(hostDir)
 	if err != nil {
@@ -344,10 +344,9 @@ func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool
 	}
 	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
 	if from.Namespace != "" {
-		return true, l.mountCopy(from.Namespace, m)
+		return true, l.mountAllowed(from.Namespace, m)
 	}
-	l.add(m)
-	return true, nil
+	return true, l.give(m)
 }
 
 func unmet(missing []hostlib.Missing, optional bool) error {

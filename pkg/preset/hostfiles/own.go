@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,26 +16,43 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// allowedFor returns the copy of a path that a claim may have by a DevicePreset of a namespace.
-func (f *Finder) allowedFor(namespace, name string, readOnly bool) (*hostmount.Copy, error) {
-	dir, err := preset.AllowedFor(f.Allowed, namespace, name, readOnly)
+// allowedFor returns the copy of a path that a claim may have by a DevicePreset of a namespace. The way to the allowed directory may lead
+// through what containers write to, if such directories are nested, so no link of theirs is followed there either.
+func (l *lookup) allowedFor(namespace, name string, readOnly bool) (*hostmount.Copy, error) {
+	dir, err := preset.AllowedFor(l.files.Allowed, namespace, name, readOnly)
 	if err != nil {
 		return nil, err
 	}
-	return &hostmount.Copy{Below: dir, Path: path.Join(".", strings.TrimPrefix(name, dir)), ReadOnly: readOnly}, nil
+	s, err := l.locate(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &hostmount.Copy{Below: s.dir, Path: path.Join(s.rest, strings.TrimPrefix(name, dir)), ReadOnly: readOnly}, nil
 }
 
-// checkMayRead refuses a directory of the host below which a DevicePreset may not look for files.
-func (l *lookup) checkMayRead(namespace, name string) error {
-	c, err := l.files.allowedFor(namespace, name, true)
-	if err != nil {
-		return err
+// checkMayRead refuses a directory of the host below which a preset may not look for files. It returns the path of the directory.
+func (l *lookup) checkMayRead(namespace, name string) (string, error) {
+	var c *hostmount.Copy
+	if namespace == "" {
+		s, err := l.locate(name)
+		if err != nil || s.why == "" {
+			return s.path(), err
+		}
+		c = s.copy()
+	} else {
+		var err error
+		if c, err = l.allowedFor(namespace, name, true); err != nil {
+			return "", err
+		}
 	}
 	directory, err := l.files.copyMounter().CheckCopy(c)
 	if err == nil && !directory {
 		err = fmt.Errorf("%s is no directory", name)
 	}
-	return err
+	return c.HostPath(), err
 }
 
 // copyMounter opens paths in the same way as the step that makes the mounts.
@@ -49,7 +65,7 @@ func (f *Finder) copyMounter() *hostmount.Dir {
 
 // ownMount gives the claim a copy of a path that a DevicePreset names.
 func (l *lookup) ownMount(m *preset.Mount) error {
-	err := l.mountCopy(m.From.Namespace, container.Mount{
+	err := l.mountAllowed(m.From.Namespace, container.Mount{
 		HostPath: m.HostPath, ContainerPath: m.ContainerPath, ReadOnly: m.ReadOnly == nil || *m.ReadOnly, NonRecursive: !m.Recursive,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,18 +74,23 @@ func (l *lookup) ownMount(m *preset.Mount) error {
 	return err
 }
 
-// mountCopy mounts a path of the host by a copy that only the claim has. Whoever can write to the original place, the path that the runtime
-// gets leads to the copy.
-func (l *lookup) mountCopy(namespace string, m container.Mount) error {
-	c, err := l.files.allowedFor(namespace, m.HostPath, m.ReadOnly)
+// mountAllowed mounts a path that a DevicePreset of a namespace may name.
+func (l *lookup) mountAllowed(namespace string, m container.Mount) error {
+	c, err := l.allowedFor(namespace, m.HostPath, m.ReadOnly)
 	if err != nil {
 		return err
 	}
+	return l.mountCopy(namespace, c, m)
+}
+
+// mountCopy mounts a path of the host by a copy that only the claim has. Whoever can write to the original place, the path that the runtime
+// gets leads to the copy.
+func (l *lookup) mountCopy(namespace string, c *hostmount.Copy, m container.Mount) error {
 	if _, err := l.files.copyMounter().CheckCopy(c); err != nil {
 		return err
 	}
-	c.Recursive, l.namespace = !m.NonRecursive, namespace
-	return l.addOwn(m, hostmount.Mount{Copy: c})
+	c.Recursive, c.ReadOnly = !m.NonRecursive, m.ReadOnly
+	return l.addOwn(namespace, m, hostmount.Mount{Copy: c})
 }
 
 // scratch gives the claim memory. Requests of the claim with the same scratch share it.
@@ -86,17 +107,15 @@ func (l *lookup) scratch(m *preset.Mount) error {
 			m.Scratch.SizeLimit, most)
 	}
 	memory := hostmount.Mount{Scratch: &hostmount.Scratch{Bytes: size.Value()}}
-	return l.addOwn(container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, NonRecursive: true}, memory)
+	return l.addOwn(m.From.Namespace, container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, NonRecursive: true}, memory)
 }
 
-// isOwn reports whether the mount at a path of the container belongs to the claim alone.
-func (l *lookup) isOwn(containerPath string) bool {
-	return slices.ContainsFunc(l.own.Mounts, func(m container.Mount) bool { return m.ContainerPath == containerPath })
-}
-
-// addOwn adds a mount that only the claim has.
-func (l *lookup) addOwn(of container.Mount, m hostmount.Mount) error {
+// addOwn adds a mount that only the claim has, by a preset of a namespace or, if that is empty, of the administrator.
+func (l *lookup) addOwn(namespace string, of container.Mount, m hostmount.Mount) error {
 	l.mounted = append(l.mounted, of)
+	if namespace != "" {
+		l.namespaced[of.ContainerPath] = namespace
+	}
 	if l.files.Mounts == nil {
 		l.own.Mounts = append(l.own.Mounts, of)
 		return nil

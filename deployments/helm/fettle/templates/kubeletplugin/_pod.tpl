@@ -100,20 +100,30 @@ hostDevices:
 
 {{/*
 Directories of the nodes in which presets may name files, each once, as a YAML list of path and writable: those of administrators, and those
-that namespaces may have. What the plugin has anyway to lend it as a device is not among them.
+that namespaces may have. What the plugin has anyway to lend it as a device is not among them. Nor is what is below a directory that
+containers may write to: kubelet would follow their links to it. The plugin sees it there, and follows none.
 */}}
 {{- define "fettle.presetDirectories" -}}
 {{- $seen := include "fettle.hostDirectories" . | fromYamlArray -}}
-{{- $directories := list -}}
+{{- $written := list -}}
 {{- range .Values.presets.allowedHostPaths -}}
-{{- if not (has .path $seen) -}}
-{{- $seen = append $seen .path -}}
-{{- $directories = append $directories (dict "path" .path "writable" (default false .writable)) -}}
+{{- if .writable -}}{{- $written = append $written (printf "%s/" .path) -}}{{- end -}}
 {{- end -}}
+{{- $candidates := list -}}
+{{- range .Values.presets.allowedHostPaths -}}
+{{- $candidates = append $candidates (dict "path" .path "writable" (default false .writable)) -}}
 {{- end -}}
 {{- range .Values.presets.hostDirectories -}}
-{{- if not (has . $seen) -}}
-{{- $directories = append $directories (dict "path" . "writable" false) -}}
+{{- $candidates = append $candidates (dict "path" . "writable" false) -}}
+{{- end -}}
+{{- $directories := list -}}
+{{- range $candidates -}}
+{{- $path := .path -}}
+{{- $below := false -}}
+{{- range $written -}}{{- if hasPrefix . $path -}}{{- $below = true -}}{{- end -}}{{- end -}}
+{{- if not (or $below (has $path $seen)) -}}
+{{- $seen = append $seen $path -}}
+{{- $directories = append $directories . -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $directories -}}
