@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/dfl"
 	"github.com/fettle-dev/fettle/pkg/fpga/fpgamgr"
@@ -42,5 +43,6 @@ func (f *Feature) openXRT() (*xrt.Host, error) {
 		return nil, fmt.Errorf("make the directory of images: %w", err)
 	}
 	root := f.File.XRT.DriverRoot
-	return xrt.Open(f.HostRoot, xrt.Options{Tools: tool.Root{Dir: root, Chroot: true, Reach: xrt.Reach(root, copies)}, StateDir: copies})
+	reach := func() *confine.Paths { return xrt.Reach(root, copies) }
+	return xrt.Open(f.HostRoot, xrt.Options{Tools: tool.Root{Dir: root, Chroot: true, Reach: reach}, StateDir: copies})
 }

@@ -182,7 +182,7 @@ func (n *node) process() *process {
 	n.t.Helper()
 	p := &process{node: n, holder: inventory.NewHolder(), requery: notify.New(), rescan: notify.New(), review: notify.New()}
 	p.events, p.registry = make(chan string, 100), prometheus.NewRegistry()
-	prober := nvml.NewProber(nvml.Command{Path: nvmlCommand, LibraryPath: n.machine.File, Timeout: time.Minute})
+	prober := nvml.NewProber(nvml.Command{Path: nvmlCommand, LibraryPath: n.machine.File, Timeout: time.Minute, State: []string{os.TempDir()}})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
 	var err error
 	p.Feature, err = partitions.New(partitions.Config{

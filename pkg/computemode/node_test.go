@@ -83,7 +83,7 @@ func prober(file string) *nvml.Prober {
 	if err != nil {
 		panic(err)
 	}
-	return nvml.NewProber(nvml.Command{Path: self, LibraryPath: file, Timeout: time.Minute})
+	return nvml.NewProber(nvml.Command{Path: self, LibraryPath: file, Timeout: time.Minute, State: []string{os.TempDir()}})
 }
 
 func (n *node) points() *restorepoint.Store { return restorepoint.Open(n.fs, n.dir, n.boot) }

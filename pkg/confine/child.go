@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is what a program that the plugin starts may do: open files as a user without rights, root by name only. It has no sockets.
+// Child is what a program that the plugin starts may do: reach some files as a user without rights, root by name only. It has no sockets,
+// sends no signals to others, and changes no file's owner, mode, times or attributes.
 type Child struct {
 	// Keep are the capabilities that it keeps.
 	Keep Capabilities
@@ -19,20 +20,20 @@ type Child struct {
 	Chroot bool
 	// Memory limits what it may write to, in bytes.
 	Memory uint64
-	// Paths limits the files that it reaches. If nil, only their owners and modes do.
+	// Paths are the files that it reaches. A program without is not started.
 	Paths *Paths
+	// Majors are those of the character devices that it may make, if it keeps CAP_MKNOD.
+	Majors []uint32
 }
 
-// NVML is what fettle-nvml may do.
-func NVML() Child { return Child{Keep: nvmlKeeps, Memory: nvmlMemory} }
+// ErrPaths refuses to start a program of which nobody says what files it reaches.
+var ErrPaths = errors.New("the files that a program may reach are not limited")
 
-// NVMLSetting is what fettle-nvml may do where it sets a mode of a GPU that the driver lets only an administrator set.
-func NVMLSetting() Child { return Child{Keep: nvmlKeeps | settingKeeps, Memory: nvmlMemory} }
-
-// Setting is what a tool of NVIDIA's driver keeps that sets a mode of a GPU.
+// Setting is what a program of NVIDIA's driver keeps that sets a mode of a GPU which the driver lets only an administrator set.
 func Setting() Capabilities { return settingKeeps }
 
-const nvmlMemory = 2 << 30
+// MakesNodes is what a program keeps that makes device nodes.
+func MakesNodes() Capabilities { return nvmlKeeps }
 
 // Start starts a command. An error means that it did not start. The caller limits it then.
 func (c Child) Start(cmd *exec.Cmd) error {
@@ -50,22 +51,27 @@ func (c Child) Start(cmd *exec.Cmd) error {
 // ConfineThread ties the calling goroutine to its thread and confines that one, and with it the commands that the goroutine starts. The
 // thread ends with the goroutine, so nothing else ever runs on it.
 func (c Child) ConfineThread() error {
+	if c.Paths == nil {
+		return fmt.Errorf("confine a program: %w", ErrPaths)
+	}
 	runtime.LockOSThread() // never unlocked
-	var more []string
+	calls := rules{less: fileAttributes(), fewNodes: true, majors: c.Majors}
 	var now Capabilities
 	if c.Chroot {
 		// The filter is there before the root directory is changed. The right to change it goes when the program is executed.
-		more, now = []string{"chroot"}, Set(unix.CAP_SYS_CHROOT)
+		calls.more, now = []string{"chroot"}, Set(unix.CAP_SYS_CHROOT)
 	}
-	if err := drop(c.Keep, now); err != nil {
-		return fmt.Errorf("confine a program: %w", err)
+	err := drop(c.Keep, now)
+	if err == nil {
+		err = c.Paths.enforce()
 	}
-	if c.Paths != nil {
-		if err := c.Paths.enforce(); err != nil {
-			return fmt.Errorf("confine a program: %w", err)
-		}
+	if err == nil {
+		err = load(calls)
 	}
-	if err := load(more, nil); err != nil {
+	if err == nil {
+		err = pretend(fileModes())
+	}
+	if err != nil {
 		return fmt.Errorf("confine a program: %w", err)
 	}
 	return nil

@@ -22,6 +22,8 @@ import (
 const (
 	asProcess = "TEST_CONFINE_FEATURES"
 	asChild   = "TEST_CONFINE_CHILD"
+	// asTaken has what a taken-over program attacks, as JSON.
+	asTaken = "TEST_CONFINE_TAKEN"
 )
 
 func TestMain(m *testing.M) {
@@ -30,6 +32,8 @@ func TestMain(m *testing.M) {
 		exit(process(features))
 	case os.Getenv(asChild) != "":
 		exit(report(attempts(os.Getenv(asChild))))
+	case os.Getenv(asTaken) != "":
+		exit(taken(os.Getenv(asTaken)))
 	}
 	os.Exit(m.Run())
 }
@@ -131,7 +135,7 @@ func attempts(file string) map[string]error {
 		"clone": call(unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD)), "clone3": call(unix.SYS_CLONE3), "fsopen": fsopen(),
 		"chroot": unix.Chroot("/"), "chown": os.Chown("/proc/self", 1, 1), "alg": socket(unix.AF_ALG), "packet": socket(unix.AF_PACKET),
 		"vsock": socket(unix.AF_VSOCK), "inet": socket(unix.AF_INET), "unix": socket(unix.AF_UNIX), "read": read,
-		"program": program.Run(),
+		"program": program.Run(), "setxattr": unix.Setxattr(file, "user.note", nil, 0),
 	}
 }
 
@@ -239,6 +243,7 @@ func TestChild(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	all := Everything(dir)
 	paths := &Paths{Read: []string{open, "/proc", os.Args[0], "/nowhere", "/lib64", "/lib", "/usr/lib", "/etc/ld.so.cache"}}
 	for _, tc := range []struct {
 		name string
@@ -246,11 +251,10 @@ func TestChild(t *testing.T) {
 		file string
 		read string
 	}{
-		{"NVIDIA's", NVML(), secret, ""},
-		{"NVIDIA's, to set a mode", NVMLSetting(), secret, ""},
-		{"a driver's tool, to set a mode", Child{Keep: Setting(), Memory: 1 << 30}, secret, ""},
-		{"none", Child{Memory: 1 << 30}, secret, ""},
-		{"chroot", Child{Memory: 1 << 30, Chroot: true}, secret, ""},
+		{"NVIDIA's, to make an instance", Child{Keep: MakesNodes(), Memory: 1 << 30, Paths: all, Majors: []uint32{1}}, secret, ""},
+		{"NVIDIA's, to set a mode", Child{Keep: Setting(), Memory: 1 << 30, Paths: all}, secret, ""},
+		{"none", Child{Memory: 1 << 30, Paths: all}, secret, ""},
+		{"chroot", Child{Memory: 1 << 30, Chroot: true, Paths: all}, secret, ""},
 		{"paths", Child{Memory: 1 << 30, Paths: paths}, open, ""},
 		{"other path", Child{Memory: 1 << 30, Paths: paths}, secret, "open " + secret + ": permission denied"},
 	} {
@@ -271,12 +275,12 @@ func TestChild(t *testing.T) {
 			if o.Errors["read"] != tc.read {
 				t.Errorf("read %s: %q, want %q", tc.file, o.Errors["read"], tc.read)
 			}
-			for _, name := range append(refused(), "inet", "unix", "chroot", "fsopen", "chown") {
+			for _, name := range append(refused(), "inet", "unix", "chroot", "fsopen", "setxattr") {
 				if o.Errors[name] == "" {
 					t.Errorf("%s succeeded", name)
 				}
 			}
-			if tc.Paths == nil && o.Errors["program"] != "" {
+			if tc.Paths == all && o.Errors["program"] != "" {
 				t.Errorf("it could not start a program: %s", o.Errors["program"])
 			}
 		})
@@ -298,7 +302,7 @@ func TestLimit(t *testing.T) {
 	}
 	var out strings.Builder
 	cmd.Stdout = &out
-	c := Child{Memory: 64 << 20}
+	c := Child{Memory: 64 << 20, Paths: Everything()}
 	err = errors.Join(c.Start(cmd))
 	if err == nil {
 		err = errors.Join(c.Limit(cmd.Process.Pid), stdin.Close(), cmd.Wait())

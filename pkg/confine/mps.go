@@ -11,7 +11,7 @@ import (
 )
 
 // mpsKeeps is what a control daemon of NVIDIA's MPS keeps: it runs its server as the user of the clients, ends that server, and the library
-// makes its device nodes if the driver is loaded later than the container.
+// makes the nodes of capabilities that the host's dev lacks.
 const mpsKeeps = Capabilities(1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL | 1<<unix.CAP_MKNOD)
 
 // mpsCalls are what a program needs to become another user.
@@ -31,6 +31,10 @@ func MPS() Needs {
 type MPSDaemon struct {
 	// Chroot says that it is started with another root directory.
 	Chroot bool
+	// Paths are the files that it reaches. A daemon without is not started.
+	Paths *Paths
+	// Majors are those of the character devices that it may make.
+	Majors []uint32
 }
 
 // Capabilities are those that it keeps.
@@ -56,15 +60,23 @@ func (d MPSDaemon) Run(cmd *exec.Cmd, started func(error)) error {
 
 // confineThread ties the calling goroutine to its thread and confines that one. The thread ends with the goroutine.
 func (d MPSDaemon) confineThread() error {
+	if d.Paths == nil {
+		return fmt.Errorf("confine an MPS daemon: %w", ErrPaths)
+	}
 	runtime.LockOSThread() // never unlocked
-	more, now := mpsCalls(), Capabilities(0)
+	calls := rules{more: mpsCalls(), less: fileAttributes(), sockets: []uint64{unix.AF_UNIX}, fewNodes: true, majors: d.Majors}
+	now := Capabilities(0)
 	if d.Chroot {
-		more, now = append(more, "chroot"), Set(unix.CAP_SYS_CHROOT)
+		calls.more, now = append(calls.more, "chroot"), Set(unix.CAP_SYS_CHROOT)
 	}
-	if err := drop(mpsKeeps, now); err != nil {
-		return fmt.Errorf("confine an MPS daemon: %w", err)
+	err := drop(mpsKeeps, now)
+	if err == nil {
+		err = d.Paths.enforce()
 	}
-	if err := load(more, []uint64{unix.AF_UNIX}); err != nil {
+	if err == nil {
+		err = load(calls)
+	}
+	if err != nil {
 		return fmt.Errorf("confine an MPS daemon: %w", err)
 	}
 	return nil

@@ -29,7 +29,7 @@ func Become(n Needs, marker string) error {
 	if err := drop(n.Capabilities, 0); err != nil {
 		return fmt.Errorf("confine this process: %w", err)
 	}
-	if err := load(n.SystemCalls, families()); err != nil {
+	if err := load(rules{more: n.SystemCalls, sockets: families()}); err != nil {
 		return fmt.Errorf("confine this process: %w", err)
 	}
 	program, err := os.Executable()

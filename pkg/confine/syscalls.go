@@ -32,3 +32,15 @@ func everyProgram() []string {
 		timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat
 		utimes vfork wait4 waitid write writev`)
 }
+
+// fileModes change the owner and the mode of a file, which Landlock does not decide on. NVIDIA's library sets both on nodes that it made, and
+// gives up where it cannot. So a child is told that it did, and they stay what they are.
+func fileModes() []string {
+	return strings.Fields(`chmod chown fchmod fchmodat fchmodat2 fchown fchownat lchown`)
+}
+
+// fileAttributes change what else Landlock does not decide on.
+func fileAttributes() []string {
+	return strings.Fields(`
+		fremovexattr fsetxattr futimesat lremovexattr lsetxattr removexattr setxattr utime utimensat utimes`)
+}

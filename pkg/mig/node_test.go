@@ -70,7 +70,7 @@ func start(t *testing.T, models ...string) *node {
 func (n *node) prober() *nvml.Prober {
 	self, err := os.Executable()
 	check.Must(n.t, err)
-	return nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.File, Timeout: time.Minute})
+	return nvml.NewProber(nvml.Command{Path: self, LibraryPath: n.File, Timeout: time.Minute, State: []string{os.TempDir()}})
 }
 
 // process is a plugin on the node.

@@ -113,5 +113,6 @@ func (p *Prober) mig(ctx context.Context, lock *os.File, verb string, place MIGP
 	}
 	return probe(ctx, p, ask[MIGAnswer]{
 		args: append(args, more...), decode: DecodeMIGAnswer, lock: lock, timeout: max(p.command.Timeout, migTimeout), always: true,
+		makes: verb == "create",
 	})
 }

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/fettle-dev/fettle/pkg/confine"
 )
 
 // ErrNoLibrary: the node has no NVIDIA management library, or none that can be loaded. Everything else works.
@@ -43,6 +41,8 @@ type Command struct {
 	DriverRoot string
 	// Timeout bounds the whole run. Zero: 10 s.
 	Timeout time.Duration
+	// State are directories that the library keeps files in. NVIDIA's has none, a simulated one has.
+	State []string
 }
 
 // Args are the child's arguments.
@@ -67,6 +67,8 @@ type ask[T any] struct {
 	timeout time.Duration
 	// setting says that the child sets a mode of a GPU, for which the driver wants an administrator.
 	setting bool
+	// makes says that the child makes an instance, for which its library makes a device node.
+	makes bool
 	// always says that an answer may come with a failure too.
 	always bool
 }
@@ -210,10 +212,7 @@ func start[T any](ctx context.Context, cancel context.CancelFunc, command Comman
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = grace / 2
-	confined := confine.NVML()
-	if a.setting {
-		confined = confine.NVMLSetting()
-	}
+	confined := command.confined(a.setting, a.makes)
 	if err := confined.Start(cmd); err != nil {
 		return nil, err
 	}

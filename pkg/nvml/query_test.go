@@ -93,7 +93,7 @@ func command(t *testing.T, mode string, timeout time.Duration) nvml.Command {
 		t.Fatal(err)
 	}
 	t.Setenv(childMode, mode)
-	return nvml.Command{Path: self, Timeout: timeout}
+	return nvml.Command{Path: self, Timeout: timeout, State: []string{os.TempDir()}}
 }
 
 func TestQuery(t *testing.T) {

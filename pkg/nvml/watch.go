@@ -89,7 +89,7 @@ func await(ctx context.Context, gone <-chan struct{}, pause time.Duration) bool 
 func (w *Watcher) live(ctx context.Context, receive func(Message)) (<-chan struct{}, error) {
 	run := &watching{lines: make(chan []byte), stop: make(chan struct{}), gone: make(chan struct{}), stderr: &capture{tail: maxStderr}}
 	started := make(chan error, 1)
-	go run.own(w.command(), started)
+	go run.own(w.command(), w.Command.confined(false, false), started)
 	if err := <-started; err != nil {
 		return run.gone, fmt.Errorf("start: %w", err)
 	}
@@ -137,12 +137,12 @@ type watching struct {
 
 // own starts the child and stays with it to its end. It keeps the confined thread, because the kernel takes the death of the thread that
 // started a child for the death of the parent.
-func (r *watching) own(cmd *exec.Cmd, started chan<- error) {
+func (r *watching) own(cmd *exec.Cmd, confined confine.Child, started chan<- error) {
 	defer close(r.gone)
 	cmd.Stderr = r.stderr
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
-		err = confine.NVML().ConfineThread()
+		err = confined.ConfineThread()
 	}
 	if err == nil {
 		err = cmd.Start()
@@ -153,7 +153,7 @@ func (r *watching) own(cmd *exec.Cmd, started chan<- error) {
 	}
 	r.pid = cmd.Process.Pid
 	started <- nil
-	readErr := confine.NVML().Limit(r.pid)
+	readErr := confined.Limit(r.pid)
 	if readErr != nil {
 		_ = syscall.Kill(-r.pid, syscall.SIGKILL)
 	} else {

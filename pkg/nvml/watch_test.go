@@ -65,7 +65,7 @@ func playWatch(mode string) int {
 	case "watch parent": // a plugin that is killed
 		self, _ := os.Executable()
 		_ = os.Setenv(childMode, "watch hangs") // one that prints would notice that nobody reads
-		w := nvml.Watcher{Command: nvml.Command{Path: self}, Interval: time.Hour}
+		w := nvml.Watcher{Command: nvml.Command{Path: self, State: []string{os.TempDir()}}, Interval: time.Hour}
 		w.Run(context.Background(), func(nvml.Message) {}, func(error) {})
 	}
 	return 0

@@ -21,7 +21,7 @@ import (
 const driverRoot = "TEST_TIMESLICE_DRIVER_ROOT"
 
 func kinds(tree *sysfs.Tree, _ sysfs.AttrWriter, points *restorepoint.Store) step.Kinds {
-	return timeslice.New(timeslice.Config{Tree: tree, Tools: timeslice.Tools(os.Getenv(driverRoot)), Points: points}).Kinds()
+	return timeslice.New(timeslice.Config{Tree: tree, Tools: tools(os.Getenv(driverRoot)), Points: points}).Kinds()
 }
 
 func TestChildSlice(t *testing.T) { stepcrash.Child(t, kinds) }

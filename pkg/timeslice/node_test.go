@@ -11,12 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/timeslice"
+	"github.com/fettle-dev/fettle/pkg/tool"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
 	"github.com/fettle-dev/fettle/test/nvmlsim/smi"
@@ -100,9 +103,16 @@ func (n *node) process() *timeslice.Setter {
 	check.Must(n.t, err)
 	n.t.Cleanup(func() { _ = tree.Close() })
 	return timeslice.New(timeslice.Config{
-		Tree: tree, Tools: timeslice.Tools(n.root), Points: n.points(), Timeout: n.timeout,
+		Tree: tree, Tools: tools(n.root), Points: n.points(), Timeout: n.timeout,
 		Changed: func(what string) { *n.changes = append(*n.changes, what) },
 	})
+}
+
+// tools are those of the simulator, whose state is below its root.
+func tools(root string) tool.Root {
+	r := timeslice.Tools(root)
+	r.Reach = func() *confine.Paths { return nvml.Reach(root, "/", os.TempDir()) }
+	return r
 }
 
 func params(claim string, interval timeslice.Interval) *timeslice.Params {

@@ -20,7 +20,10 @@ import (
 
 // Tools returns the driver root for Config: below a directory, or "/".
 func Tools(dir string) tool.Root {
-	return tool.Root{Dir: dir, Keep: confine.Setting(), Loader: true, Libraries: []string{"libnvidia-ml.so.1"}}
+	return tool.Root{
+		Dir: dir, Keep: confine.Setting(), Loader: true, Libraries: []string{"libnvidia-ml.so.1"},
+		Reach: func() *confine.Paths { return nvml.Reach(dir, "/") },
+	}
 }
 
 // places are where drivers have nvidia-smi below their root: distributions and NVIDIA's container, Google's images, Flatcar.

@@ -288,7 +288,7 @@ func TestAdministrator(t *testing.T) {
 	check.Must(t, n.apply("a", timeslice.Long))
 	n.is(`Long ["a"]`)
 	n.change(func(s *nvmlsim.State) { s.Cards[0].TimeSlice = 0 })
-	weak := timeslice.Tools(n.root)
+	weak := tools(n.root)
 	weak.Keep = 0
 	p, err := weak.Find("usr/bin/nvidia-smi")
 	check.Must(t, err)

@@ -71,7 +71,7 @@ func driverRoot(t *testing.T) (root, loader string) {
 // TestLoader: a program of a foreign root runs with that root's loader and libraries, and with none of this system's.
 func TestLoader(t *testing.T) {
 	root, loader := driverRoot(t)
-	r := tool.Root{Dir: root, Loader: true}
+	r := tool.Root{Dir: root, Loader: true, Reach: everything}
 	p, err := r.Find("usr/local/bin/tool", "usr/bin/tool")
 	check.Must(t, err)
 	if want := filepath.Join(root, "usr/lib/vendor/current/tool"); p.Path() != want {
@@ -130,7 +130,7 @@ func TestFindForLoader(t *testing.T) {
 			root := t.TempDir()
 			check.Must(t, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
 			check.Must(t, tc.make(root, filepath.Join(root, "usr/bin/x")))
-			p, err := tool.Root{Dir: root, Loader: true}.Find("usr/bin/x")
+			p, err := tool.Root{Dir: root, Loader: true, Reach: everything}.Find("usr/bin/x")
 			if (err == nil) != (tc.want == "") || errors.Is(err, tool.ErrNotInstalled) != tc.none {
 				t.Fatalf("found %q, %v", p.Path(), err)
 			}
@@ -168,7 +168,7 @@ func TestKeep(t *testing.T) {
 	if !now.Permitted.Has(keep) {
 		t.Skip("this process has no right to give")
 	}
-	r := tool.Root{Dir: filepath.Dir(p.Path()), Keep: keep}
+	r := tool.Root{Dir: filepath.Dir(p.Path()), Keep: keep, Reach: everything}
 	p, err = r.Find(filepath.Base(p.Path()))
 	check.Must(t, err)
 	got, err := p.Run(t.Context(), tool.Run{Args: []string{"rights"}, Timeout: time.Minute})

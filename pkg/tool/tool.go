@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tool runs a vendor's program: never through a shell, with the arguments and the environment of the caller only, with limits on
-// its output and memory, and with a deadline after which all its processes are killed. The program has no socket, and no capability beyond
-// those of its Root. The package knows no vendor.
+// its output and memory, and with a deadline after which all its processes are killed. The program reaches the files of its
+// Root and no others, and has no socket and no capability beyond those of its Root. The package knows no vendor.
 package tool
 
 import (
@@ -39,8 +39,8 @@ type Root struct {
 	// Chroot runs programs with Dir as their root directory, so that they find their libraries and files as on the host. It needs
 	// CAP_SYS_CHROOT, and has no effect if Dir is "/".
 	Chroot bool
-	// Reach limits the files that programs reach. If nil, only owners and modes do.
-	Reach *confine.Paths
+	// Reach returns the files that programs reach, as they are when one is started: a card may have come. Without it none is started.
+	Reach func() *confine.Paths
 	// Keep are the capabilities that programs keep of those that this process has.
 	Keep confine.Capabilities
 	// Loader has a program that is linked dynamically run by the loader below Dir, with libraries from below Dir. So it runs without Chroot in
@@ -161,7 +161,10 @@ func (p Program) Run(ctx context.Context, run Run) (string, error) {
 	stdout, stderr := &capture{overflow: cancel}, &capture{overflow: cancel}
 	cmd := p.command(ctx, run)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	confined := confine.Child{Keep: p.root.Keep, Chroot: p.chrooted(), Memory: maxMemory, Paths: p.root.Reach}
+	confined := confine.Child{Keep: p.root.Keep, Chroot: p.chrooted(), Memory: maxMemory}
+	if p.root.Reach != nil {
+		confined.Paths = p.root.Reach()
+	}
 	if err := confined.Start(cmd); err != nil {
 		return "", &Error{Program: p.Path(), Exit: -1, Err: fmt.Errorf("%w: %w", ErrNotStarted, err)}
 	}

@@ -107,9 +107,12 @@ func child(file string) {
 	}
 }
 
+// everything is what these programs reach: they write only to directories of tests.
+func everything() *confine.Paths { return confine.Everything(os.TempDir()) }
+
 func install(t *testing.T, chroot bool) tool.Program {
 	t.Helper()
-	root := tool.Root{Dir: t.TempDir(), Chroot: chroot}
+	root := tool.Root{Dir: t.TempDir(), Chroot: chroot, Reach: everything}
 	to := filepath.Join(root.Dir, place)
 	check.Must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 	exe, err := os.Executable()

@@ -219,7 +219,7 @@ func (b *bench) simulateAlone(n *migNode, object node, command string) error {
 	}
 	last := state.Cards[gpusPerNode-1]
 	n.place = nvml.MIGPlace{PCIBusID: last.BusID, Parent: last.UUID, ProfileID: migProfile, Start: 6}
-	n.alone = nvml.NewProber(nvml.Command{Path: command, DriverRoot: root, Timeout: time.Minute})
+	n.alone = nvml.NewProber(nvml.Command{Path: command, DriverRoot: root, Timeout: time.Minute, State: []string{"/"}})
 	return nil
 }
 

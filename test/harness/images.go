@@ -56,7 +56,7 @@ func (h *Harness) buildImages(ctx context.Context, source, version, bin, images 
 		return err
 	}
 	_, err := h.run(ctx, nil, "env", "CGO_ENABLED=0", "go", "build", "-C", source, "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X main.version="+version, "-o", into+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook", "./cmd/fettle-claims",
+		"-ldflags", linked(version), "-o", into+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-hook", "./cmd/fettle-claims",
 		"./cmd/fettle-mps", "./cmd/fettle-controller", "./cmd/fettle")
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -55,7 +56,12 @@ func (s *Simulators) NVMLImage(ctx context.Context) (string, error) {
 	if err := s.h.buildSimulatedNVML(ctx, s.h.Root, filepath.Join(into, "fettle-nvml")); err != nil {
 		return "", err
 	}
-	_, err := s.h.run(ctx, nil, "go", "run", "-trimpath", "./deployments/images", "-bin", bin, "-version", tag, "-arch", runtime.GOARCH,
+	_, err := s.h.run(ctx, nil, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", linked(s.h.Version),
+		"-o", into+"/", "./cmd/fettle-kubeletplugin")
+	if err != nil {
+		return "", err
+	}
+	_, err = s.h.run(ctx, nil, "go", "run", "-trimpath", "./deployments/images", "-bin", bin, "-version", tag, "-arch", runtime.GOARCH,
 		"-out", images)
 	if err != nil {
 		return "", err
@@ -108,6 +114,15 @@ func (s *Simulators) StartNVML(ctx context.Context, node, model string) (nvmlsim
 // writable are the directories of a node's machine that fettle-nvml of the simulator writes to.
 func writable() []string {
 	return []string{MachineRoot + "/" + nvmlsim.WritableDir, MachineRoot + "/proc/driver/nvidia/capabilities"}
+}
+
+// linked are the linker's flags of programs of which NVIDIA's library is simulated: it may write to its state.
+func linked(version string) string {
+	var state []string
+	for _, dir := range writable() {
+		state = append(state, "/driver-root"+strings.TrimPrefix(dir, MachineRoot))
+	}
+	return "-s -w -X main.version=" + version + " -X github.com/fettle-dev/fettle/pkg/nvml.Simulated=" + strings.Join(state, ":")
 }
 
 // StopNVML ends what StartNVML began.

@@ -13,16 +13,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
 const libraryName = "libnvidia-ml.so.1"
-
-// driverRoots are where the driver is installed when nobody says: by the distribution, by the GPU operator's container, by the
-// driver installer of Google's images.
-func driverRoots() []string {
-	return []string{"/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"}
-}
 
 // libraryDirs are the directories below a driver root that distributions use, 64-bit only.
 func libraryDirs() []string {
@@ -35,7 +32,7 @@ func libraryDirs() []string {
 // findLibrary finds the library's file below the root, or below the usual roots if that is empty. What has the name but is no
 // shared library, such as the directory that a container runtime makes for a mount whose source was missing, is passed over.
 func findLibrary(driverRoot string) (string, error) {
-	roots := driverRoots()
+	roots := nvml.DriverRoots()
 	if driverRoot != "" {
 		roots = []string{driverRoot}
 	}
@@ -51,9 +48,10 @@ func findLibrary(driverRoot string) (string, error) {
 	return "", errors.Join(append([]error{err}, rejected...)...)
 }
 
-// findBelow finds the library below one root. Empty without an error means that nothing of that name is there.
+// findBelow finds the library below one root. Empty without an error means that nothing of that name is there. Links are followed inside the
+// root, and no directory is listed: the child may not.
 func findBelow(root string) (file string, err error) {
-	tree, err := os.OpenRoot(root)
+	tree, err := rootfs.Open(root)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
@@ -63,38 +61,31 @@ func findBelow(root string) (file string, err error) {
 	defer tree.Close()
 	var rejected []error
 	for _, dir := range libraryDirs() {
-		name := path.Join(dir, libraryName)
-		err := checkLibrary(tree, name)
+		name, err := checkLibrary(tree, path.Join(dir, libraryName))
 		if err == nil {
 			return filepath.Join(root, name), nil
 		}
-		if !errors.Is(err, os.ErrNotExist) {
-			rejected = append(rejected, fmt.Errorf("passed over %s: %w", filepath.Join(root, name), err))
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			rejected = append(rejected, fmt.Errorf("passed over %s: %w", filepath.Join(root, dir, libraryName), err))
 		}
 	}
 	return "", errors.Join(rejected...)
 }
 
-// checkLibrary wants a plain file that is a 64-bit shared object. Links are followed inside the root.
-func checkLibrary(tree *os.Root, name string) error {
-	info, err := tree.Stat(name)
+// checkLibrary wants a plain file that is a 64-bit shared object, and returns where it is.
+func checkLibrary(tree *rootfs.Root, name string) (string, error) {
+	f, _, err := tree.Open(name)
 	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("not a plain file (%s)", info.Mode())
-	}
-	f, err := tree.Open(name)
-	if err != nil {
-		return err
+		return "", err
 	}
 	defer f.Close()
 	object, err := elf.NewFile(f)
 	if err != nil {
-		return fmt.Errorf("not a shared library: %w", err)
+		return "", fmt.Errorf("not a shared library: %w", err)
 	}
 	if object.Class != elf.ELFCLASS64 || object.Type != elf.ET_DYN {
-		return fmt.Errorf("not a 64-bit shared library but %s %s", object.Class, object.Type)
+		return "", fmt.Errorf("not a 64-bit shared library but %s %s", object.Class, object.Type)
 	}
-	return nil
+	resolved, _, err := tree.Resolve(name)
+	return resolved, err
 }

@@ -135,14 +135,14 @@ func TestFindLibrary(t *testing.T) {
 		},
 		"outside": {
 			make: func(dir string) error { return os.Symlink("/proc/self/exe", filepath.Join(dir, libraryName)) },
-			text: "path escapes",
+			text: "looked below",
 		},
 		"linked": {
 			make: func(dir string) error {
 				return errors.Join(os.WriteFile(filepath.Join(dir, "libnvidia-ml.so.580.95.05"), shared, 0o644),
 					os.Symlink("libnvidia-ml.so.580.95.05", filepath.Join(dir, libraryName)))
 			},
-			want: "usr/lib64/libnvidia-ml.so.1",
+			want: "usr/lib64/libnvidia-ml.so.580.95.05",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/backend"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
@@ -103,7 +104,7 @@ func newCard(t *testing.T) card3b {
 	c := card3b{patience: &patience, bench: newBench(t, r, func(tree, locks string) region.Backend {
 		return region.XRT(func() (*xrt.Host, error) {
 			return xrt.Open(tree, xrt.Options{
-				Tools: tool.Root{Dir: tree}, StateDir: copies, Clock: check.Hurried(), Timeout: patience,
+				Tools: tool.Root{Dir: tree, Reach: func() *confine.Paths { return confine.Everything(os.TempDir()) }}, StateDir: copies, Clock: check.Hurried(), Timeout: patience,
 			})
 		}, locks)
 	})}

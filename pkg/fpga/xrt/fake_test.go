@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/tool"
 	"github.com/fettle-dev/fettle/test/check"
@@ -155,7 +156,7 @@ func newSite(t *testing.T, o Options) *site {
 	}
 	s.install(places()[0])
 	s.script(script{Version: versions, Image: printed})
-	o.Tools, o.StateDir = tool.Root{Dir: s.tools}, s.state
+	o.Tools, o.StateDir = tool.Root{Dir: s.tools, Reach: func() *confine.Paths { return confine.Everything(os.TempDir()) }}, s.state
 	if o.Clock == nil {
 		o.Clock = check.Hurried()
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
 const (
@@ -26,26 +27,22 @@ const (
 )
 
 // makeDirs makes the daemon's directories, and empties those that an earlier process of it used. The pipe directory itself stays, since
-// containers have it mounted.
+// containers have it mounted. No link below the claims' directory is followed.
 func (d *daemon) makeDirs() error {
+	claims := filepath.Join(d.config.Root, mps.ClaimsDir)
+	if err := os.MkdirAll(claims, modeWay); err != nil {
+		return fmt.Errorf("make the daemon's directories: %w", err)
+	}
 	for _, dir := range []struct {
-		path string
+		name string
 		mode fs.FileMode
 	}{
-		{filepath.Dir(mps.ClaimsDir), modeWay},
-		{mps.ClaimsDir, modeWay},
-		{d.dir(), modeWay},
-		{d.dir(mps.PipeName), modeOpen},
-		{d.dir(mps.LogName), modeOpen},
+		{".", modeWay},
+		{d.ID, modeWay},
+		{filepath.Join(d.ID, mps.PipeName), modeOpen},
+		{filepath.Join(d.ID, mps.LogName), modeOpen},
 	} {
-		path := filepath.Join(d.config.Root, dir.path)
-		if err := os.MkdirAll(path, dir.mode); err != nil {
-			return fmt.Errorf("make the daemon's directories: %w", err)
-		}
-		if dir.path == filepath.Dir(mps.ClaimsDir) {
-			continue // it has others' directories too
-		}
-		if err := os.Chmod(path, dir.mode); err != nil {
+		if err := makeDir(claims, dir.name, dir.mode); err != nil {
 			return fmt.Errorf("make the daemon's directories: %w", err)
 		}
 	}
@@ -56,11 +53,51 @@ func (d *daemon) makeDirs() error {
 		}
 	}
 	for _, name := range []string{mps.PipeName, mps.LogName} {
-		if err := empty(filepath.Join(d.config.Root, d.dir(name))); err != nil {
+		if err := d.empty(name); err != nil {
 			return fmt.Errorf("empty the daemon's directories: %w", err)
 		}
 	}
 	return nil
+}
+
+// makeDir makes a directory below another, and gives it a mode.
+func makeDir(below, name string, mode fs.FileMode) error {
+	if name != "." {
+		parent, err := rootfs.Beneath(below, filepath.Dir(name))
+		if err != nil {
+			return err
+		}
+		defer parent.Close()
+		if err := unix.Mkdirat(int(parent.Fd()), filepath.Base(name), uint32(mode)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return &os.PathError{Op: "mkdir", Path: filepath.Join(below, name), Err: err}
+		}
+	}
+	dir, err := rootfs.Beneath(below, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	info, err := dir.Stat()
+	if err == nil && !info.IsDir() {
+		err = &os.PathError{Op: "mkdir", Path: dir.Name(), Err: unix.ENOTDIR}
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(descriptor(dir), mode)
+}
+
+// descriptor is a path to what a descriptor is open for, which nobody else can change.
+func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// openDir opens one of the daemon's directories, to which no link leads.
+func (d *daemon) openDir(name string) (*os.Root, error) {
+	dir, err := rootfs.Beneath(filepath.Join(d.config.Root, mps.ClaimsDir), filepath.Join(d.ID, name))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return os.OpenRoot(descriptor(dir))
 }
 
 // relabel is Relabel's default. Sockets that are made in the directory get its context.
@@ -69,8 +106,8 @@ func relabel(path, context string) error {
 }
 
 // empty removes what is in a directory, without following links: containers may have made some.
-func empty(path string) error {
-	dir, err := os.OpenRoot(path)
+func (d *daemon) empty(name string) error {
+	dir, err := d.openDir(name)
 	if err != nil {
 		return err
 	}
@@ -88,7 +125,7 @@ func empty(path string) error {
 
 // trimLogs cuts logs that grew too large. Containers do not have them, but servers that run as their users write to them.
 func (d *daemon) trimLogs(ctx context.Context) {
-	dir, err := os.OpenRoot(filepath.Join(d.config.Root, d.dir(mps.LogName)))
+	dir, err := d.openDir(mps.LogName)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Logs of MPS daemon are not looked at")
 		return
@@ -100,7 +137,7 @@ func (d *daemon) trimLogs(ctx context.Context) {
 		if failed != nil || !info.Mode().IsRegular() || info.Size() <= maxLog {
 			continue
 		}
-		f, failed := dir.OpenFile(e.Name(), os.O_WRONLY, 0)
+		f, failed := dir.OpenFile(e.Name(), os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if failed == nil {
 			failed = errors.Join(f.Truncate(0), f.Close())
 		}

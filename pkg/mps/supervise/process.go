@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 	"github.com/fettle-dev/fettle/pkg/tool"
 )
@@ -124,6 +125,22 @@ func (d *daemon) limits() []string {
 	return env
 }
 
+// confined returns what the daemon's processes may do: reach NVIDIA's driver in their root directory, the nodes of GPUs, and the directories of
+// this daemon, but none of another. Links that a container makes in the pipe directory lead nowhere else.
+func (d *daemon) confined() confine.MPSDaemon {
+	root := d.config.Root
+	paths := nvml.Reach(root, root, filepath.Join(root, d.dir(mps.PipeName)), filepath.Join(root, d.dir(mps.LogName)), filepath.Join(root, "dev/shm"))
+	for _, name := range []string{"etc/group", "etc/nsswitch.conf", "etc/passwd"} {
+		paths.Read = append(paths.Read, filepath.Join(root, name))
+	}
+	paths.Write = append(paths.Write, filepath.Join(root, "dev/null"))
+	c := confine.MPSDaemon{Chroot: d.chrooted(), Paths: paths}
+	if major := nvml.CapsMajor(root); major != 0 {
+		c.Majors, paths.Nodes = []uint32{major}, []string{nvml.CapsDir(root)}
+	}
+	return c
+}
+
 func (d *daemon) chrooted() bool { return d.config.Root != "/" }
 
 // startProcess starts the daemon in the foreground.
@@ -141,7 +158,7 @@ func (d *daemon) startProcess(ctx context.Context) (*process, error) {
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.gone)
-		p.err = confine.MPSDaemon{Chroot: d.chrooted()}.Run(cmd, func(err error) { started <- err })
+		p.err = d.confined().Run(cmd, func(err error) { started <- err })
 		if cmd.Process != nil {
 			p.kill() // servers that it left
 		}
@@ -183,7 +200,7 @@ func (d *daemon) control(ctx context.Context, line string) (string, error) {
 	}
 	out, failed := &lastOutput{}, &lastOutput{}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(line+"\n"), out, failed
-	if err := (confine.MPSDaemon{Chroot: d.chrooted()}).Run(cmd, func(error) {}); err != nil {
+	if err := d.confined().Run(cmd, func(error) {}); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
