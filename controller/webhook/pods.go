@@ -18,8 +18,12 @@ import (
 // changed. It only warns: an edit of these objects makes the pod run.
 func (r references) pod(ctx context.Context, namespace string, pod *corev1.Pod) []string {
 	var warnings []string
-	for i := range pod.Spec.ResourceClaims {
-		kind, object := r.named(ctx, namespace, &pod.Spec.ResourceClaims[i])
+	claims, all := lookable(pod.Spec.ResourceClaims)
+	if !all {
+		warnings = append(warnings, fmt.Sprintf("%s: only the first %d were looked at", field.NewPath("spec", "resourceClaims"), maxLookups))
+	}
+	for i := range claims {
+		kind, object := r.named(ctx, namespace, &claims[i])
 		if object == nil {
 			continue
 		}
@@ -48,7 +52,7 @@ func (r references) named(ctx context.Context, namespace string, of *corev1.PodR
 		return "", nil
 	}
 	if err := r.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); err != nil {
-		if !apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) && worthALine(err) {
 			klog.FromContext(ctx).Error(err, "A claim that a pod names was not checked", "kind", kind, "name", name)
 		}
 		return "", nil

@@ -24,6 +24,7 @@ import (
 type references struct {
 	reader client.Reader
 	judge  *admission.Judge
+	shares *shares
 }
 
 // check returns the faults that stay unless another object changes. It warns of what has no effect, of selectors that no device matches,
@@ -31,6 +32,7 @@ type references struct {
 func (r references) check(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	r.reader = r.shares.reader(r.reader, namespace)
 	if pod, ok := object.(*corev1.Pod); ok {
 		return nil, r.pod(ctx, namespace, pod)
 	}
@@ -94,7 +96,7 @@ func (r references) classes(ctx context.Context, object runtime.Object) map[stri
 		switch {
 		case err == nil:
 			classes[name] = class
-		case !apierrors.IsNotFound(err):
+		case !apierrors.IsNotFound(err) && worthALine(err):
 			klog.FromContext(ctx).Error(err, "A claim was not judged by its DeviceClass", "class", name)
 		}
 	}
@@ -131,7 +133,9 @@ func (r references) look(
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Sprintf("%s does not exist: %s until it does", what, pods)
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "An object that a claim names was not checked", "kind", reference.Kind, "object", key)
+		if worthALine(err) {
+			klog.FromContext(ctx).Error(err, "An object that a claim names was not checked", "kind", reference.Kind, "object", key)
+		}
 		return nil, ""
 	case !allowed && reference.Kind == v1alpha1.KindClusterFPGABitstream:
 		return field.Forbidden(reference.Path, fmt.Sprintf("%s is not for namespace %s: name another, "+

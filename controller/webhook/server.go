@@ -88,12 +88,15 @@ func (s *Server) ready() error {
 // routes returns what is served, by the beginning of its path.
 func (s *Server) routes() map[string]http.Handler {
 	observe := func(resource, verdict string) { s.reviews.WithLabelValues(resource, verdict).Inc() }
-	judge := &admission.Judge{}
+	judge, shares := &admission.Judge{}, newShares()
 	routes := map[string]http.Handler{PathPrefix: &ctrladmission.Webhook{Handler: Handler{
-		Validate: s.Validate, Refer: references{reader: s.reader, judge: judge}.check, Observe: observe,
+		Validate: s.Validate, Refer: references{reader: s.reader, judge: judge, shares: shares}.check, Observe: observe,
+		shares: shares,
 	}}}
 	if s.Kept != nil {
-		routes[PodsPathPrefix] = &ctrladmission.Webhook{Handler: pods{reader: s.reader, known: s.Kept.read, judge: judge, observe: observe}}
+		routes[PodsPathPrefix] = &ctrladmission.Webhook{Handler: pods{
+			reader: s.reader, known: s.Kept.read, judge: judge, observe: observe, shares: shares,
+		}}
 	}
 	return routes
 }

@@ -35,6 +35,7 @@ type pods struct {
 	// known returns the policies and classes, without waiting.
 	known   func(context.Context) (facts, error)
 	judge   *admission.Judge
+	shares  *shares
 	observe func(resource, verdict string)
 }
 
@@ -51,6 +52,12 @@ func (p pods) Handle(ctx context.Context, req ctrladmission.Request) (response c
 	}()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	done, ok := p.shares.take(&req)
+	if !ok {
+		return unchanged(busy)
+	}
+	defer done()
+	p.reader = p.shares.reader(p.reader, req.Namespace)
 	verdict, response = p.review(ctx, req)
 	return response
 }
@@ -112,8 +119,12 @@ func (p pods) getsDevices(
 			}
 		}
 	}
-	for i := range pod.Spec.ResourceClaims {
-		object, err := p.claim(ctx, namespace, &pod.Spec.ResourceClaims[i])
+	claims, all := lookable(pod.Spec.ResourceClaims)
+	if !all {
+		unknown = errTooManyLookups.Error()
+	}
+	for i := range claims {
+		object, err := p.claim(ctx, namespace, &claims[i])
 		switch {
 		case err != nil:
 			unknown = err.Error()
@@ -141,7 +152,9 @@ func (p pods) claim(ctx context.Context, namespace string, of *corev1.PodResourc
 		return nil, fmt.Errorf("%s %s does not exist: make it before the pod", kind, key.Name)
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A claim that a pod names was not read", "kind", kind, "claim", key)
+		if worthALine(err) {
+			klog.FromContext(ctx).Error(err, "A claim that a pod names was not read", "kind", kind, "claim", key)
+		}
 		return nil, fmt.Errorf("%s %s could not be read", kind, key.Name)
 	}
 	return object, nil

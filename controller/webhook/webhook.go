@@ -51,6 +51,8 @@ type Handler struct {
 	Refer func(ctx context.Context, namespace string, object runtime.Object) (faults field.ErrorList, warnings []string)
 	// Observe is called with each verdict.
 	Observe func(resource, verdict string)
+	// shares limits the reviews of one namespace. Nil: they are not limited.
+	shares *shares
 }
 
 // Handle answers one review. If the webhook itself fails it admits the object with a warning, so that no fault of Fettle keeps objects
@@ -65,6 +67,11 @@ func (h Handler) Handle(ctx context.Context, req admission.Request) (response ad
 		}
 		h.Observe(label(req.Resource.Resource), verdict)
 	}()
+	done, ok := h.shares.take(&req)
+	if !ok {
+		return undecided(busy)
+	}
+	defer done()
 	verdict, response = h.review(ctx, req)
 	return response
 }

@@ -287,3 +287,22 @@ func podOf(t *testing.T, object unstructured.Unstructured) corev1.PodTemplateSpe
 	}
 	return pod
 }
+
+// TestProbesHaveNoPort: what kubelet's probes ask is at no port, so no pod can keep them from an answer.
+func TestProbesHaveNoPort(t *testing.T) {
+	for _, v := range variants() {
+		for _, object := range renderObjects(t, v.args...) {
+			if !slices.Contains([]string{"DaemonSet", "Deployment"}, object.GetKind()) {
+				continue
+			}
+			for _, container := range podOf(t, object).Spec.Containers {
+				for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+					if probe != nil && (probe.Exec == nil || probe.TimeoutSeconds < 5) {
+						t.Errorf("%s: a probe of %s of %s: %+v, want a command and a timeout of at least 5 seconds",
+							v.name, container.Name, object.GetName(), probe)
+					}
+				}
+			}
+		}
+	}
+}
