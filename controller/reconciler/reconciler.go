@@ -91,7 +91,7 @@ func (r Row) Register(mgr manager.Manager, pause func(context.Context) (time.Dur
 
 func (q Queue) register(mgr manager.Manager, pause func(context.Context) (time.Duration, error)) error {
 	b := builder.ControllerManagedBy(mgr).Named(q.Name).
-		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: q.Workers})
+		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: q.Workers, NewQueue: newQueue})
 	for _, w := range q.Watches {
 		let := builder.WithPredicates(w.Predicates...)
 		switch {
