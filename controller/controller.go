@@ -31,12 +31,14 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/nodes"
 	"github.com/fettle-dev/fettle/controller/pause"
+	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/stacks"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // Controller is one replica.
@@ -70,7 +72,8 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client of the API server: %w", err)
 	}
-	mgr, err := c.manager(scheme)
+	shares := &preset.Shares{}
+	mgr, err := c.manager(scheme, shares)
 	if err != nil {
 		return err
 	}
@@ -79,7 +82,7 @@ func (c Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer removeScratch()
-	parts, err := c.parts(mgr, live, scratch)
+	parts, err := c.parts(mgr, live, scratch, shares)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (c Controller) scratch() (dir string, remove func(), err error) {
 }
 
 // parts builds what the reconcilers are built from.
-func (c Controller) parts(mgr manager.Manager, live client.Client, scratch string) (Parts, error) {
+func (c Controller) parts(mgr manager.Manager, live client.Client, scratch string, shares *preset.Shares) (Parts, error) {
 	config := c.Options.Registries
 	config.UserAgent = names.Controller
 	config.Ranges, config.Report = clusterAddresses(mgr.GetClient()), logReason
@@ -120,6 +123,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, scratch strin
 		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch),
 		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot),
 		Volumes:  volumes.NewPlanner(services, c.Options.KernelCacheVolumes),
+		Presets:  shares,
 		Version:  c.version,
 	}, nil
 }
@@ -188,8 +192,8 @@ func (c Controller) registerMetrics(rows []reconciler.Row, installer *crd.Instal
 }
 
 // manager makes the controller-runtime manager: caches, servers and the election.
-func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
-	kept, err := cacheOptions(c.Options)
+func (c Controller) manager(scheme *runtime.Scheme, shares *preset.Shares) (manager.Manager, error) {
+	kept, err := cacheOptions(c.Options, shares)
 	if err != nil {
 		return nil, err
 	}
@@ -214,10 +218,11 @@ func (c Controller) manager(scheme *runtime.Scheme) (manager.Manager, error) {
 }
 
 // cacheOptions keep the manager's memory to what reconcilers read.
-func cacheOptions(o Options) (cache.Options, error) {
+func cacheOptions(o Options, shares *preset.Shares) (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	claims.Cached(byObject)
 	cachedNodes(byObject)
+	presets.Cached(byObject, shares)
 	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks, o.DriverNamespace), volumes.Cached(byObject))
 	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
 }

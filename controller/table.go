@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/controller/waiting"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // Parts are what the reconcilers of the table are built from.
@@ -32,6 +33,8 @@ type Parts struct {
 	Scratch  *bitstreams.Scratch
 	// Policies reads the TrustPolicies.
 	Policies *trustpolicies.Reader
+	// Presets bounds the DevicePresets in the manager's cache.
+	Presets *preset.Shares
 	// Volumes plans the volumes of kernel caches.
 	Volumes *volumes.Planner
 	// Version asks the API server for its version.
@@ -58,7 +61,7 @@ func Table(p Parts) []reconciler.Row {
 		nodetaints.New(s, o.NodePartitions),
 		priorityclasses.New(s, o.NodePartitions),
 		reclaims.New(s, o.NodePartitions, o.ReclaimGrace, p.Version),
-		presets.New(s, o.AllowedHostPaths),
+		presets.New(s, o.AllowedHostPaths, p.Presets),
 		presets.NewMissing(s),
 		shippedpresets.New(s, o.PresetVendors),
 		stacks.New(s, o.Checks, o.DriverNamespace),

@@ -180,6 +180,8 @@ type PresetRules struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Hooks []PresetHook `json:"hooks,omitempty"`
+	// LeftOut is the size of rules that a process did not keep in memory. No object has it.
+	LeftOut int `json:"-"`
 }
 
 // PresetDeviceSelector selects the requests of a claim that a preset is for. What is set must all hold.

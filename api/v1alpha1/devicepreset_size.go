@@ -70,8 +70,11 @@ func (r *PresetRules) GivenSize() int {
 // eachText is the memory of a text or an entry of a list beside its bytes, about. A tenant may make very many short ones.
 const eachText = 32
 
-// Size returns the memory that the preset takes, about.
+// Size returns the memory that the preset takes, about. That of rules that were left out is what they would take.
 func (r *PresetRules) Size() int {
+	if r.LeftOut > 0 {
+		return r.LeftOut
+	}
 	texts := func(list []string) int { return len(list) * eachText }
 	files := func(f *PresetFiles) int { return eachText + texts(f.Names) + texts(f.Directories) }
 	size := r.GivenSize() + selectorSize(r.PodSelector) + (len(r.Env)+len(r.EnvFrom)+len(r.Mounts))*2*eachText +
@@ -105,6 +108,31 @@ func (r *PresetRules) OnlySelection() PresetRules {
 	out := PresetRules{DeviceSelector: r.DeviceSelector, PodSelector: r.PodSelector, Priority: r.Priority}
 	if out.Size() > MaxPresetSize/4 {
 		return PresetRules{Priority: r.Priority}
+	}
+	return out
+}
+
+// Size returns the memory that the conditions take, about.
+func (s *DevicePresetStatus) Size() int {
+	const each = 256
+	return sizeOf(s.Conditions, func(c *metav1.Condition) int { return each + len(c.Type) + len(c.Reason) + len(c.Message) })
+}
+
+// Kept returns the rules as a process keeps them in memory, in which namespaces have shares: all, if share takes them, and of rules that are
+// too large by themselves the selection.
+func (r *PresetRules) Kept(share func(size int) bool) PresetRules {
+	if r.LeftOut > 0 {
+		return *r
+	}
+	size, out := r.Size(), *r
+	if size > MaxPresetSize {
+		out = r.OnlySelection()
+	}
+	if !share(out.Size()) {
+		out = PresetRules{Priority: r.Priority}
+	}
+	if out.Size() != size {
+		out.LeftOut = size
 	}
 	return out
 }

@@ -91,13 +91,15 @@ func (r *missingPresetReconciler) Reconcile(ctx context.Context, _ reconcile.Req
 			return reconcile.Result{}, fmt.Errorf("look for classes without a preset: %w", err)
 		}
 	}
-	found, err := pairs.Presets(ctx, r.client, pairs.Both)
+	found, err := pairs.Presets(ctx, r.client, pairs.Both, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("look for classes without a preset: %w", err)
 	}
 	all := make([]preset.Preset, 0, len(found))
 	for _, p := range found {
-		all = append(all, preset.Of(p))
+		if p.Spec.LeftOut == 0 {
+			all = append(all, preset.Of(p))
+		}
 	}
 	vendors := map[string]bool{}
 	for i := range nodes.Items {

@@ -6,16 +6,20 @@ package presets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -45,6 +49,10 @@ type judge struct {
 	grants grant.Writer
 	// allowed are the paths of the nodes that a DevicePreset may name.
 	allowed []preset.AllowedHostPath
+	// shares are of the DevicePresets in the cache. over has the namespaces that have too many or too large ones.
+	shares  *preset.Shares
+	over    map[string]bool
+	begin   sync.Once
 	index   Index
 	granted reconciler.Schedule
 	// again queues presets whose conflicts changed since another preset changed.
@@ -52,16 +60,16 @@ type judge struct {
 }
 
 // New returns the reconciler of both kinds. It follows changes of specs, and the counts of claims that nodes report. Allowed are the
-// paths of the nodes that a DevicePreset may name.
-func New(s reconciler.Services, allowed []preset.AllowedHostPath) reconciler.Row {
-	j := newJudge(s, allowed)
+// paths of the nodes that a DevicePreset may name. Shares are those of Cached.
+func New(s reconciler.Services, allowed []preset.AllowedHostPath, shares *preset.Shares) reconciler.Row {
+	j := newJudge(s, allowed, shares)
 	changed := reconciler.GenerationChanged()
 	return reconciler.Row{
 		Name: "presets",
 		Queues: []reconciler.Queue{{
 			Name: "devicepreset", Reconciler: j,
 			Watches: []reconciler.Watch{
-				{Object: &v1alpha1.DevicePreset{}, Predicates: changed},
+				{Object: &v1alpha1.DevicePreset{}, Predicates: append(changed, j.forgets())},
 				{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: changed},
 				{Object: &v1alpha1.AcceleratorNode{}, Handler: onCounts()},
 			},
@@ -72,9 +80,12 @@ func New(s reconciler.Services, allowed []preset.AllowedHostPath) reconciler.Row
 	}
 }
 
-func newJudge(s reconciler.Services, allowed []preset.AllowedHostPath) *judge {
+func newJudge(s reconciler.Services, allowed []preset.AllowedHostPath, shares *preset.Shares) *judge {
+	if shares == nil {
+		shares = &preset.Shares{} // of a table that is only looked at
+	}
 	return &judge{
-		Services: s, allowed: allowed, status: status.Writer{Client: s.Client, Recorder: s.Recorder},
+		Services: s, allowed: allowed, shares: shares, over: map[string]bool{}, status: status.Writer{Client: s.Client, Recorder: s.Recorder},
 		grants: grant.NewWriter(s.Live, s.Client, s.Namespace), again: make(chan requested, 1024),
 	}
 }
@@ -84,7 +95,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err := j.sync(ctx, req.NamespacedName); err != nil {
 		return reconcile.Result{}, err
 	}
-	p, err := pairs.Preset(ctx, j.Client, req.NamespacedName)
+	p, err := j.whole(ctx, req.NamespacedName)
 	if err != nil || p.GetDeletionTimestamp() != nil {
 		j.granted.Forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -107,11 +118,36 @@ func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
 		return err
 	}
 	now, byKey := map[types.NamespacedName]Version{}, map[types.NamespacedName]v1alpha1.CommonDevicePreset{}
+	j.begin.Do(func() { j.retain(all) })
+	var touched []types.NamespacedName
 	for _, p := range all {
+		namespace := p.GetNamespace()
+		over := j.shares.Check(namespace) != nil
+		if over != j.over[namespace] {
+			touched = append(touched, p.Key())
+		}
+		if over && p.Spec.LeftOut > 0 {
+			continue // it is judged by what is too much
+		}
 		now[p.Key()], byKey[p.Key()] = Version{UID: p.GetUID(), Generation: p.GetGeneration()}, p
 	}
-	parse := func(key types.NamespacedName) preset.Preset { return preset.Of(byKey[key].DeepCopy()) }
-	for _, key := range j.index.Sync(ctx, now, parse) {
+	j.over = j.shares.Over()
+	var unread error
+	parse := func(key types.NamespacedName) preset.Preset {
+		if wasLeftOut(byKey[key]) {
+			p, err := pairs.Preset(ctx, j.Live, key)
+			if err == nil {
+				return preset.Of(p)
+			}
+			unread = errors.Join(unread, client.IgnoreNotFound(err))
+		}
+		return preset.Of(byKey[key].DeepCopy())
+	}
+	touched = append(touched, j.index.Sync(ctx, now, parse)...)
+	if unread != nil {
+		return fmt.Errorf("read presets that are not kept: %w", unread)
+	}
+	for _, key := range touched {
 		if key == self {
 			continue
 		}
@@ -126,11 +162,46 @@ func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
 	return nil
 }
 
+// retain forgets the presets that were deleted before this replica led. Later ones are forgotten when they are deleted.
+func (j *judge) retain(all []v1alpha1.CommonDevicePreset) {
+	there := map[types.UID]bool{}
+	for _, p := range all {
+		there[p.GetUID()] = true
+	}
+	j.shares.Retain(there)
+}
+
+// forgets gives the shares of deleted presets back. It keeps no event away.
+func (j *judge) forgets() predicate.Predicate {
+	return predicate.Funcs{DeleteFunc: func(e event.DeleteEvent) bool {
+		j.shares.Forget(e.Object.GetNamespace(), e.Object.GetUID())
+		return true
+	}}
+}
+
+// whole reads a preset, from the API server if it was left out of the cache although its namespace has no more than its share.
+func (j *judge) whole(ctx context.Context, key types.NamespacedName) (v1alpha1.CommonDevicePreset, error) {
+	p, err := pairs.Preset(ctx, j.Client, key)
+	if err != nil || !wasLeftOut(p) || j.shares.Check(key.Namespace) != nil {
+		return p, err
+	}
+	return pairs.Preset(ctx, j.Live, key)
+}
+
+// faults are those of the preset, and what its namespace has too much of.
+func (j *judge) faults(key types.NamespacedName) field.ErrorList {
+	faults := j.index.Faults(key)
+	if err := j.shares.Check(key.Namespace); err != nil {
+		faults = append(slices.Clone(faults), field.Forbidden(field.NewPath("metadata", "namespace"), err.Error()))
+	}
+	return faults
+}
+
 // grant creates, updates or deletes the Role for the ConfigMaps that the preset names. An invalid preset has none. Refused says why the
 // Role cannot be made.
 func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refused, err error) {
 	request := o.Grant()
-	if len(request.Names) == 0 || len(j.index.Faults(o.Key())) > 0 {
+	if len(request.Names) == 0 || len(j.faults(o.Key())) > 0 {
 		j.granted.Forget(o.Key())
 		if o.Status.ObservedGeneration != o.GetGeneration() { // the spec may have named some until now
 			err = j.grants.Revoke(ctx, request)
@@ -161,9 +232,9 @@ func (j *judge) report(ctx context.Context, o Object, refused error) error {
 		return fmt.Errorf("count the claims that have something from it: %w", err)
 	}
 	found := Findings{
-		Faults: j.index.Faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key()), Summary: summarize(&o.Spec.PresetRules),
+		Faults: j.faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key()), Summary: summarize(&o.Spec.PresetRules),
 	}
-	if !o.OfCluster() {
+	if !o.OfCluster() && o.Spec.LeftOut == 0 {
 		p := preset.Of(o.CommonDevicePreset)
 		found.Outside = p.NotAllowed(j.allowed)
 	}

@@ -83,7 +83,7 @@ func newPresetBench(t *testing.T, objects ...client.Object) *presetBench {
 		}).Build()
 	b.judge = newJudge(reconciler.Services{
 		Client: b.client, Live: b.client, Recorder: recorder, Clock: b.clock, Namespace: "fettle-system",
-	}, nil)
+	}, nil, nil)
 	return b
 }
 

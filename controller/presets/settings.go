@@ -4,6 +4,7 @@ package presets
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 
@@ -30,7 +31,7 @@ const (
 	settingDriver   = "driver of"
 )
 
-// settingsOf returns the settings that a preset decides, each with a text that is equal for equal values. Optional parts count like
+// settingsOf returns the settings that a preset decides, each with a text that is equal for equal values, and short. Optional parts count like
 // others. The keys of whole ConfigMaps are known on the nodes only.
 func settingsOf(p *preset.Preset) map[setting]string {
 	out := map[setting]string{}
@@ -54,6 +55,12 @@ func settingsOf(p *preset.Preset) map[setting]string {
 	}
 	filesOf(out, settingLibrary, p.Rules.Libraries)
 	filesOf(out, settingTool, p.Rules.Tools)
+	for name, text := range out {
+		if len(text) > sha256.Size {
+			sum := sha256.Sum256([]byte(text))
+			out[name] = string(sum[:])
+		}
+	}
 	return out
 }
 

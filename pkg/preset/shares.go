@@ -64,6 +64,36 @@ func (s *Shares) Forget(namespace string, uid types.UID) {
 	s.forget(namespace, uid)
 }
 
+// Retain forgets all presets but these.
+func (s *Shares) Retain(there map[types.UID]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for namespace, of := range s.namespaces {
+		for uid := range of.presets {
+			if !there[uid] {
+				s.forget(namespace, uid)
+			}
+		}
+	}
+}
+
+// Over returns the namespaces that have too many or too large presets.
+func (s *Shares) Over() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]bool{}
+	for namespace, of := range s.namespaces {
+		if of.over() {
+			out[namespace] = true
+		}
+	}
+	return out
+}
+
+func (of *share) over() bool {
+	return len(of.presets) > v1alpha1.MaxPresets || of.size > v1alpha1.MaxPresetsSize
+}
+
 func (s *Shares) forget(namespace string, uid types.UID) {
 	of := s.namespaces[namespace]
 	if of == nil {
@@ -87,7 +117,7 @@ func (s *Shares) Check(namespace string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.namespaces[namespace]
-	if of == nil || len(of.presets) <= v1alpha1.MaxPresets && of.size <= v1alpha1.MaxPresetsSize {
+	if of == nil || !of.over() {
 		return nil
 	}
 	return &OverError{Namespace: namespace, Presets: len(of.presets), Size: of.size}
