@@ -190,6 +190,7 @@ func testAllocations(t *testing.T, server *apiServer) {
 	allocate := func(driver string) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) {
 			c.Status.Allocation = objects.Allocation(objects.Result("gpu", driver, "node1/gpu", "gpu-0"))
+			c.Status.ReservedFor = objects.ReservedFor("p", "u")
 		}
 	}
 	clearing := func(c *resourcev1.ResourceClaim) { c.Status = resourcev1.ResourceClaimStatus{} }
@@ -209,6 +210,8 @@ func testAllocations(t *testing.T, server *apiServer) {
 	must("a scheduler allocates", write(t.Context(), "system:kube-scheduler", allocate("fettle.dev")))
 	must("a tenant takes it back", refused(write(t.Context(), "mallory", clearing), ""))
 	must("a tenant replaces it", refused(write(t.Context(), "mallory", allocate("nic.example.com")), ""))
+	must("a tenant takes the reservation, so that deletion ends the claim under its pod", refused(write(t.Context(), "mallory",
+		func(c *resourcev1.ResourceClaim) { c.Status.ReservedFor = nil }), ""))
 	must("a tenant writes a condition", write(t.Context(), "mallory", func(c *resourcev1.ResourceClaim) {
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "fettle.dev", Pool: "node1/gpu", Device: "gpu-0"}}
 	}))

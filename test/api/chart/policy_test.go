@@ -52,6 +52,8 @@ func TestAPI(t *testing.T) {
 			t.Run("ConfigMaps", func(t *testing.T) { testConfigMapRights(t, server) })
 			t.Run("claim status", func(t *testing.T) { testClaimStatus(t, server) })
 			t.Run("allocations", func(t *testing.T) { testAllocations(t, server) })
+			t.Run("claims deleted under pods", func(t *testing.T) { testDeleteProtection(t, server) })
+			t.Run("quota of claims deleted under pods", func(t *testing.T) { testQuotaOfDeleted(t, server, flags) })
 			t.Run("namespaces", func(t *testing.T) { testNamespaces(t, server) })
 			t.Run("limits of claims", func(t *testing.T) { testClaimLimits(t, server) })
 			t.Run("fences of the controller", func(t *testing.T) { testFences(t, server) })
@@ -85,8 +87,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 20 {
-		t.Fatalf("%d policies, want 20", len(policies.Items))
+	if len(policies.Items) != 21 {
+		t.Fatalf("%d policies, want 21", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		if policy.Name == "fettle-controller-evictions" {
