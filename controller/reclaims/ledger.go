@@ -3,6 +3,7 @@
 package reclaims
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -25,6 +26,8 @@ const (
 type ledger struct {
 	policies map[string]reclaimed
 	pods     map[types.UID]*entry
+	// turns is when a pod of a namespace was judged last.
+	turns map[string]time.Time
 }
 
 // reclaimed is the last reclaim of a policy.
@@ -37,6 +40,8 @@ type reclaimed struct {
 type entry struct {
 	next  time.Time
 	pause time.Duration
+	// judged is when it was last decided what to do for the pod.
+	judged time.Time
 	// refused says that the pod was told of a PodDisruptionBudget, unjudged that it was told that evictions might not help it.
 	refused, unjudged bool
 }
@@ -53,8 +58,9 @@ func (l *ledger) of(pod *corev1.Pod) *entry {
 	return e
 }
 
-// retain forgets pods that wait no more.
-func (l *ledger) retain(pods []*corev1.Pod) {
+// retain forgets pods that wait no more. It remembers the turn of a namespace for longer: making its pods again is to gain nothing.
+func (l *ledger) retain(pods []*corev1.Pod, now time.Time) {
+	maps.DeleteFunc(l.turns, func(_ string, at time.Time) bool { return now.Sub(at) >= maxPause })
 	waiting := map[types.UID]bool{}
 	for _, pod := range pods {
 		waiting[pod.UID] = true
@@ -68,6 +74,41 @@ func (l *ledger) retain(pods []*corev1.Pod) {
 
 // due says whether it is time to decide for a pod.
 func (l *ledger) due(pod *corev1.Pod, now time.Time) bool { return !now.Before(l.of(pod).next) }
+
+// next returns at most n of the pods, in their order. Namespaces take turns, so that many pods of one for which nothing can be done do not keep
+// those of others waiting: the namespaces whose last turn is the longest ago come first, and each has one pod before any has a second. Of
+// one namespace, the pods whose last decision is the longest ago come first, and before these those without any.
+func (l *ledger) next(pods []*corev1.Pod, n int) []*corev1.Pod {
+	var namespaces []string
+	of := map[string][]*corev1.Pod{}
+	for _, pod := range pods {
+		if of[pod.Namespace] == nil {
+			namespaces = append(namespaces, pod.Namespace)
+		}
+		of[pod.Namespace] = append(of[pod.Namespace], pod)
+	}
+	for _, list := range of {
+		slices.SortStableFunc(list, func(a, b *corev1.Pod) int { return l.of(a).judged.Compare(l.of(b).judged) })
+	}
+	slices.SortStableFunc(namespaces, func(a, b string) int { return l.turns[a].Compare(l.turns[b]) })
+	chosen := map[types.UID]bool{}
+	for turn := 0; len(chosen) < min(n, len(pods)); turn++ {
+		for _, namespace := range namespaces {
+			if turn < len(of[namespace]) && len(chosen) < n {
+				chosen[of[namespace][turn].UID] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !chosen[pod.UID] })
+}
+
+// judged notes that it is decided now what to do for a pod.
+func (l *ledger) judged(pod *corev1.Pod, now time.Time) {
+	if l.turns == nil {
+		l.turns = map[string]time.Time{}
+	}
+	l.turns[pod.Namespace], l.of(pod).judged = now, now
+}
 
 // nothing notes that nothing can be done for a pod now.
 func (l *ledger) nothing(pod *corev1.Pod, now time.Time) {

@@ -107,7 +107,7 @@ func (r *reclaimer) due(ctx context.Context, policies []v1alpha1.PartitionPolicy
 		return nil, err
 	}
 	now := r.Clock.Now()
-	r.ledger.retain(pods)
+	r.ledger.retain(pods, now)
 	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
 		return !reclaim.Eligible(pod, now) || !reclaim.Allowed(policies, pod) || !r.ledger.due(pod, now)
 	})
@@ -129,18 +129,19 @@ func (r *reclaimer) round(ctx context.Context, policies []v1alpha1.PartitionPoli
 	if err != nil {
 		return fmt.Errorf("read a snapshot of the cluster: %w", err)
 	}
-	devices, judged := waiting.NewDevices(&s), 0
-	for _, pod := range due {
+	devices := waiting.NewDevices(&s)
+	due = slices.DeleteFunc(due, func(pod *corev1.Pod) bool {
+		asks := devices.AskedBy(pod)
+		if !asks {
+			r.ledger.nothing(pod, r.Clock.Now())
+		}
+		return !asks
+	})
+	for _, pod := range r.ledger.next(due, podsPerRound) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !devices.AskedBy(pod) {
-			r.ledger.nothing(pod, r.Clock.Now())
-			continue
-		}
-		if judged++; judged > podsPerRound {
-			break
-		}
+		r.ledger.judged(pod, r.Clock.Now())
 		evicted, err := r.reclaim(ctx, reclaim.Question{
 			Snapshot: s, Policies: policies, Pod: pod, Busy: r.busy(s.Pods),
 			Ending: func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace },

@@ -60,7 +60,7 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 	}
 	p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
 	p.Spec.Nodes = &v1alpha1.NodePartition{Reclaim: mode, PriorityClasses: []v1alpha1.NodePriorityClass{
-		{Name: "p1000", Value: 1000, ReclaimNamespaces: []string{"team"}}, {Name: "p2000", Value: 2000, ReclaimNamespaces: []string{"team"}},
+		{Name: "p1000", Value: 1000, ReclaimNamespaces: []string{"team", "greedy"}}, {Name: "p2000", Value: 2000, ReclaimNamespaces: []string{"team", "greedy"}},
 	}}
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
@@ -298,6 +298,57 @@ func (w *world) rename(t *testing.T, claim, device string) {
 	}
 }
 
+// TestTurns: pods that nothing helps keep no others waiting, whatever their number and priority: neither those of another namespace, at all,
+// nor those of their own, for longer than it takes to judge each once. To make them again gains nothing.
+func TestTurns(t *testing.T) {
+	hopeless := func(w *world, namespace, name string) []client.Object {
+		objects := w.pod(namespace, name, 2000, "")
+		claim, _ := objects[1].(*resourceapi.ResourceClaim)
+		claim.Spec.Devices.Requests[0].Exactly.Count = 100
+		return objects
+	}
+	for _, test := range []struct {
+		namespace string
+		many      int
+		within    time.Duration
+	}{
+		{"greedy", 25, 0},
+		{"team", 12, 2 * interval},
+	} {
+		w := newWorld(t, v1alpha1.ReclaimEvict)
+		for i := range test.many {
+			w.create(t, hopeless(w, test.namespace, fmt.Sprintf("hopeless-%d", i))...)
+		}
+		w.create(t, w.pod("team", "waits", 1000, "")...)
+		w.pass(t, test.within)
+		w.wantEvicted(t, "low")
+	}
+
+	var l ledger
+	start := time.Unix(1e9, 0)
+	made := func(namespace string, n int) (pods []*corev1.Pod) {
+		for i := range n {
+			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: fmt.Sprint(i), UID: types.UID(fmt.Sprintf("%s-%d-%d", namespace, i, len(l.turns))),
+			}})
+		}
+		return pods
+	}
+	var turns []string
+	for round := range 4 {
+		now := start.Add(time.Duration(round) * interval)
+		pods := append(made("greedy", 4), slices.Concat(made("a", 1), made("b", 1), made("c", 1))...)
+		l.retain(pods[:4], now) // the pods of greedy are new ones each round
+		for _, pod := range l.next(pods, 2) {
+			l.judged(pod, now)
+			turns = append(turns, pod.Namespace)
+		}
+	}
+	if got, want := strings.Join(turns, " "), "greedy a b c greedy a b c"; got != want {
+		t.Errorf("turns %s, want %s", got, want)
+	}
+}
+
 // TestBudgets: pods that a PodDisruptionBudget keeps stay, another is taken, and no part of a set that is kept in part is evicted.
 func TestBudgets(t *testing.T) {
 	for _, test := range []struct {
@@ -441,7 +492,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("%+v: busy %v", test, got)
 		}
 	}
-	l.retain(nil)
+	l.retain(nil, now)
 	if !l.due(pod, now) {
 		t.Error("a pod that does not wait any more is remembered")
 	}
