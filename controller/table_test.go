@@ -27,7 +27,7 @@ func TestTable(t *testing.T) {
 	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
 	rows := controller.Table(controller.Parts{
 		Services: services, Options: controller.Options{ExplainWaitingPods: true, NodePartitions: true},
-		Policies: trustpolicies.NewReader(services.Client, nil),
+		Policies: trustpolicies.NewReader(services.Client, nil, nil),
 		Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 	})
 	names, queues := map[string]bool{}, map[string]bool{}

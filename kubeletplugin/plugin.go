@@ -255,7 +255,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
 	})
 	p.metrics.registry.MustRegister(p.artifacts.Metrics())
-	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot); err != nil {
+	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot, c.Registries.Mirrors); err != nil {
 		return err
 	}
 	f := &p.features

@@ -196,7 +196,7 @@ func (v *verification) judge(ctx context.Context, src imageSource) (artifact.Des
 		d, err := src.Resolve(ctx)
 		return d, nil, err
 	}
-	d, verdict, err := v.policies.judge(ctx, src)
+	d, verdict, err := v.policies.judge(ctx, src, v.access)
 	return d, verdicts(verdict), err
 }
 

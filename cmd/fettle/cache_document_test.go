@@ -83,7 +83,7 @@ func checkPolicy(t *testing.T, text string) {
 		t.Fatal("there is no policy in the document")
 	}
 	check.Must(t, os.WriteFile("example.yaml", []byte(found[1]), 0o600))
-	if _, err := (&policyFlags{files: list{"example.yaml"}}).load(); err != nil {
+	if _, err := (&policyFlags{files: list{"example.yaml"}}).load(&access{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -156,7 +156,7 @@ func (x *extracting) verified(ctx context.Context, place artifactPlace, stderr i
 	if err != nil {
 		return nil, artifact.Descriptor{}, err
 	}
-	d, verdict, err := x.policies.judge(ctx, source)
+	d, verdict, err := x.policies.judge(ctx, source, x.access)
 	for _, warning := range verdict.Warnings {
 		fmt.Fprintf(stderr, "warning: %v\n", warning)
 	}

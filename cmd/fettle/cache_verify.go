@@ -47,7 +47,7 @@ func cacheVerify(flags *arguments) action {
 		if err != nil {
 			return fmt.Errorf("cache verify: %w", err)
 		}
-		d, verdict, err := policies.judge(ctx, source)
+		d, verdict, err := policies.judge(ctx, source, access)
 		if err != nil {
 			return fmt.Errorf("cache verify: %w", err)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -52,9 +53,9 @@ func (p *policyFlags) reference(place artifactPlace) (artifact.Reference, error)
 	return artifact.ParseReference(p.as)
 }
 
-// judge asks the policies about what the source resolves to.
-func (p *policyFlags) judge(ctx context.Context, source imageSource) (artifact.Descriptor, trust.Verdict, error) {
-	policies, err := p.load()
+// judge asks the policies about what the source resolves to. They hold at the mirrors of the registries' configuration, as in the cluster.
+func (p *policyFlags) judge(ctx context.Context, source imageSource, a *access) (artifact.Descriptor, trust.Verdict, error) {
+	policies, err := p.load(a)
 	if err != nil {
 		return artifact.Descriptor{}, trust.Verdict{}, err
 	}
@@ -66,10 +67,13 @@ func (p *policyFlags) judge(ctx context.Context, source imageSource) (artifact.D
 	return d, verdict, err
 }
 
-func (p *policyFlags) load() ([]*trust.Policy, error) {
+func (p *policyFlags) load(a *access) ([]*trust.Policy, error) {
+	registries, err := registry.LoadConfig(a.registries)
+	if err != nil {
+		return nil, err
+	}
 	var root []byte
 	if p.root != "" {
-		var err error
 		if root, err = os.ReadFile(p.root); err != nil {
 			return nil, fmt.Errorf("read the trusted root: %w", err)
 		}
@@ -85,7 +89,7 @@ func (p *policyFlags) load() ([]*trust.Policy, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			all = append(all, policy)
+			all = append(all, policy.AtMirrors(registries.Mirrors))
 		}
 	}
 	return all, nil

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/metrics"
@@ -47,6 +48,7 @@ type resolver struct {
 	client    client.Client
 	namespace string
 	scratch   *Scratch
+	mirrors   registryname.Mirrors
 }
 
 // New returns the reconciler of both kinds. It follows changes of specs, of policies, of the images in a status, and of the nodes that
@@ -56,7 +58,7 @@ func New(s reconciler.Services, o Options) reconciler.Row {
 }
 
 func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve) reconciler.Row {
-	r := &resolver{client: s.Client, namespace: s.Namespace, scratch: o.Scratch}
+	r := &resolver{client: s.Client, namespace: s.Namespace, scratch: o.Scratch, mirrors: o.Registry.Mirrors()}
 	resolved := metrics.CounterBy("bitstream_resolutions_total",
 		"References of bitstreams that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
 	refused := metrics.GaugeBy("bitstreams_refused", "Bitstreams that the TrustPolicies refuse, by kind of object.", "kind")

@@ -56,7 +56,7 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 
 // onPolicies queues the bitstreams that a changed policy is for.
 func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
-	return artifacts.OnPolicies(func(ctx context.Context) (heads []artifacts.Head, err error) {
+	return artifacts.OnPolicies(r.mirrors, func(ctx context.Context) (heads []artifacts.Head, err error) {
 		all, err := pairs.Bitstreams(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
 		for _, b := range all {
 			heads = append(heads, Head(b, r.namespace))

@@ -85,7 +85,7 @@ func newCounter(t *testing.T, objects ...client.Object) *counter {
 		o.images = imagesOf("a", "b")
 		return &artifacts.Outcome{Digest: "sha256:top"}, nil
 	}
-	policies := trustpolicies.NewReader(c.client, nil).All
+	policies := trustpolicies.NewReader(c.client, nil, nil).All
 	c.Queue = newRow(services, Options{Interval: time.Minute, Policies: policies}, resolve).Queues[0]
 	return c
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/metrics"
@@ -50,6 +51,7 @@ type resolver struct {
 	client    client.Client
 	namespace string
 	plan      plan
+	mirrors   registryname.Mirrors
 }
 
 // New returns the reconciler of both kinds. It follows changes of specs, of policies, of claims and Jobs of volumes, and what nodes
@@ -62,7 +64,7 @@ func New(s reconciler.Services, o Options) reconciler.Row {
 type plan func(context.Context, volumes.Object) (volumes.Plan, error)
 
 func newRow(s reconciler.Services, o Options, resolve artifacts.Resolve, p plan) reconciler.Row {
-	r := &resolver{client: s.Client, namespace: s.Namespace, plan: p}
+	r := &resolver{client: s.Client, namespace: s.Namespace, plan: p, mirrors: o.Registry.Mirrors()}
 	resolved := metrics.CounterBy("kernel_cache_resolutions_total",
 		"References of kernel caches that were asked for, by kind of object and the condition Resolved's reason.", "kind", "reason")
 	refused := metrics.GaugeBy("kernel_caches_refused", "Kernel caches that the TrustPolicies refuse, by kind of object.", "kind")

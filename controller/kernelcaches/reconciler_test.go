@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/controller/pairs"
@@ -61,7 +62,7 @@ func newCacheCase(t *testing.T, objects ...client.Object) *cacheCase {
 	}
 	services := reconciler.Services{Client: c.client, Live: c.client, Recorder: c.events, Clock: c.clock, Namespace: "fettle"}
 	options := Options{
-		Interval: time.Minute, Policies: trustpolicies.NewReader(c.client, nil).All, Volumes: volumes.NewPlanner(services, volumes.Options{}),
+		Interval: time.Minute, Policies: trustpolicies.NewReader(c.client, nil, nil).All, Volumes: volumes.NewPlanner(services, volumes.Options{}),
 	}
 	resolve := func(_ context.Context, _ *artifacts.Kind, a artifacts.Artifact, policies []*trust.Policy) (*artifacts.Outcome, error) {
 		c.asked++
@@ -313,11 +314,14 @@ func TestConcernedByPolicies(t *testing.T) {
 	invalid := skipping("p", "1", 3, "registry.example/b/*")
 	invalid.Spec.Namespaces = []string{"b"}
 	invalid.Spec.Authorities = []v1alpha1.TrustAuthority{{Name: "release"}}
+	enforced := skipping("q", "1", 1, "origin.example/a/*")
+	enforced.Spec.Mode = v1alpha1.VerificationEnforce
 	for _, test := range []struct {
 		name        string
 		before, now *v1alpha1.TrustPolicy
 		want        []string
 	}{
+		{"new, of a registry that has these as a mirror", nil, enforced, []string{"/all", "a/first"}},
 		{"new", nil, skipping("p", "1", 1, "registry.example/a/*"), []string{"/all", "a/first", "a/judged"}},
 		{"new, of another name", nil, skipping("q", "1", 1, "registry.example/*/*"), []string{"/all", "a/first", "b/second"}},
 		{
@@ -331,7 +335,9 @@ func TestConcernedByPolicies(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var q queued
 			for _, scope := range []pairs.Scope{pairs.OfNamespaces, pairs.OfCluster} {
-				h := (&resolver{client: c.client}).onPolicies(scope)
+				h := (&resolver{
+					client: c.client, mirrors: registryname.Mirrors{"origin.example": {"registry.example"}},
+				}).onPolicies(scope)
 				switch {
 				case test.before == nil:
 					h.Create(t.Context(), event.CreateEvent{Object: test.now}, &q)

@@ -33,7 +33,7 @@ func (r *resolver) concerned(ctx context.Context, scope pairs.Scope, is func(obj
 
 // onPolicies queues the caches that a changed policy is for.
 func (r *resolver) onPolicies(scope pairs.Scope) handler.EventHandler {
-	return artifacts.OnPolicies(func(ctx context.Context) (heads []artifacts.Head, err error) {
+	return artifacts.OnPolicies(r.mirrors, func(ctx context.Context) (heads []artifacts.Head, err error) {
 		all, err := pairs.KernelCaches(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
 		for _, c := range all {
 			heads = append(heads, Head(c, r.namespace))

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
@@ -107,9 +108,10 @@ type Reader struct {
 	cache  *trust.Cache
 }
 
-// NewReader returns a reader of policies. It compiles a policy without a trusted root of its own with the public one.
-func NewReader(c client.Reader, publicRoot []byte) *Reader {
-	return &Reader{client: c, cache: trust.NewCache(publicRoot)}
+// NewReader returns a reader of policies. It compiles a policy without a trusted root of its own with the public one. Policies hold at the
+// mirrors of registries, too.
+func NewReader(c client.Reader, publicRoot []byte, mirrors registryname.Mirrors) *Reader {
+	return &Reader{client: c, cache: trust.NewCache(publicRoot, mirrors)}
 }
 
 // All returns every policy, sorted by name. Two results are equal if no policy changed in between.

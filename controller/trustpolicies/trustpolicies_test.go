@@ -63,7 +63,7 @@ func TestPoliciesInOrder(t *testing.T) {
 			}
 			return err
 		},
-	}), nil)
+	}), nil, nil)
 	first, err := policies.All(t.Context())
 	if err != nil || len(first) != 3 || first[0].Name() != "a" || first[2].Name() != "c" {
 		t.Fatalf("%v, %v", first, err)
@@ -80,7 +80,7 @@ func TestStatus(t *testing.T) {
 	api, recorder := cluster(t, policy), events.NewFakeRecorder(100)
 	r := New(reconciler.Services{
 		Client: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
-	}, NewReader(api, nil)).Queues[0].Reconciler
+	}, NewReader(api, nil, nil)).Queues[0].Reconciler
 	expect := func(what, condition string, want ...string) {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(policy)}); err != nil {

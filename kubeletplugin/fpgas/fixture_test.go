@@ -278,7 +278,7 @@ func newFeature(t *testing.T, s *site, c Config) *Feature {
 	records, err := record.Open(disk.OS{}, filepath.Join(c.StateDir, "state"))
 	check.Must(t, err)
 	c.Node, c.BootID, c.Namespace = nodefixture.Node, testBoot, "fettle"
-	c.Policies, err = trustpolicies.NewReader(s.dynamic, nil)
+	c.Policies, err = trustpolicies.NewReader(s.dynamic, nil, nil)
 	check.Must(t, err)
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}

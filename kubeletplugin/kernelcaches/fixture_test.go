@@ -130,7 +130,7 @@ func (n *node) restart() {
 	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{n.registry.Host}, Tries: 1})
 	n.must(err)
 	mounter := &cachemount.Mounter{Mounts: hostmount.In(n.mounts(), n.root), Dir: filepath.Join(n.root, "caches")}
-	policies, err := trustpolicies.NewReader(n.client, n.publicRoot)
+	policies, err := trustpolicies.NewReader(n.client, n.publicRoot, nil)
 	n.must(err)
 	feature, err := New(Config{
 		Node: "node-1", Enabled: true, Kube: n.kube, Dynamic: n.client, Namespace: "fettle", Client: client,

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -34,9 +35,10 @@ type Reader struct {
 	listeners follow.Listeners
 }
 
-// NewReader returns a reader. The public root is the trusted root, in JSON, of policies that have none of their own; nil: there is none.
-func NewReader(client dynamic.Interface, publicRoot []byte) (*Reader, error) {
-	r := &Reader{dynamic: client, compiled: trust.NewCache(publicRoot)}
+// NewReader returns a reader. The public root is the trusted root, in JSON, of policies that have none of their own; nil: there is none. The
+// mirrors are those of the registries that images are pulled from: policies hold there, too.
+func NewReader(client dynamic.Interface, publicRoot []byte, mirrors registryname.Mirrors) (*Reader, error) {
+	r := &Reader{dynamic: client, compiled: trust.NewCache(publicRoot, mirrors)}
 	var err error
 	r.informer, err = follow.Own(client, resource, decode, r.listeners.Call)
 	return r, err

@@ -40,7 +40,7 @@ func reader(t *testing.T, objects ...runtime.Object) (*Reader, *dynamicfake.Fake
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		v1alpha1.GroupVersion.WithResource(resource): "TrustPolicyList",
 	}, objects...)
-	r, err := NewReader(client, nil)
+	r, err := NewReader(client, nil, nil)
 	check.Must(t, err)
 	return r, client
 }

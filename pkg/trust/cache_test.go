@@ -21,7 +21,7 @@ func TestCache(t *testing.T) {
 		return p
 	}
 	list := func(policies ...*v1alpha1.TrustPolicy) []*v1alpha1.TrustPolicy { return policies }
-	c := trust.NewCache(nil)
+	c := trust.NewCache(nil, nil)
 	first := c.All(list(policy("a", "1", 1), policy("b", "2", 1)))
 	if len(first) != 2 || first[0].Name() != "a" || first[1].Name() != "b" {
 		t.Fatalf("policies %v", first)

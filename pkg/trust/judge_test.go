@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/test/check"
@@ -289,6 +290,45 @@ func TestReadPublicRoot(t *testing.T) {
 		if _, err := ReadPublicRoot(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+}
+
+// TestMirrorByItsOwnName: an image that a policy refuses does not pass by the name of a mirror that has it, whatever policies are for that
+// name. A policy that is lenient lets nothing pass at a mirror.
+func TestMirrorByItsOwnName(t *testing.T) {
+	good := newSigner(t)
+	h := newHub(t, true)
+	d := h.image(t, "stranger")
+	signed := h.image(t, "signed")
+	h.attach(t, signed, good.bundle(t, statement(signed, signPredicate)))
+	source := h.source(t)
+	mirrors := registryname.Mirrors{"registry.example": {source.Reference().Registry()}}
+	of := func(mode v1alpha1.VerificationMode, images string) *Policy {
+		return compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Mode, s.Images = mode, []string{images} }, good.authority(t, "release")).
+			AtMirrors(mirrors)
+	}
+	const enforce, warn, skip = v1alpha1.VerificationEnforce, v1alpha1.VerificationWarn, v1alpha1.VerificationSkip
+	for name, c := range map[string]struct {
+		policies []*Policy
+		image    artifact.Digest
+		refused  string
+	}{
+		"skipped everywhere else":          {[]*Policy{of(enforce, "registry.example/team/*"), of(skip, "**")}, d, "0 of 1 signers"},
+		"skipped at the mirror":            {[]*Policy{of(enforce, "registry.example/**"), of(skip, "127.0.0.1:*/**")}, d, "0 of 1 signers"},
+		"signed":                           {[]*Policy{of(enforce, "registry.example/team/*"), of(skip, "**")}, signed, ""},
+		"skipped at the origin alone":      {[]*Policy{of(skip, "registry.example/**")}, d, "no TrustPolicy"},
+		"warned of at the origin alone":    {[]*Policy{of(warn, "registry.example/**")}, d, "no TrustPolicy"},
+		"another repository of the origin": {[]*Policy{of(enforce, "registry.example/other/*"), of(skip, "**")}, d, ""},
+		"another origin":                   {[]*Policy{of(enforce, "quay.io/team/*"), of(skip, "**")}, d, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Judge(t.Context(), source, c.image, "a", c.policies, "")
+			if c.refused == "" {
+				check.Must(t, err)
+				return
+			}
+			wantRefused(t, err, c.refused)
+		})
 	}
 }
 

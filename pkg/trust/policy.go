@@ -23,6 +23,7 @@ type Policy struct {
 	generation  int64
 	mode        v1alpha1.VerificationMode
 	images      *regexp.Regexp
+	mirrors     registryname.Mirrors // see AtMirrors
 	namespaces  []string
 	formats     []v1alpha1.SignatureFormat
 	min         int
@@ -118,10 +119,24 @@ func (p *Policy) PublicRoot() artifact.Digest { return p.publicRoot }
 // Fault is why the policy does not compile, nil where it does.
 func (p *Policy) Fault() error { return p.fault }
 
+// AtMirrors returns the policy for a client that has these mirrors. If the policy enforces, it is for what a mirror has of its images, too,
+// by the mirror's own name. A policy that does not enforce lets nothing pass at a mirror that is not for its name.
+func (p *Policy) AtMirrors(m registryname.Mirrors) *Policy {
+	at := *p
+	at.mirrors = m
+	return &at
+}
+
 // Applies says whether the policy is for an image that an object of the namespace refers to. The namespace is empty for an object of the
 // cluster.
 func (p *Policy) Applies(ref artifact.Reference, namespace string) bool {
-	return p.images.MatchString(ref.Repository()) && (len(p.namespaces) == 0 || slices.Contains(p.namespaces, namespace))
+	return p.covers(ref.Repository()) && (len(p.namespaces) == 0 || slices.Contains(p.namespaces, namespace))
+}
+
+// covers says whether the policy is for a repository.
+func (p *Policy) covers(repository string) bool {
+	lenient := p.mode == v1alpha1.VerificationSkip || p.mode == v1alpha1.VerificationWarn
+	return p.images.MatchString(repository) || !lenient && slices.ContainsFunc(p.mirrors.Origins(repository), p.images.MatchString)
 }
 
 // Cache compiles each version of a TrustPolicy once. As long as a policy is not changed, the cache returns the same *Policy for it, so two
@@ -129,14 +144,15 @@ func (p *Policy) Applies(ref artifact.Reference, namespace string) bool {
 // is safe for concurrent use.
 type Cache struct {
 	publicRoot []byte
+	mirrors    registryname.Mirrors
 
 	mu       sync.Mutex
 	compiled map[types.UID]*Policy
 }
 
-// NewCache returns an empty cache. The public root is as in [Load].
-func NewCache(publicRoot []byte) *Cache {
-	return &Cache{publicRoot: publicRoot, compiled: map[types.UID]*Policy{}}
+// NewCache returns an empty cache. The public root is as in [Load], the mirrors are as in [Policy.AtMirrors].
+func NewCache(publicRoot []byte, mirrors registryname.Mirrors) *Cache {
+	return &Cache{publicRoot: publicRoot, mirrors: mirrors, compiled: map[types.UID]*Policy{}}
 }
 
 // All returns the policies that there are, in the given order, and forgets all others.
@@ -163,7 +179,7 @@ func (c *Cache) One(object *v1alpha1.TrustPolicy) *Policy {
 func (c *Cache) load(object *v1alpha1.TrustPolicy) *Policy {
 	p := c.compiled[object.UID]
 	if p == nil || p.generation != object.Generation {
-		p = Load(object, c.publicRoot)
+		p = Load(object, c.publicRoot).AtMirrors(c.mirrors)
 		c.compiled[object.UID] = p
 	}
 	return p

@@ -51,7 +51,7 @@ func (s Signer) String() string {
 func Verify(ctx context.Context, src Source, d artifact.Digest, p *Policy) (Result, error) {
 	result := Result{Policy: p.name, Generation: p.generation}
 	refused := &Refusal{Image: src.Reference().WithDigest(d).String(), Policy: p.name, Generation: p.generation, Wanted: p.min}
-	if !p.images.MatchString(src.Reference().Repository()) {
+	if !p.covers(src.Reference().Repository()) {
 		refused.add("", "", fmt.Errorf("the policy is not for this repository: see spec.images"))
 		return Result{}, refused
 	}

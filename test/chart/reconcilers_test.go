@@ -37,7 +37,7 @@ func TestWatches(t *testing.T) {
 			services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}}
 			rows := controller.Table(controller.Parts{
 				Services: services, Options: controller.Options{NodePartitions: true},
-				Policies: trustpolicies.NewReader(services.Client, nil),
+				Policies: trustpolicies.NewReader(services.Client, nil, nil),
 				Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: test.withVolumes}),
 			})
 			for _, row := range rows {

@@ -68,7 +68,7 @@ func registered(t *testing.T) map[string]bool {
 	services := reconciler.Services{Client: client, Clock: clock.RealClock{}, Namespace: "fettle"}
 	for _, row := range controller.Table(controller.Parts{
 		Services: services, Options: controller.Options{ExplainWaitingPods: true},
-		Policies: trustpolicies.NewReader(services.Client, nil),
+		Policies: trustpolicies.NewReader(services.Client, nil, nil),
 		Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 	}) {
 		names(t, all, row.Metrics...)

@@ -156,6 +156,14 @@ func setDefault[T int | time.Duration](value *T, otherwise T) {
 	}
 }
 
+// Mirrors returns the configured mirrors. A nil client has none.
+func (c *Client) Mirrors() registryname.Mirrors {
+	if c == nil {
+		return nil
+	}
+	return c.config.Mirrors
+}
+
 // Source returns a reader of the reference with these credentials. Nil keys: without credentials.
 func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
 	s := &Source{client: c, ref: ref, keys: keys, lock: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
