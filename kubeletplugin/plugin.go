@@ -170,6 +170,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
 		Machine: p.machine, Health: healthCheck{p.health, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
+		NamespaceUID: p.namespaceUID,
 		KubeletState: config.KubeletState,
 		Uptime:       uptime, Budget: callBudget,
 		Limits: p.limits(),
@@ -465,6 +466,15 @@ func (p *Plugin) machine() prepare.Machine {
 
 func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// namespaceUID reads the UID of a namespace.
+func (p *Plugin) namespaceUID(ctx context.Context, name string) (string, error) {
+	namespace, err := p.clients.Kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read the UID of namespace %s, by which the data of tenants are kept apart: %w", name, err)
+	}
+	return string(namespace.UID), nil
 }
 
 // published is called each time the slices in the API server are seen to be up to date.

@@ -223,7 +223,12 @@ type lab struct {
 	t     *testing.T
 	dir   string
 	cards *chips
+	// remade counts how often all namespaces were deleted and made again.
+	remade int
 }
+
+// namespaceUID is the UID of a namespace as it is now.
+func (l *lab) namespaceUID(name string) string { return fmt.Sprintf("%s-uid-%d", name, l.remade) }
 
 // regionOf is a device on a card. Its region shows the first accelerator.
 func regionOf(name, card, interfaceID string) device.Device {

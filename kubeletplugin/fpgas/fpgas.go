@@ -169,7 +169,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err := f.contents.Make(); err != nil {
 		return c, err
 	}
-	all, err := f.planAll(ctx, r.Claim, r.Allocation, r.Find)
+	all, err := f.planAll(ctx, r.Claim, r.NamespaceUID, r.Allocation, r.Find)
 	if err != nil {
 		return c, err
 	}
@@ -223,7 +223,7 @@ func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 
 // Fetch fetches the files that a claim will need.
 func (f *Feature) Fetch(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
-	all, err := f.planAll(ctx, c, a, find)
+	all, err := f.planAll(ctx, c, "", a, find) // whose traces there are, Prepare finds out
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,9 @@ func (f *Feature) Fetch(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 }
 
 // planAll plans a claim's regions, in the order of the allocation. It leaves out regions that this node does not program.
-func (f *Feature) planAll(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) ([]*regionPlan, error) {
+func (f *Feature) planAll(
+	ctx context.Context, c *resourceapi.ResourceClaim, namespaceUID string, a claim.Allocation, find prepare.Find,
+) ([]*regionPlan, error) {
 	var all []*regionPlan
 	for i := range a.Results {
 		r := &a.Results[i]
@@ -248,7 +250,7 @@ func (f *Feature) planAll(ctx context.Context, c *resourceapi.ResourceClaim, a c
 			}
 			continue
 		}
-		w, err := f.planRegion(ctx, c, r, &dev)
+		w, err := f.planRegion(ctx, c, namespaceUID, r, &dev)
 		if err != nil {
 			return nil, err
 		}

@@ -87,7 +87,7 @@ func (l *lab) planAgain(c *resourceapi.ResourceClaim, earlier []step.Step) ([]st
 	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
 	check.Must(l.t, err)
 	planned, err := l.Plan(l.t.Context(), prepare.Request{
-		Claim: c, Allocation: a, Find: l.device, AfterReboot: earlier != nil, Earlier: earlier,
+		Claim: c, NamespaceUID: l.namespaceUID(c.Namespace), Allocation: a, Find: l.device, AfterReboot: earlier != nil, Earlier: earlier,
 	})
 	if len(planned.Edits) > 0 || planned.Decision != nil {
 		l.t.Errorf("planned edits %v, decided %s", planned.Edits, planned.Decision)

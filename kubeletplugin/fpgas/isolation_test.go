@@ -5,6 +5,9 @@ package fpgas
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +118,24 @@ func (l *lab) putClearing() {
 	l.put(blank)
 }
 
+// remakeNamespaces deletes all namespaces and makes them again. Their bitstreams are there again.
+func (l *lab) remakeNamespaces() { l.remade++ }
+
+// noteNames has the files of the regions as a version wrote them that knew tenants by the names of their namespaces.
+func (l *lab) noteNames() {
+	l.t.Helper()
+	files, err := filepath.Glob(filepath.Join(l.dir, regionsDir, "r*.json"))
+	check.Must(l.t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		check.Must(l.t, err)
+		_, body, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+		body = strings.ReplaceAll(body, l.namespaceUID("team-a"), "team-a")
+		sum := crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli))
+		check.Must(l.t, os.WriteFile(file, fmt.Appendf(nil, "%08x %s\n", sum, body), 0o600))
+	}
+}
+
 // TestMemoryBetweenNamespaces: a region that a namespace used is refused to another, on all of the card, until its memory is cleared or
 // the class accepts that it is not. The namespace itself finds its logic there.
 func TestMemoryBetweenNamespaces(t *testing.T) {
@@ -135,6 +156,22 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 	}{
 		{name: "the same namespace", namespace: "team-a", region: "r0"},
 		{name: "the same namespace, the card's other region", namespace: "team-a", region: "r1", programmed: []string{nlb3}},
+		{
+			name: "the namespace deleted and made again", namespace: "team-a", region: "r0", before: (*lab).remakeNamespaces,
+			refused: region.ErrMemory,
+		},
+		{
+			name: "the namespace deleted and made again, the card's other region", namespace: "team-a", region: "r1",
+			before: (*lab).remakeNamespaces, refused: region.ErrMemory,
+		},
+		{
+			name: "the namespace deleted and made again, cleared", namespace: "team-a", region: "r0",
+			before: func(l *lab) { l.remakeNamespaces(); l.putClearing() }, programmed: []string{blankAFU, nlb3},
+		},
+		{
+			name: "the namespace's name was noted by an older version", namespace: "team-a", region: "r0", before: (*lab).noteNames,
+			refused: region.ErrMemory,
+		},
 		{name: "another namespace", namespace: "team-b", region: "r0", refused: region.ErrMemory},
 		{name: "another namespace, the card's other region", namespace: "team-b", region: "r1", refused: region.ErrMemory},
 		{

@@ -38,13 +38,18 @@ type regionPlan struct {
 }
 
 // planRegion resolves the images of a region and authorises them. It checks claims that admission accepted, and those that it never saw.
-func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, dev *device.Device) (*regionPlan, error) {
+func (f *Feature) planRegion(
+	ctx context.Context, c *resourceapi.ResourceClaim, namespaceUID string, r *claim.Result, dev *device.Device,
+) (*regionPlan, error) {
 	config := r.Config.FPGA
 	if err := f.programmer.CheckDMA(dev.Region); err != nil && !config.AllowsWithoutIOMMU() {
 		return nil, refusal(c, claim.ReasonForbiddenByPolicy, field.Forbidden(r.At(claim.FieldBitstream), fmt.Sprintf("device %s: %v: "+
 			"ask an administrator to have the node's IOMMU translate, or for a class with policy.allowWithoutIOMMU", r.Device, err)))
 	}
-	w := &regionPlan{claim: region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}, device: dev, config: config}
+	w := &regionPlan{
+		claim:  region.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), NamespaceUID: namespaceUID},
+		device: dev, config: config,
+	}
 	id := dev.Region.InterfaceID
 	if config.Bitstream != nil {
 		if err := f.refuseUnasked(ctx, c, r); err != nil {
@@ -70,7 +75,7 @@ func (f *Feature) planRegion(ctx context.Context, c *resourceapi.ResourceClaim, 
 	if err := f.checkFailures(w, &content); err != nil {
 		return nil, err
 	}
-	w.needsBlank = config.OnRelease == v1alpha1.FPGAReleaseBlank || content.ForeignTo(c.Namespace)
+	w.needsBlank = config.OnRelease == v1alpha1.FPGAReleaseBlank || content.ForeignTo(w.claim.Tenant())
 	return w, f.planBlank(ctx, c, r, w)
 }
 
@@ -125,7 +130,7 @@ func (f *Feature) checkFailures(w *regionPlan, content *region.Content) error {
 	if w.image == nil || w.neverPrograms() {
 		return nil
 	}
-	holds := content.Digest == w.image.image.Digest && content.Namespace == w.claim.Namespace && !content.Unknown
+	holds := content.Digest == w.image.image.Digest && content.Namespace == w.claim.Tenant() && !content.Unknown
 	if holds && w.config.Program != v1alpha1.ProgramAlways {
 		return nil
 	}

@@ -67,7 +67,7 @@ func cardOf(d device.Device) string {
 
 // checkCoTenancy refuses a region while an incompatible claim holds another region of its chip. The caller has locked the chip. A claim
 // counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin.
-func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Result, dev device.Device, machine Machine) error {
+func (e *Engine) checkCoTenancy(c *record.Record, result *claim.Result, dev device.Device, machine Machine) error {
 	if cardOf(dev) == "" || result.AdminAccess || result.Config.FPGA == nil {
 		return nil
 	}
@@ -80,10 +80,10 @@ func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Resu
 			return err
 		}
 		for _, uid := range holders {
-			if uid == string(c.UID) {
+			if uid == c.UID {
 				continue
 			}
-			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.Namespace, result.Config.FPGA.CoTenancy); conflict {
+			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.NamespaceUID, result.Config.FPGA.CoTenancy); conflict {
 				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Namespace: c.Namespace, Rule: rule}
 			}
 		}
@@ -91,14 +91,14 @@ func (e *Engine) checkCoTenancy(c *resourceapi.ResourceClaim, result *claim.Resu
 	return nil
 }
 
-// coTenancyConflict reports whether the holder of a sibling conflicts with a claim of a namespace. It also returns the stricter rule and
-// the name of the holder.
+// coTenancyConflict reports whether the holder of a sibling conflicts with a claim of a namespace, which its UID names. It also returns the
+// stricter rule and the name of the holder. A holder of which no namespace is recorded, as by an older version, is of another one.
 func (e *Engine) coTenancyConflict(
-	uid string, sibling device.Device, namespace string, own v1alpha1.CoTenancy,
+	uid string, sibling device.Device, tenant string, own v1alpha1.CoTenancy,
 ) (rule v1alpha1.CoTenancy, holder string, conflict bool) {
-	other, holder, theirNamespace := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
+	other, holder, theirTenant := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
 	if r, err := e.Store.Load(uid); err == nil {
-		holder, theirNamespace = r.Namespace+"/"+r.Name, r.Namespace
+		holder, theirTenant = r.Namespace+"/"+r.Name, r.NamespaceUID
 		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling.Name && d.Pool == e.poolOf(sibling) })
 		if i >= 0 && r.Devices[i].CoTenancy != "" {
 			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
@@ -112,7 +112,7 @@ func (e *Engine) coTenancyConflict(
 	case v1alpha1.CoTenancyShared:
 		return rule, holder, false
 	case v1alpha1.CoTenancySameNamespace:
-		return rule, holder, theirNamespace != namespace
+		return rule, holder, theirTenant == "" || theirTenant != tenant
 	default:
 		return v1alpha1.CoTenancyExclusive, holder, true
 	}

@@ -68,6 +68,34 @@ func TestTenantsMeet(t *testing.T) {
 	}
 }
 
+// TestTenantOfNamespaceMadeAgain: a namespace that was deleted and made again does not join the chip of the claim that its predecessor left
+// behind, and neither does anybody join a claim of a version that recorded names only.
+func TestTenantOfNamespaceMadeAgain(t *testing.T) {
+	const own = v1alpha1.CoTenancySameNamespace
+	s := chips(t).newEngine().effectsOf(new(lab))
+	s.prepare(ruled(allocated("u1", aChip("r0")), own))
+	s.remade = "-again"
+	refused := func() {
+		t.Helper()
+		_, err := s.ask(ruled(allocated("u2", aChip("r1")), own))
+		if tenant, ok := errors.AsType[*TenantError](err); !ok || tenant.Rule != own {
+			t.Errorf("error %v, want that the chip is another namespace's", err)
+		}
+	}
+	refused()
+	s.remade = ""
+	s.prepare(ruled(allocated("u2", aChip("r1")), own))
+	s.unprepare("u1")
+	s.unprepare("u2")
+	old := &record.Record{
+		Namespace: "team-a", Name: "old", UID: "u1", BootID: s.BootID, Phase: record.Prepared,
+		Devices: []record.Device{{Request: "r0", Pool: testNode + "/fpga", Name: "r0", CoTenancy: string(own)}},
+	}
+	check.Must(t, s.Store.Create(old))
+	check.Must(t, s.Store.Acquire(old))
+	refused()
+}
+
 // TestTenantMessage says who is in the way, by which rule, and what helps.
 func TestTenantMessage(t *testing.T) {
 	err := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-a", Rule: v1alpha1.CoTenancyExclusive}

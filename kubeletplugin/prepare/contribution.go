@@ -29,7 +29,7 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 	edits := map[string]Edits{}
 	var errs []error
 	for _, f := range e.Features {
-		c, err := f.Plan(ctx, requestFor(f, in, old, machine))
+		c, err := f.Plan(ctx, requestFor(f, p.record, in, old, machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -43,10 +43,11 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 }
 
 // requestFor returns the Request to a feature.
-func requestFor(f Feature, in input, old *record.Record, machine Machine) Request {
-	r := Request{Claim: in.claim, Allocation: in.allocation, Siblings: in.siblings, Find: func(result *claim.Result) (device.Device, bool) {
-		return machine.Find(result.Kind, result.Device)
-	}}
+func requestFor(f Feature, planned *record.Record, in input, old *record.Record, machine Machine) Request {
+	r := Request{
+		Claim: in.claim, NamespaceUID: planned.NamespaceUID, Allocation: in.allocation, Siblings: in.siblings,
+		Find: func(result *claim.Result) (device.Device, bool) { return machine.Find(result.Kind, result.Device) },
+	}
 	if old == nil {
 		return r
 	}

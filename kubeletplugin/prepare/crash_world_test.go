@@ -121,7 +121,8 @@ func (w *world) start(boot string) error {
 		},
 		Health: &fakeHealth{}, Observer: &fakeObserver{},
 		Machine: func() Machine { return crashDevices() }, Claim: w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
-		Uptime: func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
+		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + "-uid", nil },
+		Uptime:       func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
 	w.engine.runFollowUp = func(later func()) {
 		if w.answered != nil {

@@ -41,6 +41,8 @@ type Config struct {
 	Health  Health
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// NamespaceUID reads the UID of a namespace from the API server. It is asked for claims with regions only.
+	NamespaceUID func(ctx context.Context, name string) (string, error)
 	// Classes returns the DeviceClasses of these names as they are now, without those that do not exist.
 	Classes func(ctx context.Context, names []string) (map[string]*resourceapi.DeviceClass, error)
 	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims. If it is empty, no claim is collected.

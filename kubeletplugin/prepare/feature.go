@@ -73,8 +73,10 @@ type Orphan struct {
 
 // Request is the input of Feature.Plan.
 type Request struct {
-	Claim      *resourceapi.ResourceClaim
-	Allocation claim.Allocation
+	Claim *resourceapi.ResourceClaim
+	// NamespaceUID is the UID of the claim's namespace, if the claim has regions. It is empty for a claim that an older version prepared.
+	NamespaceUID string
+	Allocation   claim.Allocation
 	// Siblings are the claims of the same call. They may include this claim.
 	Siblings []*resourceapi.ResourceClaim
 	// Find returns an allocated device.

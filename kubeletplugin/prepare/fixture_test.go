@@ -88,9 +88,11 @@ type place struct {
 
 	mu      sync.Mutex
 	machine Machine
-	names   *cdi.Names
-	claims  map[string]*resourceapi.ResourceClaim
-	apiErr  error
+	// remade is appended to the names of namespaces to be their UIDs.
+	remade string
+	names  *cdi.Names
+	claims map[string]*resourceapi.ResourceClaim
+	apiErr error
 	// classes are DeviceClasses that are not what their names say, classesAsked is how often they were read.
 	classes      map[string]*resourceapi.DeviceClass
 	classesErr   error
@@ -150,7 +152,8 @@ func (p *place) newEngine() *site {
 			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
 		},
 		Machine: p.seen, Health: health, Claim: p.get, Classes: p.live, KubeletState: filepath.Join(p.dir, "dra_manager_state"),
-		Uptime: p.clock.SinceBoot, Budget: patience, Observer: &fakeObserver{incident: p.note},
+		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + p.remade, nil },
+		Uptime:       p.clock.SinceBoot, Budget: patience, Observer: &fakeObserver{incident: p.note},
 	})
 	p.t.Cleanup(e.Stop)
 	return &site{Engine: e, place: p, effects: effects, health: health}

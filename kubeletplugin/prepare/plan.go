@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -48,6 +49,9 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 	if machine == nil {
 		return plan{}, errNotScanned
 	}
+	if err := e.setTenant(ctx, r, a, old); err != nil {
+		return plan{}, err
+	}
 	for i := range a.Results {
 		if err := e.planDevice(&p, in, &a.Results[i], old, machine); err != nil {
 			return plan{}, err
@@ -66,6 +70,19 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 	return p, nil
 }
 
+// setTenant notes the namespace of a claim with regions by its UID, since a namespace that was deleted and made again is another tenant.
+// A claim stays the tenant that its record says.
+func (e *Engine) setTenant(ctx context.Context, r *record.Record, a claim.Allocation, old *record.Record) (err error) {
+	if old != nil {
+		r.NamespaceUID = old.NamespaceUID
+		return nil
+	}
+	if slices.ContainsFunc(a.Results, func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }) {
+		r.NamespaceUID, err = e.NamespaceUID(ctx, r.Namespace)
+	}
+	return err
+}
+
 // planDevice adds one of the allocated devices to the plan.
 func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record.Record, machine Machine) error {
 	dev, ok := machine.Find(result.Kind, result.Device)
@@ -77,7 +94,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 		if err := e.Health.Check(in.claim, result); err != nil {
 			return err
 		}
-		if err := e.checkCoTenancy(in.claim, result, dev, machine); err != nil {
+		if err := e.checkCoTenancy(p.record, result, dev, machine); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,9 @@ type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
+	// NamespaceUID is the UID of the claim's namespace, for a claim with regions. It is empty for any other, and in records of versions before
+	// this field, which ignore it.
+	NamespaceUID string `json:"namespaceUID,omitempty"`
 	// BootID is /proc/sys/kernel/random/boot_id at Prepare. Effects and device numbers do not outlive it.
 	BootID string `json:"bootID"`
 	// Phase is the progress of the claim as a whole.

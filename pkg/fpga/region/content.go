@@ -28,10 +28,11 @@ type Content struct {
 	AFU    string `json:"afu,omitempty"`
 	// BootID is the boot in which the region showed that. After a power cycle a card may hold something else.
 	BootID string `json:"bootID,omitempty"`
-	// Namespace is the namespace of the last tenant, whose traces may be in the region. It is empty if there are none, as after wiping, and
-	// severalTenants if there are traces of more than one.
+	// Namespace is the UID of the last tenant's namespace, whose traces may be in the region, see [Claim.Tenant]. A name would hand the
+	// traces to a namespace that was deleted and made again. It is empty if there are none, as after wiping, and severalTenants if there are
+	// traces of more than one. Versions before wrote the name, which counts as another tenant.
 	Namespace string `json:"namespace,omitempty"`
-	// Memory is a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears none. It is
+	// Memory is the UID of a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears none. It is
 	// empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
 	Memory string `json:"memory,omitempty"`
 	// Cleared: the card's memory was cleared through another of its regions since Namespace used this one, so that its traces are in the
@@ -43,7 +44,7 @@ type Content struct {
 
 const contentVersion = 1
 
-// severalTenants stands for several namespaces, so that every next claim counts as another tenant. No namespace has that name.
+// severalTenants stands for several namespaces, so that every next claim counts as another tenant. No namespace has that UID.
 const severalTenants = "*"
 
 // Contents is the directory with the content files of all regions of a node.

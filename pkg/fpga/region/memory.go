@@ -21,7 +21,7 @@ var ErrMemory = errors.New("is on a card whose memory may hold data of another n
 var ErrCardInUse = errors.New("is on a card whose memory another region's claim uses, so that it cannot be cleared now: " +
 	"retried until that claim is gone")
 
-// combined names the namespace of two traces: that of the one if the other has none, severalTenants if they differ.
+// combined returns the tenant of two traces: that of the one if the other has none, severalTenants if they differ.
 func combined(a, b string) string {
 	switch {
 	case a == "" || a == b:
@@ -32,7 +32,7 @@ func combined(a, b string) string {
 	return severalTenants
 }
 
-// Data returns the namespace whose data may be in the memory that the region reaches, severalTenants for more than one, or "".
+// Data returns the tenant whose data may be in the memory that the region reaches, severalTenants for more than one, or "".
 func (c *Content) Data() string {
 	if c.Cleared {
 		return c.Memory
@@ -40,28 +40,28 @@ func (c *Content) Data() string {
 	return combined(c.Namespace, c.Memory)
 }
 
-// ForeignTo reports whether the region's logic or memory may hold anything that a namespace must not see.
-func (c *Content) ForeignTo(namespace string) bool {
-	return c.Unknown || foreign(combined(c.Namespace, c.Memory), namespace)
+// ForeignTo reports whether the region's logic or memory may hold anything that a tenant must not see.
+func (c *Content) ForeignTo(tenant string) bool {
+	return c.Unknown || foreign(combined(c.Namespace, c.Memory), tenant)
 }
 
-func foreign(traces, namespace string) bool { return traces != "" && traces != namespace }
+func foreign(traces, tenant string) bool { return traces != "" && traces != tenant }
 
-// usedBy returns the content with a namespace as the tenant. The data of the tenants before stay in the memory.
-func (c *Content) usedBy(namespace string) Content {
+// usedBy returns the content with another tenant. The data of the tenants before stay in the memory.
+func (c *Content) usedBy(tenant string) Content {
 	used := *c
-	used.Namespace, used.Memory, used.Cleared = namespace, c.Data(), false
+	used.Namespace, used.Memory, used.Cleared = tenant, c.Data(), false
 	return used
 }
 
-// markCard notes that a namespace's claim could write to all memory of the card: its other regions may reach the same memory. The caller
+// markCard notes that a tenant's claim could write to all memory of the card: its other regions may reach the same memory. The caller
 // holds the lease of a region, and with it the lock of the card, under which all its contents are written.
-func (p *Programmer) markCard(device, namespace string) error {
+func (p *Programmer) markCard(device, tenant string) error {
 	return p.siblings(device, func(name string, content Content) error {
-		if content.Data() == combined(content.Data(), namespace) {
+		if content.Data() == combined(content.Data(), tenant) {
 			return nil
 		}
-		content.Memory = combined(content.Memory, namespace)
+		content.Memory = combined(content.Memory, tenant)
 		return p.config.Contents.write(name, content)
 	})
 }

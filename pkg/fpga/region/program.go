@@ -83,7 +83,7 @@ func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 	if err := p.programUnderLease(ctx, params, r, b, lease, s); err != nil || !params.MarkCard {
 		return err
 	}
-	return p.markCard(params.Device, params.Claim.Namespace)
+	return p.markCard(params.Device, params.Claim.Tenant())
 }
 
 // withAFU returns the parameters with the AFU id that the file of their image states.
@@ -112,7 +112,7 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 	case params.Mode == ModeAlways || !p.alreadyHolds(params, before, state):
 		return p.programImage(ctx, params, lease, s, before)
 	}
-	after := before.usedBy(params.Claim.Namespace)
+	after := before.usedBy(params.Claim.Tenant())
 	after.Claim = params.Claim.UID
 	if err := p.config.Contents.write(params.Device, after); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 
 // programImage programs the claim's image, unless too many of the namespace's failed.
 func (p *Programmer) programImage(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
-	after := before.usedBy(params.Claim.Namespace)
+	after := before.usedBy(params.Claim.Tenant())
 	after = Content{
 		Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: after.Namespace, Memory: after.Memory, Claim: params.Claim.UID,
 	}
@@ -149,7 +149,7 @@ func (p *Programmer) programImage(ctx context.Context, params *Program, lease Le
 // alreadyHolds reports whether a region holds the same bytes already, for the same tenant. An accelerator id does not prove that: all
 // OpenCL images of a shell share one.
 func (p *Programmer) alreadyHolds(params *Program, before Content, state State) bool {
-	return !before.Unknown && p.knownDigest(before, state) == params.Image.Digest && before.Namespace == params.Claim.Namespace &&
+	return !before.Unknown && p.knownDigest(before, state) == params.Image.Digest && before.Namespace == params.Claim.Tenant() &&
 		state.shows(params.Image.AFUID) && state.Fault == nil
 }
 
@@ -286,7 +286,7 @@ func (p *Programmer) resetAndRelease(ctx context.Context, params *Program, r *fp
 		}
 		// The region works, but Fettle cannot tell which bytes it holds, so the next claim programs it. The programming that was cut off may
 		// not have begun; then the traces are those of the tenant before.
-		tenant := params.Claim.Namespace
+		tenant := params.Claim.Tenant()
 		if content.Namespace != "" && content.Namespace != tenant {
 			tenant = severalTenants
 		}

@@ -75,7 +75,13 @@ type Claim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
+	// NamespaceUID tells the namespace from a later one of the same name. Steps of versions before this field have none.
+	NamespaceUID string `json:"namespaceUID,omitempty"`
 }
+
+// Tenant is what a claim's traces are noted as: the UID of its namespace. A claim of a version that noted names has the name, which is
+// no namespace's UID, so that it is another tenant to every claim of this version.
+func (c *Claim) Tenant() string { return cmp.Or(c.NamespaceUID, c.Namespace) }
 
 // Programmer applies and undoes the steps. It is safe for concurrent use. The caller must hold the device of a step.
 type Programmer struct {

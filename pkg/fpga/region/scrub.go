@@ -54,8 +54,8 @@ func (p *Programmer) scrub(ctx context.Context, params *Scrub) error {
 	if err != nil {
 		return err
 	}
-	logic := content.Unknown || foreign(content.Namespace, params.Claim.Namespace)
-	memory := !params.KeepMemory && foreign(content.Data(), params.Claim.Namespace)
+	logic := content.Unknown || foreign(content.Namespace, params.Claim.Tenant())
+	memory := !params.KeepMemory && foreign(content.Data(), params.Claim.Tenant())
 	if !logic && !memory {
 		return nil
 	}
