@@ -7,8 +7,8 @@ import "strings"
 // Mirrors lists the mirrors of registries, HOST, HOST:PORT or either with a /PATH, by the host of the registry.
 type Mirrors map[string][]string
 
-// Origins returns the repositories, as REGISTRY/PATH, whose content a repository has because its registry is a mirror of theirs. The order is
-// not fixed. A mirror of a mirror counts, too: what is pulled by one name may have come by the other.
+// Origins returns the repositories, as REGISTRY/PATH, whose content a repository has because its registry is a mirror of theirs. The order
+// is not fixed. A mirror of a mirror counts, too: what is pulled by one name may have come by the other.
 func (m Mirrors) Origins(repository string) (origins []string) {
 	seen := map[string]bool{repository: true}
 	for pending := []string{repository}; len(pending) > 0; pending = pending[1:] {

@@ -26,7 +26,8 @@ func (f *Feature) Review(_ context.Context, s *inventory.Snapshot) {
 
 // tenancy limits which claims may join on a chip. Its zero value is no limit.
 type tenancy struct {
-	// tenant is the namespace or the UID of the claim that may join. It is for people and the scheduler: Prepare compares the namespaces' UIDs.
+	// tenant is the namespace or the UID of the claim that may join. It is for people and the scheduler: Prepare compares the UIDs of
+	// namespaces.
 	tenant string
 	// exclusive: tenant is a claim, which does not share the chip.
 	exclusive bool

@@ -35,8 +35,8 @@ type Reader struct {
 	listeners follow.Listeners
 }
 
-// NewReader returns a reader. The public root is the trusted root, in JSON, of policies that have none of their own; nil: there is none. The
-// mirrors are those of the registries that images are pulled from: policies hold there, too.
+// NewReader returns a reader. The public root is the trusted root, in JSON, of policies that have none of their own; nil: there is none.
+// The mirrors are those of the registries that images are pulled from: policies hold there, too.
 func NewReader(client dynamic.Interface, publicRoot []byte, mirrors registryname.Mirrors) (*Reader, error) {
 	r := &Reader{dynamic: client, compiled: trust.NewCache(publicRoot, mirrors)}
 	var err error

@@ -32,8 +32,8 @@ type Content struct {
 	// traces to a namespace that was deleted and made again. It is empty if there are none, as after wiping, and severalTenants if there are
 	// traces of more than one. Versions before wrote the name, which counts as another tenant.
 	Namespace string `json:"namespace,omitempty"`
-	// Memory is the UID of a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears none. It is
-	// empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
+	// Memory is the UID of a namespace beside Namespace whose data may be in the card's memory, as after wiping with an image that clears
+	// none. It is empty if there is none, and severalTenants if there are more. Files of versions before this field count as without it.
 	Memory string `json:"memory,omitempty"`
 	// Cleared: the card's memory was cleared through another of its regions since Namespace used this one, so that its traces are in the
 	// region's logic alone. Versions before this field ignore it, and clear once more.
