@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,8 +30,8 @@ const schedulerUser = "system:kube-scheduler"
 // protectionRemoved is in the refusal of whoever takes the finalizer from a claim that holds a device.
 const protectionRemoved = "Delete these pods"
 
-// hold makes a claim in a namespace, and does what the scheduler does for a pod that uses it. Without a pod, the claim is allocated only.
-func (s *apiServer) hold(t *testing.T, space, name, driver string, pod *corev1.Pod) *resourcev1.ResourceClaim {
+// hold makes a claim in a namespace, and does what the scheduler does for a pod that uses it.
+func (s *apiServer) hold(t *testing.T, space, name, driver string, pod *corev1.Pod) {
 	t.Helper()
 	_, err := s.clients.ResourceV1().ResourceClaims(space).Create(t.Context(), newClaim(name, "any"), metav1.CreateOptions{})
 	check.Must(t, err)
@@ -43,12 +42,9 @@ func (s *apiServer) hold(t *testing.T, space, name, driver string, pod *corev1.P
 	claim, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
 	check.Must(t, err)
 	claim.Status.Allocation = objects.Allocation(objects.Result("gpu", driver, "node1/gpu", "gpu-0"))
-	if pod != nil {
-		claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
-	}
-	claim, err = claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
+	claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
+	_, err = claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
 	check.Must(t, err)
-	return claim
 }
 
 // takings are the ways in which a tenant might take the finalizer from its claim.
@@ -129,7 +125,8 @@ func testDeleteProtection(t *testing.T, server *apiServer) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err = claims.Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}, "status")
+	_, err = claims.Patch(t.Context(), "held", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}, "status")
 	check.Must(t, err) // it changes nothing, as is seen below
 	now := int64(0)
 	for _, how := range []metav1.DeletionPropagation{
@@ -187,108 +184,111 @@ func (s *apiServer) manage(t *testing.T, flags map[string]string) {
 	})
 }
 
+// counting is a namespace with a quota of one device, in which Kubernetes' controllers run.
+type counting struct {
+	*apiServer
+	space  string
+	claims typedv1.ResourceClaimInterface // as a tenant
+}
+
+// deviceCount is what the quota counts.
+const deviceCount = corev1.ResourceName("any.deviceclass.resource.k8s.io/devices")
+
+func (s *apiServer) count(t *testing.T, space string) *counting {
+	t.Helper()
+	s.createNamespace(t, space)
+	_, err := s.clients.CoreV1().ResourceQuotas(space).Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "devices"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{deviceCount: resource.MustParse("1")}},
+	}, metav1.CreateOptions{})
+	check.Must(t, err)
+	s.grant(t, "vanisher", space, rbacv1.PolicyRule{
+		APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"*"},
+	})
+	c := &counting{s, space, s.user(t, "vanisher").ResourceV1().ResourceClaims(space)}
+	c.used(t, "0")
+	return c
+}
+
+// used waits until the quota's use is so much.
+func (c *counting) used(t *testing.T, want string) {
+	t.Helper()
+	check.Eventually(t, "the quota's use is "+want, func() bool {
+		q, err := c.clients.CoreV1().ResourceQuotas(c.space).Get(t.Context(), "devices", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		got, ok := q.Status.Used[deviceCount]
+		return ok && got.String() == want
+	})
+}
+
+// run makes a pod on a node, with a claim of the same name that holds a device.
+func (c *counting) run(t *testing.T, name string) {
+	t.Helper()
+	pod, err := c.clients.CoreV1().Pods(c.space).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: "node1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &name}},
+		},
+	}, metav1.CreateOptions{})
+	check.Must(t, err)
+	c.hold(t, c.space, name, "fettle.dev", pod)
+}
+
+// end ends the pod, in kubelet's place, and waits until its claim is gone.
+func (c *counting) end(t *testing.T, name string) {
+	t.Helper()
+	now := int64(0)
+	check.Must(t, c.clients.CoreV1().Pods(c.space).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	check.Eventually(t, "claim "+name+" is gone", func() bool {
+		_, err := c.clients.ResourceV1().ResourceClaims(c.space).Get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}
+
 // testQuotaOfDeleted checks that the quota of a namespace counts a claim for as long as it holds a device, also after a tenant deleted it
 // under its pod, and that Kubernetes' own controllers end claims as ever.
 func testQuotaOfDeleted(t *testing.T, server *apiServer, flags map[string]string) {
-	const (
-		space = "counted"
-		count = corev1.ResourceName("any.deviceclass.resource.k8s.io/devices")
-	)
-	server.createNamespace(t, space)
 	server.manage(t, flags)
-	core := server.clients.CoreV1()
-	_, err := core.ResourceQuotas(space).Create(t.Context(), &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "devices"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{count: resource.MustParse("1")}},
-	}, metav1.CreateOptions{})
-	check.Must(t, err)
-	used := func(want string) {
-		t.Helper()
-		check.Eventually(t, "the quota's use is "+want, func() bool {
-			q, err := core.ResourceQuotas(space).Get(t.Context(), "devices", metav1.GetOptions{})
-			if err != nil {
-				return false
-			}
-			got, ok := q.Status.Used[count]
-			return ok && got.String() == want
-		})
-	}
-	used("0")
-	server.grant(t, "vanisher", space, rbacv1.PolicyRule{
-		APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"*"},
-	})
-	claims := server.user(t, "vanisher").ResourceV1().ResourceClaims(space)
-	run := func(name string) *corev1.Pod {
-		t.Helper()
-		pod, err := core.Pods(space).Create(t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.PodSpec{
-				NodeName: "node1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
-				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &name}},
-			},
-		}, metav1.CreateOptions{})
-		check.Must(t, err)
-		server.hold(t, space, name, "fettle.dev", pod)
-		return pod
-	}
-	gone := func(name string) {
-		t.Helper()
-		check.Eventually(t, "claim "+name+" is gone", func() bool {
-			_, err := claims.Get(t.Context(), name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err)
-		})
-	}
+	c := server.count(t, "counted")
+	c.run(t, "q")
 	now := int64(0)
-	end := func(pod *corev1.Pod) {
-		t.Helper()
-		check.Must(t, core.Pods(space).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
-	}
-
-	pod := run("q")
 	for range 3 {
-		for name, take := range takings(claims, "q") {
+		for name, take := range takings(c.claims, "q") {
 			if err := refused(take(t.Context()), ""); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		check.Must(t, claims.Delete(t.Context(), "q", metav1.DeleteOptions{GracePeriodSeconds: &now}))
+		check.Must(t, c.claims.Delete(t.Context(), "q", metav1.DeleteOptions{GracePeriodSeconds: &now}))
 		for _, name := range []string{"q", "another"} {
-			_, err := claims.Create(t.Context(), newClaim(name, "any"), metav1.CreateOptions{})
+			_, err := c.claims.Create(t.Context(), newClaim(name, "any"), metav1.CreateOptions{})
 			if err := refused(err, "exceeded quota"); err != nil {
 				t.Errorf("claim %s: %v", name, err)
 			}
 		}
 	}
-	used("1")
-	end(pod)
-	gone("q")
-	used("0")
+	c.used(t, "1")
+	c.end(t, "q")
+	c.used(t, "0")
 
-	pod = run("owned")
-	_, err = claims.Patch(t.Context(), "owned", types.MergePatchType, []byte(
+	c.run(t, "owned")
+	_, err := c.claims.Patch(t.Context(), "owned", types.MergePatchType, []byte(
 		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"gone"}]}}`), metav1.PatchOptions{})
 	check.Must(t, err)
 	check.Eventually(t, "garbage collection deletes the claim", func() bool {
-		claim, err := claims.Get(t.Context(), "owned", metav1.GetOptions{})
+		claim, err := c.claims.Get(t.Context(), "owned", metav1.GetOptions{})
 		return err == nil && claim.DeletionTimestamp != nil
 	})
-	used("1")
-	end(pod)
-	gone("owned")
+	c.used(t, "1")
+	c.end(t, "owned")
 
-	run("last")
-	check.Must(t, core.Namespaces().Delete(t.Context(), space, metav1.DeleteOptions{}))
-	ended, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for ended.Err() == nil {
-		pods, err := core.Pods(space).List(ended, metav1.ListOptions{})
-		check.Must(t, err)
-		for i := range pods.Items { // in kubelet's place
-			_ = core.Pods(space).Delete(ended, pods.Items[i].Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
-		}
-		if _, err := core.Namespaces().Get(ended, space, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-			return
-		}
-	}
-	t.Error("the namespace with a claim did not end within a minute")
+	c.run(t, "last")
+	check.Must(t, c.clients.CoreV1().Namespaces().Delete(t.Context(), c.space, metav1.DeleteOptions{}))
+	c.end(t, "last")
+	check.Eventually(t, "the namespace is gone", func() bool {
+		_, err := c.clients.CoreV1().Namespaces().Get(t.Context(), c.space, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
 }
