@@ -25,7 +25,8 @@ func TestOptionsValidate(t *testing.T) {
 		{"nothing", Options{}, []string{"--namespace", "POD_NAMESPACE", "--bitstream-interval is 0s"}},
 		{"bad namespace", Options{Namespace: "A_b"}, []string{`--namespace is "A_b"`}},
 		{
-			"no time to end", Options{Namespace: "fettle-system", BitstreamInterval: time.Second, NodePartitions: true},
+			"no time to end",
+			Options{Namespace: "fettle-system", BitstreamInterval: time.Second, NodePartitions: true},
 			[]string{"--reclaim-grace-period is 0s"},
 		},
 	}

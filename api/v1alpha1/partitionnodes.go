@@ -8,7 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ConditionTainted is true while every node that the policy taints has all of its taints, and pods with devices tolerate these. A policy without taints does not have it.
+// ConditionTainted is true while every node that the policy taints has all of its taints, and pods with devices tolerate these. A policy
+// without taints does not have it.
 const ConditionTainted = "Tainted"
 
 // ConditionRepelling is true while the taints of the policy keep DaemonSets away from its nodes, or have KMM unload drivers there. A policy

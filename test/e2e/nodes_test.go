@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -139,7 +140,7 @@ func reclaims(ctx SpecContext) {
 		Spec: v1alpha1.PartitionPolicySpec{
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: gpuNode}},
 			Nodes: &v1alpha1.NodePartition{
-				Reclaim:         v1alpha1.ReclaimEvict,
+				Reclaim: v1alpha1.ReclaimEvict,
 				PriorityClasses: []v1alpha1.NodePriorityClass{
 					{Name: urgent, Value: 100000, ReclaimNamespaces: []string{ns}}, {Name: batch, Value: 1000}, {Name: filler, Value: 10},
 				},
@@ -244,6 +245,12 @@ func reserve(ctx context.Context, others ...string) {
 		}
 	})
 	eventuallyTaints(ctx, gpuNode, append([]string{reserved}, others...)...)
+	Eventually(ctx, func(g Gomega) { // pods tolerate what the status says
+		p, err := h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("partitionpolicies")).Get(ctx, nodesPolicy, metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		tolerated, _, _ := unstructured.NestedSlice(p.Object, "status", "toleratedTaints")
+		g.Expect(tolerated).To(HaveLen(1))
+	}).Should(Succeed())
 }
 
 func eventuallyTaints(ctx context.Context, node string, want ...string) {
