@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/nvmlsim"
@@ -26,6 +27,7 @@ import (
 func (n *node) simulateNVML() nvmlsim.Machine {
 	n.t.Helper()
 	dir := n.t.TempDir()
+	nvml.Simulated = os.TempDir()
 	n.config.NVMLCommand = filepath.Join(dir, "fettle-nvml")
 	check.Must(n.t, nvmlsim.Build(n.t.Context(), n.config.NVMLCommand))
 	state := filepath.Join(n.config.HostRoot, nvmlsim.WritableDir)

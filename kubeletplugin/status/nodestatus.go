@@ -46,9 +46,32 @@ type statusInput struct {
 	published, retired, emptied bool
 	// quiesced is how far drivers are let go of. Nil: none is.
 	quiesced *quiesce.Report
+	// unconfined says that programs of vendors are less confined than they should be. Empty: they are confined.
+	unconfined string
 	// before is the last status, nil if there is none.
 	before *v1alpha1.AcceleratorNodeStatus
 	now    time.Time
+}
+
+// ReasonProgramsUnconfined: the kernel cannot keep vendors' programs from files that they are not for.
+const ReasonProgramsUnconfined = "ProgramsUnconfined"
+
+// holdsSignals is the first version of Landlock that decides on all that programs are kept from (Linux 6.12).
+const holdsSignals = 6
+
+// unconfined says what a version of Landlock does not keep vendors' programs from, "" if that is nothing.
+func unconfined(version int, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case version == 0:
+		return "this kernel has no Landlock, so programs of vendors (fettle-nvml, nvidia-smi, xbmgmt) reach all files of the plugin that its root " +
+			"reaches: boot with lsm=landlock,..., or use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK"
+	case version < holdsSignals:
+		return fmt.Sprintf("Landlock %d of this kernel does not keep programs of vendors from sending signals to the plugin: use Linux 6.12 or newer",
+			version)
+	}
+	return ""
 }
 
 // nodeStatus computes the whole status. A time changes only with the value that it dates.
@@ -80,6 +103,9 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 // problemsOf returns the problems from discovery and the health ledger, sorted by subject.
 func problemsOf(in statusInput) []v1alpha1.NodeProblem {
 	found := slices.Concat(in.snapshot.Problems, healthProblems(in.node, in.snapshot))
+	if in.unconfined != "" {
+		found = append(found, discover.Problem{Subject: "kernel", Reason: ReasonProgramsUnconfined, Message: in.unconfined})
+	}
 	slices.SortStableFunc(found, func(a, b discover.Problem) int { return cmp.Compare(a.Subject, b.Subject) })
 	problems := make([]v1alpha1.NodeProblem, 0, len(found))
 	for _, p := range found {

@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -86,6 +87,8 @@ type Reporter struct {
 	client   dynamic.ResourceInterface
 	prepared prometheus.Gauge
 	damaged  prometheus.Gauge
+	// unconfined is what Landlock does not keep programs from.
+	unconfined string
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
 	// gone is since when a retired node has had no AcceleratorNode. Zero: it has one.
@@ -103,7 +106,14 @@ func NewReporter(c ReporterConfig) *Reporter {
 			Name: "fettle_damaged_records", Help: "Claims whose record is unreadable. Their devices stay held until they are released.",
 		}),
 	}
-	c.Registry.MustRegister(r.prepared, r.damaged, newClaimInfo(r))
+	landlock := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fettle_landlock_version",
+		Help: "Version of the kernel's Landlock, which keeps vendors' programs from files that they are not for. 0: it has none.",
+	})
+	version, err := confine.Landlock()
+	landlock.Set(float64(version))
+	r.unconfined = unconfined(version, err)
+	c.Registry.MustRegister(r.prepared, r.damaged, landlock, newClaimInfo(r))
 	return r
 }
 
@@ -173,7 +183,7 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 		snapshot: v, slices: slices, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
-		quiesced: quiesced,
+		quiesced: quiesced, unconfined: r.unconfined,
 	})
 	done = published && !quiesced.Soon()
 	if r.written != nil && reflect.DeepEqual(*r.written, status) {

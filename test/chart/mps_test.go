@@ -44,7 +44,7 @@ func TestMPS(t *testing.T) {
 		}
 		want := map[string]string{
 			"/run/fettle-mps": "/run/fettle-mps rw", "/driver-root": root + " ro",
-			path.Join("/driver-root", mps.ClaimsDir): mps.HostDir(root) + " rw", "/driver-root/dev/shm": path.Join(root, "dev/shm") + " rw",
+			path.Join("/driver-root", mps.ClaimsDir): mps.HostDir(root) + " rw",
 		}
 		got := hostMounts(podOf(t, daemonSet))
 		for at, what := range got {
@@ -74,10 +74,40 @@ func checkMPSMounts(t *testing.T, root string, mounts []corev1.VolumeMount) {
 	}
 	var want []string
 	if root == "/" {
-		want = []string{"/driver-root/run/fettle-mps", "/driver-root/var/lib/kubelet"}
+		want = []string{"/driver-root/tmp", "/driver-root/var"}
 	}
 	slices.Sort(covered)
 	if !slices.Equal(covered, want) {
 		t.Errorf("covered are %q, want %q", covered, want)
+	}
+}
+
+// TestTakenOverMPSDaemonSeesNoSocketOfTheHost: a daemon is root in a root directory that is the host's. It connects to no socket there, and
+// reads no volume of a pod.
+func TestTakenOverMPSDaemonSeesNoSocketOfTheHost(t *testing.T) {
+	for _, kubelet := range []string{"/var/lib/kubelet", "/opt/kubelet"} {
+		spec := podOf(t, find(t, renderObjects(t, "--set=nvidia.enabled=true,mps.enabled=true,nvidia.driverRoot=/,kubeletDir="+kubelet),
+			"DaemonSet", "fettle-mps")).Spec
+		host := map[string]string{}
+		for _, v := range spec.Volumes {
+			if v.HostPath != nil {
+				host[v.Name] = v.HostPath.Path
+			}
+		}
+		for _, wanted := range []string{
+			"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/fettle-mps/socket", "/var/run/docker.sock",
+			"/var/lib/containerd", "/var/lib/rancher", "/tmp/x.sock", "/dev/shm/x", kubelet + "/device-plugins/kubelet.sock", kubelet + "/pods",
+		} {
+			// The mount of the longest path decides.
+			var at corev1.VolumeMount
+			for _, m := range spec.Containers[0].VolumeMounts {
+				if strings.HasPrefix("/driver-root"+wanted+"/", m.MountPath+"/") && len(m.MountPath) > len(at.MountPath) {
+					at = m
+				}
+			}
+			if dir := host[at.Name]; dir != "" {
+				t.Errorf("%s is the host's, by the mount of %s at %s", wanted, dir, at.MountPath)
+			}
+		}
 	}
 }

@@ -28,7 +28,8 @@ const Repository = "../../.."
 func Build(t testing.TB, dir, path string) string {
 	t.Helper()
 	binary := filepath.Join(dir, filepath.Base(path))
-	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "./"+path)
+	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags=-X github.com/fettle-dev/fettle/pkg/nvml.Simulated="+os.TempDir(), "-o", binary, "./"+path)
 	command.Dir = Repository
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := command.CombinedOutput(); err != nil {
