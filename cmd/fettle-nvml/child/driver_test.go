@@ -7,10 +7,12 @@ package child
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -57,6 +59,73 @@ func driverTree(t *testing.T, root, version string) {
 	}
 	if err := unix.Mknod(filepath.Join(root, "run/nvidia-persistenced/socket"), unix.S_IFSOCK|0o600, 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// asChild makes the test's binary the program.
+const asChild = "TEST_AS_FETTLE_NVML"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asChild) != "" {
+		os.Exit(Run(os.Args[1:], os.Stdout, os.Stderr, Load))
+	}
+	os.Exit(m.Run())
+}
+
+// TestConfinedDriver: the program finds the same when it reaches only what pkg/nvml lets it.
+func TestConfinedDriver(t *testing.T) {
+	const version = "550.54.15"
+	root := t.TempDir()
+	driverTree(t, root, version)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(asChild, "1")
+	prober := nvml.NewProber(nvml.Command{Path: self, DriverRoot: root, Timeout: time.Minute})
+	got, err := prober.Driver(t.Context(), version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(got.Files, func(a, b nvml.DriverFile) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(got.Links, func(a, b nvml.DriverLink) int { return strings.Compare(a.Path, b.Path) })
+	if diff := cmp.Diff(wantDriver(version), got); diff != "" {
+		t.Errorf("driver (-want +got):\n%s", diff)
+	}
+}
+
+// taken is a library that tries to make a CDI spec as soon as it is initialised.
+const taken = `
+#include <fcntl.h>
+int nvmlInit_v2(void) { return open(SPEC, O_CREAT | O_WRONLY, 0600) < 0 ? 4 : 9; }
+const char *nvmlErrorString(int error) { return error == 4 ? "refused" : "written"; }
+`
+
+// TestTakenOverLibraryWritesNoSpec: the program loads a library from the driver's root, with the libraries that this one needs. What the
+// library does, reaches nothing.
+func TestTakenOverLibraryWritesNoSpec(t *testing.T) {
+	root, spec := t.TempDir(), filepath.Join(t.TempDir(), "spec.json")
+	dir := filepath.Join(root, "usr/lib64")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	compile := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-DSPEC=\""+spec+"\"", "-x", "c", "-", "-o",
+		filepath.Join(dir, libraryName))
+	compile.Stdin = strings.NewReader(taken)
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(asChild, "1")
+	_, err = nvml.NewProber(nvml.Command{Path: self, DriverRoot: root, Timeout: time.Minute}).Query(t.Context())
+	if err == nil || !strings.Contains(err.Error(), ": refused") {
+		t.Errorf("the library says %v, want that it could not write", err)
+	}
+	if _, err := os.Stat(spec); err == nil {
+		t.Error("the library made a spec")
 	}
 }
 

@@ -127,7 +127,7 @@ func TestFindLibrary(t *testing.T) {
 		"absent": {make: func(string) error { return nil }, text: "looked below"},
 		"directory": {
 			make: func(dir string) error { return os.Mkdir(filepath.Join(dir, libraryName), 0o755) },
-			text: "not a plain file",
+			text: "not a regular file",
 		},
 		"text": {
 			make: func(dir string) error { return os.WriteFile(filepath.Join(dir, libraryName), []byte("hello"), 0o644) },
