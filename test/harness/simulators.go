@@ -57,7 +57,7 @@ func (s *Simulators) NVMLImage(ctx context.Context) (string, error) {
 		return "", err
 	}
 	_, err := s.h.run(ctx, nil, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", linked(s.h.Version),
-		"-o", into+"/", "./cmd/fettle-kubeletplugin")
+		"-o", into+"/", "./cmd/fettle-kubeletplugin", "./cmd/fettle-mps")
 	if err != nil {
 		return "", err
 	}

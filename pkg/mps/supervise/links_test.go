@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervise_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fettle-dev/fettle/pkg/confine"
+	"github.com/fettle-dev/fettle/pkg/mps"
+	"github.com/fettle-dev/fettle/test/check"
+)
+
+// TestTakenOverDaemonLeadsTheSupervisorNowhere: a daemon of root puts a link to another claim's directory in the place of its own. The
+// supervisor neither empties that one nor changes its mode, and says what is wrong.
+func TestTakenOverDaemonLeadsTheSupervisorNowhere(t *testing.T) {
+	for _, name := range []string{mps.PipeName, mps.LogName, "."} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.start()
+			d := limited()
+			other := filepath.Join(mps.HostDir(n.root), "other", mps.PipeName)
+			own := filepath.Join(mps.HostDir(n.root), d.ID, name)
+			check.Must(t, errors.Join(os.MkdirAll(other, 0o700), os.WriteFile(filepath.Join(other, "control"), nil, 0o600),
+				os.MkdirAll(filepath.Dir(own), 0o755), os.Symlink(other, own)))
+			_, err := n.s.Run(*d)
+			check.Must(t, err)
+			check.Eventually(t, "the daemon started or is refused", func() bool { return n.status(d.ID).State != mps.Starting })
+			if reason := n.status(d.ID).Reason; !strings.Contains(reason, "too many levels of symbolic links") {
+				t.Errorf("it says %q", reason)
+			}
+			info, err := os.Stat(other)
+			check.Must(t, err)
+			if _, err := os.Stat(filepath.Join(other, "control")); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("another claim's directory has mode %s: %v", info.Mode(), err)
+			}
+		})
+	}
+}
+
+// TestLinkOfAContainerLeadsItsDaemonNowhere: a container puts a link to another claim's file in the place of the daemon's log pipe, and the
+// daemon opens it. It has no right to what the link leads to.
+func TestLinkOfAContainerLeadsItsDaemonNowhere(t *testing.T) {
+	if version, err := confine.Landlock(); err != nil || version == 0 {
+		t.Skip("this kernel has no Landlock")
+	}
+	n := newNode(t)
+	c := n.start()
+	d := limited()
+	check.Must(t, runner(c).Ensure(t.Context(), d))
+	other := filepath.Join(mps.HostDir(n.root), "other")
+	check.Must(t, errors.Join(os.MkdirAll(other, 0o755), os.WriteFile(filepath.Join(other, "file"), []byte("x"), 0o600)))
+	link := filepath.Join(n.pipes(d.ID), "log")
+	// A chroot leads an absolute link into the daemon's root.
+	check.Must(t, errors.Join(os.Remove(link), os.Symlink(filepath.Join(mps.ClaimsDir, "other/file"), link)))
+	if said, _ := n.client(d.ID, 0); strings.Contains(said, toldLimits) {
+		t.Errorf("its server wrote through the link: %q", said)
+	}
+	if text, err := os.ReadFile(filepath.Join(other, "file")); err != nil || string(text) != "x" {
+		t.Errorf("another claim's file has %q, %v", text, err)
+	}
+}
