@@ -65,11 +65,11 @@ func unconfined(version int, err error) string {
 	case err != nil:
 		return err.Error()
 	case version == 0:
-		return "this kernel has no Landlock, so programs of vendors (fettle-nvml, nvidia-smi, xbmgmt) reach all files of the plugin that its root " +
-			"reaches: boot with lsm=landlock,..., or use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK"
+		return "this kernel has no Landlock, so programs of vendors (fettle-nvml, nvidia-smi, xbmgmt) reach all files of the plugin that its " +
+			"root reaches: boot with lsm=landlock,..., or use Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK"
 	case version < holdsSignals:
-		return fmt.Sprintf("Landlock %d of this kernel does not keep programs of vendors from sending signals to the plugin: use Linux 6.12 or newer",
-			version)
+		return fmt.Sprintf("Landlock %d of this kernel does not keep programs of vendors from sending signals to the plugin: use Linux 6.12 "+
+			"or newer", version)
 	}
 	return ""
 }

@@ -48,7 +48,9 @@ func rights(version int) uint64 {
 		version int
 		right   uint64
 	}{
-		{2, unix.LANDLOCK_ACCESS_FS_REFER}, {3, unix.LANDLOCK_ACCESS_FS_TRUNCATE}, {5, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV},
+		{2, unix.LANDLOCK_ACCESS_FS_REFER},
+		{3, unix.LANDLOCK_ACCESS_FS_TRUNCATE},
+		{5, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV},
 		{9, unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX},
 	} {
 		if version >= later.version {

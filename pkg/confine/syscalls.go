@@ -33,8 +33,8 @@ func everyProgram() []string {
 		utimes vfork wait4 waitid write writev`)
 }
 
-// fileModes change the owner and the mode of a file, which Landlock does not decide on. NVIDIA's library sets both on nodes that it made, and
-// gives up where it cannot. So a child is told that it did, and they stay what they are.
+// fileModes change the owner and the mode of a file, which Landlock does not decide on. NVIDIA's library sets both on nodes that it made,
+// and gives up where it cannot. So a child is told that it did, and they stay what they are.
 func fileModes() []string {
 	return strings.Fields(`chmod chown fchmod fchmodat fchmodat2 fchown fchownat lchown`)
 }

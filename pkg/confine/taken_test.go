@@ -47,7 +47,7 @@ func newNode(t *testing.T) node {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{filepath.Join(n.CDI, "spec.json"), n.Token, filepath.Join(n.Kubelet, "key"), filepath.Join(n.Other, "file")} {
+	for _, name := range []string{filepath.Join(n.CDI, "spec.json"), n.Token, n.Kubelet + "/key", n.Other + "/file"} {
 		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -110,10 +110,13 @@ func (n *node) attack() map[string]error {
 	}
 	return map[string]error{
 		"write a CDI spec": write(spec), "make a CDI spec": write(filepath.Join(n.CDI, "new.json")), "remove a CDI spec": os.Remove(spec),
-		"rename a CDI spec": os.Rename(spec, spec+".old"), "cut a CDI spec": os.Truncate(spec, 0), "make a directory": os.Mkdir(n.CDI+"/d", 0o700),
-		"open the directory of CDI specs": chmod(n.CDI), "read the token": read(n.Token), "read kubelet's key": read(filepath.Join(n.Kubelet, "key")),
+		"rename a CDI spec": os.Rename(spec, spec+".old"), "cut a CDI spec": os.Truncate(spec, 0),
+		"make a directory":                os.Mkdir(n.CDI+"/d", 0o700),
+		"open the directory of CDI specs": chmod(n.CDI), "read the token": read(n.Token),
+		"read kubelet's key":       read(n.Kubelet + "/key"),
 		"list kubelet's directory": errors.Join(ignore(os.ReadDir(n.Kubelet))),
-		"dial TCP":                 dial("tcp", n.TCP), "dial an abstract socket": dial("unix", n.Abstract), "dial a socket": dial("unix", n.Unix),
+		"dial TCP":                 dial("tcp", n.TCP), "dial an abstract socket": dial("unix", n.Abstract),
+		"dial a socket":                        dial("unix", n.Unix),
 		"write into another claim's directory": write(filepath.Join(n.Other, "file")), "follow a link there": linked,
 		"bring a file of another claim": os.Link(filepath.Join(n.Other, "file"), filepath.Join(n.Own, "brought")),
 		"send a signal":                 unix.Kill(n.Process, 0), "trace a process": unix.PtraceAttach(n.Process),
@@ -130,7 +133,7 @@ func ignore(_ []os.DirEntry, err error) error { return err }
 
 func execute(dir string) error {
 	name := filepath.Join(dir, "program")
-	if err := os.WriteFile(name, []byte("#!/bin/true\n"), 0o700); err != nil { //nolint:gosec // G306: to be executed
+	if err := os.WriteFile(name, []byte("#!/bin/true\n"), 0o700); err != nil {
 		return err
 	}
 	cmd := exec.Command(name) //nolint:noctx // it is refused at once

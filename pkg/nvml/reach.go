@@ -58,8 +58,8 @@ func splitList(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ':' })
 }
 
-// confined returns what the child may do. One that sets a mode which the driver lets only an administrator set keeps CAP_SYS_ADMIN. One that
-// makes an instance of MIG keeps CAP_MKNOD: its library makes the instance's node before it opens it. Other nodes are made here.
+// confined returns what the child may do. One that sets a mode which the driver lets only an administrator set keeps CAP_SYS_ADMIN. One
+// that makes an instance of MIG keeps CAP_MKNOD: its library makes the instance's node before it opens it. Other nodes are made here.
 func (c Command) confined(setting, makes bool) confine.Child {
 	makeNodes("/")
 	child := confine.Child{Memory: memory, Paths: Reach(c.DriverRoot, "/", c.State...)}

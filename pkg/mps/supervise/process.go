@@ -125,11 +125,12 @@ func (d *daemon) limits() []string {
 	return env
 }
 
-// confined returns what the daemon's processes may do: reach NVIDIA's driver in their root directory, the nodes of GPUs, and the directories of
-// this daemon, but none of another. Links that a container makes in the pipe directory lead nowhere else.
+// confined returns what the daemon's processes may do: reach NVIDIA's driver in their root directory, the nodes of GPUs, and the
+// directories of this daemon, but none of another. Links that a container makes in the pipe directory lead nowhere else.
 func (d *daemon) confined() confine.MPSDaemon {
 	root := d.config.Root
-	paths := nvml.Reach(root, root, filepath.Join(root, d.dir(mps.PipeName)), filepath.Join(root, d.dir(mps.LogName)), filepath.Join(root, "dev/shm"))
+	pipes, logs, shm := d.dir(mps.PipeName), d.dir(mps.LogName), "dev/shm"
+	paths := nvml.Reach(root, root, filepath.Join(root, pipes), filepath.Join(root, logs), filepath.Join(root, shm))
 	for _, name := range []string{"etc/group", "etc/nsswitch.conf", "etc/passwd"} {
 		paths.Read = append(paths.Read, filepath.Join(root, name))
 	}
