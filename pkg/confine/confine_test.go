@@ -244,7 +244,7 @@ func TestChild(t *testing.T) {
 		}
 	}
 	all := Everything(dir)
-	paths := &Paths{Read: []string{open, "/proc", os.Args[0], "/nowhere", "/lib64", "/lib", "/usr/lib", "/etc/ld.so.cache"}}
+	paths := &Paths{Read: []string{open, "/proc", os.Args[0], "/nowhere", "/etc/hostname/x", "/lib64", "/lib", "/usr/lib", "/etc/ld.so.cache"}}
 	for _, tc := range []struct {
 		name string
 		Child

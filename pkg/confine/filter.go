@@ -36,7 +36,8 @@ type rules struct {
 }
 
 // policy allows the system calls of every program, some more or less, and sockets of some families. All others fail with EPERM, those of
-// the 32-bit ABI among them. clone3 fails as on a kernel without it, since its flags are out of the filter's reach; programs then call clone.
+// the 32-bit ABI among them. clone3 fails as on a kernel without it, since its flags are out of the filter's reach; programs then call
+// clone.
 func policy(r rules) (*seccomp.Policy, error) {
 	machine, err := arch.GetInfo("")
 	if err != nil {

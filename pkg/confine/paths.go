@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths are the files and directories that a program reaches, with what is below them, as this process sees them. Those that do not exist
-// are left out. A program without input reads /dev/null, which is always among them.
+// Paths are the files and directories that a program reaches, with what is below them, as this process sees them. Those that it does
+// not reach are left out. A program without input reads /dev/null, which is always among them.
 type Paths struct {
 	// Read may be read, listed and executed. Write may be read and written, and have ioctls, but nothing is made or removed there.
 	Read, Write []string
@@ -110,7 +110,7 @@ func (p *Paths) enforce() error {
 		{p.Read, toRead}, {append([]string{"/dev/null"}, p.Write...), toWrite}, {p.Own, toOwn}, {p.Nodes, toMakeNodes},
 	} {
 		for _, path := range rule.paths {
-			if err := allow(int(rules), path, rule.right&all); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := allow(int(rules), path, rule.right&all); err != nil && !unreachable(err) {
 				return fmt.Errorf("allow %s: %w", path, err)
 			}
 		}
@@ -119,6 +119,11 @@ func (p *Paths) enforce() error {
 		return fmt.Errorf("enforce rules on files: %w", errno)
 	}
 	return nil
+}
+
+// unreachable reports whether this process does not reach a path, so that a program does not either.
+func unreachable(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
 func allow(ruleset int, path string, right uint64) error {

@@ -95,7 +95,8 @@ func TestTakenOverMPSDaemonSeesNoSocketOfTheHost(t *testing.T) {
 			}
 		}
 		for _, wanted := range []string{
-			"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/fettle-mps/socket", "/var/run/docker.sock",
+			"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/fettle-mps/socket",
+			"/var/run/docker.sock",
 			"/var/lib/containerd", "/var/lib/rancher", "/tmp/x.sock", "/dev/shm/x", kubelet + "/device-plugins/kubelet.sock", kubelet + "/pods",
 		} {
 			// The mount of the longest path decides.

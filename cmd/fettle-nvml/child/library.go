@@ -48,8 +48,8 @@ func findLibrary(driverRoot string) (string, error) {
 	return "", errors.Join(append([]error{err}, rejected...)...)
 }
 
-// findBelow finds the library below one root. Empty without an error means that nothing of that name is there. Links are followed inside the
-// root, and no directory is listed: the child may not.
+// findBelow finds the library below one root. Empty without an error means that nothing of that name is there. Links are followed inside
+// the root, and no directory is listed: the child may not.
 func findBelow(root string) (file string, err error) {
 	tree, err := rootfs.Open(root)
 	if errors.Is(err, os.ErrNotExist) {

@@ -104,7 +104,8 @@ func newCard(t *testing.T) card3b {
 	c := card3b{patience: &patience, bench: newBench(t, r, func(tree, locks string) region.Backend {
 		return region.XRT(func() (*xrt.Host, error) {
 			return xrt.Open(tree, xrt.Options{
-				Tools: tool.Root{Dir: tree, Reach: func() *confine.Paths { return confine.Everything(os.TempDir()) }}, StateDir: copies, Clock: check.Hurried(), Timeout: patience,
+				Tools:    tool.Root{Dir: tree, Reach: func() *confine.Paths { return confine.Everything(os.TempDir()) }},
+				StateDir: copies, Clock: check.Hurried(), Timeout: patience,
 			})
 		}, locks)
 	})}
