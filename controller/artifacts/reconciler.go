@@ -25,7 +25,7 @@ import (
 )
 
 // Workers is how many objects of a kind are reconciled side by side. Most of the time is waiting for registries.
-const Workers = 8
+const Workers = 16
 
 // Reconciler takes objects of one pair of kinds through the pipeline. It writes their status and the Roles for their pull secrets, and
 // makes nothing else of them. So the deletion of an object needs nothing and there is no finalizer: an outage of a registry keeps no
@@ -83,11 +83,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		again, err := r.report(ctx, a, nil)
 		return reconcile.Result{RequeueAfter: sooner(wait, again)}, err
 	}
-	if !r.turns.take(req.Namespace) {
+	turn, giveBack, ok := r.turns.take(ctx, req.Namespace)
+	if !ok {
 		return reconcile.Result{RequeueAfter: wait.Jitter(nextTurn, 1)}, nil
 	}
-	defer r.turns.giveBack(req.Namespace)
-	next, again, err := r.ask(ctx, a, policies)
+	defer giveBack()
+	next, again, err := r.ask(ctx, turn, a, policies)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -102,9 +103,9 @@ func (r *Reconciler) forget(req reconcile.Request) {
 	r.refused.set(r.counts.Refused, req.NamespacedName, "")
 }
 
-// ask asks the registry and writes what it said. It returns when to ask again, and when to report again.
-func (r *Reconciler) ask(ctx context.Context, a Artifact, policies []*trust.Policy) (next, again time.Duration, err error) {
-	out, err := r.resolve(ctx, &r.kind, a, policies)
+// ask asks the registry during a turn and writes what it said. It returns when to ask again, and when to report again.
+func (r *Reconciler) ask(ctx, turn context.Context, a Artifact, policies []*trust.Policy) (next, again time.Duration, err error) {
+	out, err := r.resolve(turn, &r.kind, a, policies)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", a.Head().CommonObject, err)
 	}
@@ -210,6 +211,10 @@ func (r *refused) set(gauge *prometheus.GaugeVec, object types.NamespacedName, k
 const (
 	// turnsPerNamespace is how many objects of one namespace are resolved at once: a registry that answers slowly must not hold up others.
 	turnsPerNamespace = 2
+	// reserved is how many workers only take objects of namespaces that have none, and for no longer than hurried. So some namespaces with
+	// registries that never answer do not keep all workers.
+	reserved = Workers / 4
+	hurried  = 20 * time.Second
 	// nextTurn is when an object tries again that got no turn.
 	nextTurn = 2 * time.Second
 )
@@ -218,25 +223,38 @@ const (
 type turns struct {
 	mu    sync.Mutex
 	taken map[string]int
+	// all counts the turns of all namespaces. Objects of the cluster have workers of their own.
+	all int
 }
 
-// take says whether the namespace has a turn left, and takes it.
-func (t *turns) take(namespace string) bool {
+// take takes a turn of the namespace until giveBack is called, if there is one left. The turn is over when the context ends.
+func (t *turns) take(ctx context.Context, namespace string) (turn context.Context, giveBack func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.taken[namespace] >= turnsPerNamespace {
-		return false
+	crowded := namespace != "" && t.all >= Workers-reserved
+	if t.taken[namespace] >= turnsPerNamespace || crowded && t.taken[namespace] > 0 {
+		return ctx, nil, false
 	}
 	if t.taken == nil {
 		t.taken = map[string]int{}
 	}
 	t.taken[namespace]++
-	return true
+	cancel := func() {}
+	if namespace != "" {
+		t.all++
+	}
+	if crowded {
+		ctx, cancel = context.WithTimeout(ctx, hurried)
+	}
+	return ctx, func() { cancel(); t.giveBack(namespace) }, true
 }
 
 func (t *turns) giveBack(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if namespace != "" {
+		t.all--
+	}
 	if t.taken[namespace]--; t.taken[namespace] == 0 {
 		delete(t.taken, namespace)
 	}

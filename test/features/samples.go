@@ -31,6 +31,7 @@ func Samples() map[string]any {
 		"networkPolicy.apiServer.cidrs":  list("10.0.0.1/32"),
 		"networkPolicy.apiServer.ports":  list(443),
 		"networkPolicy.metricsFrom":      list(values{"podSelector": values{}}),
+		"networkPolicy.webhookFrom":      list(values{"podSelector": values{}}),
 		"networkPolicy.registries.cidrs": list("10.0.0.2/32"),
 		"networkPolicy.registries.ports": list(443),
 		"nfd.labels":                     list("example.com/gpu"),
