@@ -79,5 +79,6 @@ func reviewAll(ctx context.Context, args []string, env func(string) string, stde
 
 // addProbes defines the flag about probes.
 func addProbes(fs *flag.FlagSet, address *string) {
-	fs.StringVar(address, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served by HTTP: an address, or unix:@NAME for a socket")
+	fs.StringVar(address, "health-probe-bind-address", ":8081",
+		"where /healthz and /readyz are served by HTTP: an address, or unix:@NAME for a socket")
 }

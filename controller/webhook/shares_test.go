@@ -82,9 +82,12 @@ func TestPodOfManyClaims(t *testing.T) {
 	if got := reader.reads.Swap(0); got != 1 {
 		t.Errorf("one claim took %d reads", got)
 	}
-	h := Handler{Validate: admission.Validate, Observe: func(string, string) {}, Refer: references{reader: reader, judge: &admission.Judge{}}.check}
+	h := Handler{
+		Validate: admission.Validate, Observe: func(string, string) {}, Refer: references{reader: reader, judge: &admission.Judge{}}.check,
+	}
 	got := h.Handle(t.Context(), podOfClaims(t, "ns", manyClaims(1000)...))
-	if reads := reader.reads.Load(); !got.Allowed || reads > maxLookups || !strings.Contains(strings.Join(got.Warnings, "\n"), "only the first 64") {
+	warnings := strings.Join(got.Warnings, "\n")
+	if reads := reader.reads.Load(); !got.Allowed || reads > maxLookups || !strings.Contains(warnings, "only the first 64") {
 		t.Errorf("allowed %v, %d reads, warnings %q", got.Allowed, reads, got.Warnings)
 	}
 }

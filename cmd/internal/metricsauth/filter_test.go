@@ -101,8 +101,8 @@ func get(ctx context.Context, client *http.Client, address, token string) int {
 	return response.StatusCode
 }
 
-// TestRandomTokens: four pods send random tokens, 48 at once each. A reader whom nobody knows yet waits for a review or two of each, and not
-// for those of all requests.
+// TestRandomTokens: four pods send random tokens, 48 at once each. A new reader waits for a review or two of each, and not for those of all
+// requests.
 func TestRandomTokens(t *testing.T) {
 	a := &api{}
 	address := serve(t, a)
