@@ -244,24 +244,6 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestLargeObjects: what tenants make large is not kept, and nothing is explained until it is gone.
-func TestLargeObjects(t *testing.T) {
-	large := claim("research", "large", "other")
-	large.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
-		objects.Config("other.example", `"`+strings.Repeat("x", snapshotBytes)+`"`),
-	}
-	w := newWorld(t, append(oneGPU(), append((*world)(nil).pod("train", "gpu.fettle.dev"), large)...)...)
-	if said := w.pass(t, 2*time.Minute); len(said) > 0 {
-		t.Errorf("explained by a part of the objects: %q", said)
-	}
-	if err := w.client.Delete(t.Context(), large); err != nil {
-		t.Fatal(err)
-	}
-	if said := w.pass(t, 2*time.Minute); len(said) != 1 {
-		t.Errorf("after the large object is gone: %q", said)
-	}
-}
-
 // TestOff has no queue, and so no rights are used.
 func TestOff(t *testing.T) {
 	if row := New(reconciler.Services{}, Options{}); len(row.Queues) > 0 || len(row.Metrics) == 0 {

@@ -30,12 +30,15 @@ import (
 )
 
 const (
-	// snapshotBytes bounds a snapshot, and podsBytes the pods of a round, both in the API's binary form: tenants make objects as large as the
-	// API server takes them, and an object takes some four times as much in memory. A cluster with a larger snapshot is not explained; of too
-	// many pods the first are.
-	snapshotBytes = 12 << 20
+	// snapshotBytes bounds what is of no namespace in a snapshot, tenantBytes what is of namespaces, and podsBytes the pods of a round, all in
+	// the API's binary form: tenants make objects as large as the API server takes them, and an object takes some four times as much in
+	// memory. A cluster with larger objects of its own is not explained.
+	snapshotBytes = 8 << 20
+	tenantBytes   = 8 << 20
 	podsBytes     = 8 << 20
-	pageSize      = 100
+	// tenantPage is how many objects of tenants are asked for at once. Each may have more than a megabyte.
+	pageSize   = 100
+	tenantPage = 25
 )
 
 // ErrTooMuch ends the reading of objects.
@@ -48,24 +51,27 @@ func onNode(name string) client.ListOption {
 
 // PodsOn lists the pods of nodes. If they are too large, the error is ErrTooMuch.
 func PodsOn(ctx context.Context, live client.Reader, nodes []string) ([]*corev1.Pod, error) {
-	r := &pageReader{Reader: live, left: podsBytes}
-	var out []*corev1.Pod
-	for _, node := range nodes {
-		pods, err := pages[*corev1.Pod](ctx, r, &corev1.PodList{}, onNode(node))
-		if err != nil {
+	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
+	lists := make([][]*corev1.Pod, len(nodes))
+	for i, node := range nodes {
+		if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &lists[i], trimPod, barePod, onNode(node)); err != nil {
 			return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 		}
-		out = append(out, pods...)
 	}
-	return out, nil
+	of.log(ctx, "Pods of namespaces that have too large ones are known by their requests only")
+	return slices.Concat(lists...), nil
 }
 
-// Pending lists the pods without a node that may wait for devices. Of too many it returns the first.
+// Pending lists the pods without a node that may wait for devices. If they are too large, those of the namespaces with the largest are left
+// out.
 func Pending(ctx context.Context, live client.Reader) ([]*corev1.Pod, error) {
-	pods, err := pages[*corev1.Pod](ctx, &pageReader{Reader: live, left: podsBytes}, &corev1.PodList{}, onNode(""))
-	if err != nil && !errors.Is(err, ErrTooMuch) {
+	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
+	var pods []*corev1.Pod
+	none := func(*corev1.Pod) *corev1.Pod { return nil }
+	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &pods, trimPod, none, onNode("")); err != nil {
 		return nil, fmt.Errorf("list pods without a node: %w", err)
 	}
+	of.log(ctx, "Waiting pods of namespaces that have too large ones are not looked at")
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
 			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" || len(pod.Spec.ResourceClaims) == 0 && len(extended(pod)) == 0
@@ -207,20 +213,23 @@ func (d *Devices) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []stri
 	return out
 }
 
-// ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects are too
-// large, the error is ErrTooMuch.
+// ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects of the
+// cluster are too large, the error is ErrTooMuch. If those of tenants are, namespaces are left out, those with the largest first, but for the
+// devices that their claims have.
 func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{}
-	r := &pageReader{Reader: live, left: snapshotBytes}
+	r, of := &pageReader{Reader: live, left: snapshotBytes}, tenants{left: tenantBytes}
 	var errs [8]error
 	s.Nodes, errs[0] = pages[*corev1.Node](ctx, r, &corev1.NodeList{})
 	s.Namespaces, errs[1] = pages[*corev1.Namespace](ctx, r, &corev1.NamespaceList{})
-	s.Quotas, errs[2] = pages[*corev1.ResourceQuota](ctx, r, &corev1.ResourceQuotaList{})
-	s.Slices, errs[3] = pages[*resourceapi.ResourceSlice](ctx, r, &resourceapi.ResourceSliceList{})
-	s.Classes, errs[4] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
-	s.Claims, errs[5] = pages[*resourceapi.ResourceClaim](ctx, r, &resourceapi.ResourceClaimList{})
-	s.Templates, errs[6] = pages[*resourceapi.ResourceClaimTemplate](ctx, r, &resourceapi.ResourceClaimTemplateList{})
-	s.TaintRules, errs[7] = taintRules(ctx, r)
+	s.Slices, errs[2] = pages[*resourceapi.ResourceSlice](ctx, r, &resourceapi.ResourceSliceList{})
+	s.Classes, errs[3] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
+	s.TaintRules, errs[4] = taintRules(ctx, r)
+	errs[5] = ofTenants(ctx, r, &of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota, func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil })
+	errs[6] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimList{}, &s.Claims, trimClaim, bareClaim)
+	errs[7] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimTemplateList{}, &s.Templates, trimTemplate,
+		func(*resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate { return nil })
+	of.log(ctx, "Namespaces with too large claims, templates or quotas are left out")
 	return s, errors.Join(errs[:]...)
 }
 
@@ -233,9 +242,7 @@ type pageReader struct {
 // keep drops the managed fields of an object, and counts the rest.
 func (r *pageReader) keep(object client.Object) error {
 	object.SetManagedFields(nil)
-	if sized, ok := object.(interface{ Size() int }); ok {
-		r.left -= sized.Size()
-	}
+	r.left -= sizeOf(object)
 	if r.left < 0 {
 		return ErrTooMuch
 	}

@@ -39,11 +39,10 @@ func Trim(s plan.Snapshot) plan.Snapshot {
 		out.Classes = append(out.Classes, &resourceapi.DeviceClass{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
 	}
 	for _, o := range s.Claims {
-		out.Claims = append(out.Claims, trimClaim(o))
+		out.Claims = append(out.Claims, Claim(o))
 	}
 	for _, o := range s.Templates {
-		spec := resourceapi.ResourceClaimTemplateSpec{Spec: *o.Spec.Spec.DeepCopy()}
-		out.Templates = append(out.Templates, &resourceapi.ResourceClaimTemplate{ObjectMeta: trimMeta(o, 0), Spec: spec})
+		out.Templates = append(out.Templates, Template(o))
 	}
 	for _, o := range s.TaintRules {
 		out.TaintRules = append(out.TaintRules, &resourceapi.DeviceTaintRule{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
@@ -173,11 +172,17 @@ func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
 	return nil
 }
 
-// trimClaim keeps of the devices' own status their conditions, which binding waits for.
-func trimClaim(o *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+// Claim keeps of the devices' own status their conditions, which binding waits for.
+func Claim(o *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: trimMeta(o, owners|annotations), Spec: *o.Spec.DeepCopy(), Status: *o.Status.DeepCopy()}
 	for i := range claim.Status.Devices {
 		claim.Status.Devices[i].Data, claim.Status.Devices[i].NetworkData = nil, nil
 	}
 	return claim
+}
+
+// Template keeps the spec of the claims.
+func Template(o *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate {
+	spec := resourceapi.ResourceClaimTemplateSpec{Spec: *o.Spec.Spec.DeepCopy()}
+	return &resourceapi.ResourceClaimTemplate{ObjectMeta: trimMeta(o, 0), Spec: spec}
 }

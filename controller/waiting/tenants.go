@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/plan/saved"
+)
+
+// tenants bounds what objects of namespaces take together. While they take too much, the namespace that takes most is reduced, so that no
+// tenant can have others left out.
+type tenants struct {
+	left  int
+	sizes map[string]int
+	// reduced are the namespaces of which only the bare objects are kept. reduce does that in each list.
+	reduced map[string]bool
+	reduce  []func(namespace string) error
+}
+
+// count counts an object, and reduces namespaces until all fit.
+func (t *tenants) count(namespace string, size int) error {
+	if t.sizes == nil {
+		t.sizes, t.reduced = map[string]int{}, map[string]bool{}
+	}
+	t.sizes[namespace] += size
+	for t.left -= size; t.left < 0; {
+		largest := namespace
+		for other, size := range t.sizes {
+			if size > t.sizes[largest] || size == t.sizes[largest] && other < largest {
+				largest = other
+			}
+		}
+		t.left += t.sizes[largest]
+		delete(t.sizes, largest)
+		t.reduced[largest] = true
+		for _, reduce := range t.reduce {
+			if err := reduce(largest); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// log names the reduced namespaces to the administrator.
+func (t *tenants) log(ctx context.Context, what string) {
+	if len(t.reduced) > 0 {
+		names := slices.Sorted(maps.Keys(t.reduced))
+		klog.FromContext(ctx).Info(what, "namespaces", len(names), "first", names[:min(len(names), 10)], "limitBytes", tenantBytes)
+	}
+}
+
+// sizeOf returns the size of an object in the API's binary form.
+func sizeOf(object client.Object) int {
+	if sized, ok := object.(interface{ Size() int }); ok {
+		return sized.Size()
+	}
+	return 0
+}
+
+// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides. Bare returns what others have to know
+// of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
+func ofTenants[T interface {
+	client.Object
+	comparable
+}](
+	ctx context.Context, r *pageReader, of *tenants, list client.ObjectList, into *[]T, trim, bare func(T) T, options ...client.ListOption,
+) error {
+	var none T
+	keepBare := func(object T) error {
+		b := bare(object)
+		if b == none {
+			return nil
+		}
+		*into = append(*into, b)
+		return r.keep(b)
+	}
+	of.reduce = append(of.reduce, func(namespace string) error {
+		all := *into
+		*into = nil
+		for _, object := range all {
+			if object.GetNamespace() != namespace {
+				*into = append(*into, object)
+			} else if err := keepBare(object); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	left, clusterLeft, sizes := of.left, r.left, maps.Clone(of.sizes)
+	begin := func() { *into, of.left, r.left, of.sizes = nil, left, clusterLeft, maps.Clone(sizes) }
+	return reconciler.Pages(ctx, r, list, tenantPage, begin, func(o runtime.Object) error {
+		object, ok := o.(T)
+		if !ok {
+			return fmt.Errorf("list has a %T", o)
+		}
+		if of.reduced[object.GetNamespace()] {
+			return keepBare(object)
+		}
+		object = trim(object)
+		*into = append(*into, object)
+		return of.count(object.GetNamespace(), sizeOf(object))
+	}, options...)
+}
+
+// trimQuota keeps what decides of a quota.
+func trimQuota(q *corev1.ResourceQuota) *corev1.ResourceQuota {
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: q.Namespace, Name: q.Name, UID: q.UID}, Spec: q.Spec, Status: q.Status}
+}
+
+// trimClaim keeps what decides of a claim. Configurations of devices decide nothing.
+func trimClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	c.Spec.Devices.Config = nil
+	if c.Status.Allocation != nil {
+		c.Status.Allocation.Devices.Config = nil
+	}
+	return saved.Claim(c)
+}
+
+func trimTemplate(t *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate {
+	t.Spec.Spec.Devices.Config = nil
+	return saved.Template(t)
+}
+
+// trimPod drops texts of a pod that decide nothing, which may be long.
+func trimPod(pod *corev1.Pod) *corev1.Pod {
+	pod.ManagedFields = nil
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	if pod.Annotations = nil; mirror {
+		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
+	}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Env, c.EnvFrom, c.Command, c.Args, c.Lifecycle = nil, nil, nil, nil, nil
+			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil
+		}
+	}
+	return pod
+}
+
+// barePod returns what a pod takes of its node, and what tells its claims.
+func barePod(pod *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, OwnerReferences: pod.OwnerReferences,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PriorityClassName: pod.Spec.PriorityClassName, Overhead: pod.Spec.Overhead,
+			Resources: pod.Spec.Resources, TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			HostNetwork: pod.Spec.HostNetwork, PreemptionPolicy: pod.Spec.PreemptionPolicy, ResourceClaims: pod.Spec.ResourceClaims,
+		},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
+			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+		},
+	}
+	bare := func(containers []corev1.Container) (all []corev1.Container) {
+		for i := range containers {
+			c := &containers[i]
+			all = append(all, corev1.Container{Name: c.Name, Resources: c.Resources, Ports: c.Ports, RestartPolicy: c.RestartPolicy})
+		}
+		return all
+	}
+	out.Spec.InitContainers, out.Spec.Containers = bare(pod.Spec.InitContainers), bare(pod.Spec.Containers)
+	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
+	}
+	return out
+}
+
+// bareClaim returns the devices that a claim has, and who uses them. It returns nil for a claim that has none.
+func bareClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	a := c.Status.Allocation
+	if a == nil {
+		return nil
+	}
+	out := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: c.Namespace, Name: c.Name, UID: c.UID, CreationTimestamp: c.CreationTimestamp, DeletionTimestamp: c.DeletionTimestamp,
+	}}
+	if owner := metav1.GetControllerOf(c); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	out.Status.ReservedFor = c.Status.ReservedFor
+	out.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: a.NodeSelector}
+	for _, r := range a.Devices.Results {
+		r.Tolerations = nil
+		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, r)
+	}
+	return out
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
+	"github.com/fettle-dev/fettle/test/seed"
+)
+
+// largeSelectors are requests with so many bytes of CEL.
+func largeSelectors(bytes int) []resourceapi.DeviceRequest {
+	r := objects.Request("large", "other")
+	r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true || '" + strings.Repeat("x", bytes) + "' == ''"}}}
+	return []resourceapi.DeviceRequest{r}
+}
+
+// TestLargeObjectsOfATenant: a tenant makes objects that are too large for the controller's memory. Pods of others are explained as without
+// them, also where the tenant holds what they wait for.
+func TestLargeObjectsOfATenant(t *testing.T) {
+	meta := func(namespace string, i int) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("large-%d", i), UID: "x"}
+	}
+	annotated := func(i int) client.Object {
+		o := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta("mallory", i)}
+		o.Annotations = map[string]string{"a": strings.Repeat("a", 250_000)}
+		return o
+	}
+	configured := func(i int) client.Object {
+		o := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta("mallory", i)}
+		o.Spec.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{objects.Config("other.example", `"`+strings.Repeat("x", 1<<20)+`"`)}
+		return o
+	}
+	template := func(i int) client.Object {
+		o := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta("mallory", i)}
+		o.Spec.Spec.Devices.Requests = largeSelectors(1 << 20)
+		return o
+	}
+	claims := func(namespace string) func(i int) client.Object {
+		return func(i int) client.Object {
+			o := &resourceapi.ResourceClaim{ObjectMeta: meta(namespace, i)}
+			o.Spec.Devices.Requests = largeSelectors(1 << 20)
+			return o
+		}
+	}
+	pods := func(i int) client.Object {
+		o := &corev1.Pod{ObjectMeta: meta("mallory", i)}
+		o.Labels = map[string]string{"l": strings.Repeat("l", 1<<20)}
+		o.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("none")}}
+		return o
+	}
+	want := newWorld(t, append(oneGPU(), (*world)(nil).pod("train", "gpu.fettle.dev")...)...).pass(t, time.Minute)
+	if len(want) != 1 {
+		t.Fatalf("without an attack: %q", want)
+	}
+	for name, make := range map[string]func(int) client.Object{
+		"templates with annotations": annotated, "templates with configurations": configured, "templates": template,
+		"claims": claims("mallory"), "claims of the holder's namespace": claims("secret-team"), "waiting pods": pods,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, append(oneGPU(), (*world)(nil).pod("train", "gpu.fettle.dev")...)...)
+			for i := range 52 {
+				check.Must(t, w.client.Create(t.Context(), make(i)))
+			}
+			if diff := cmp.Diff(want, w.pass(t, time.Minute)); diff != "" {
+				t.Errorf("explained (-without the attack +with it):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestLargePodsOnANode: of pods that are too large what they take of the node stays known.
+func TestLargePodsOnANode(t *testing.T) {
+	w := newWorld(t)
+	for i := range 20 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "mallory", Name: fmt.Sprint("p", i)}}
+		pod.Labels = map[string]string{"l": strings.Repeat("l", 1<<20)}
+		pod.Spec.NodeName, pod.Spec.Containers = "n1", []corev1.Container{{Name: "c", Image: "i"}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
+		check.Must(t, w.client.Create(t.Context(), pod))
+	}
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "z", Name: "p", Labels: map[string]string{"a": "b"}}}
+	other.Spec.NodeName = "n1"
+	check.Must(t, w.client.Create(t.Context(), other))
+	pods, err := PodsOn(t.Context(), w.client, []string{"n1"})
+	check.Must(t, err)
+	bytes := 0
+	for _, pod := range pods {
+		bytes += pod.Size()
+		if pod.Namespace == "mallory" && (len(pod.Spec.Containers) != 1 || len(pod.Spec.ResourceClaims) != 1 || pod.Spec.NodeName != "n1") {
+			t.Errorf("%s: %+v", pod.Name, pod.Spec)
+		}
+		if pod.Namespace == "z" && pod.Labels["a"] != "b" {
+			t.Errorf("the pod of another namespace is %+v", pod)
+		}
+	}
+	if len(pods) != 21 || bytes > podsBytes {
+		t.Errorf("%d pods of %d bytes", len(pods), bytes)
+	}
+}
+
+// TestTenants: what is counted never exceeds the limit, and the largest namespaces are reduced: none that is smaller than one which stays.
+func TestTenants(t *testing.T) {
+	random := seed.New(t)
+	for range 200 {
+		of, given := tenants{left: 1000}, map[string]int{}
+		for range random.IntN(300) {
+			namespace, size := fmt.Sprint(random.IntN(8)), random.IntN(100)
+			if of.reduced[namespace] {
+				continue
+			}
+			given[namespace] += size
+			check.Must(t, of.count(namespace, size))
+			sum := 0
+			for _, size := range of.sizes {
+				sum += size
+			}
+			if sum != 1000-of.left || of.left < 0 {
+				t.Fatalf("%d bytes are counted, %d are left", sum, of.left)
+			}
+			for stays, size := range of.sizes {
+				if of.reduced[stays] || size != given[stays] {
+					t.Fatalf("namespace %s is reduced, or has %d bytes and not %d", stays, size, given[stays])
+				}
+			}
+			if of.reduced[namespace] {
+				for stays, size := range maps.All(of.sizes) {
+					if size > given[namespace] && !of.reduced[stays] {
+						t.Fatalf("%s with %d bytes is reduced, %s with %d is not", namespace, given[namespace], stays, size)
+					}
+				}
+			}
+		}
+	}
+}
