@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What presets may have at most in bytes. Nodes and the controller keep presets in memory, and what a preset gives is in the record and the CDI
-// spec of each claim.
+// What presets may have at most in bytes. Nodes and the controller keep presets in memory, and what a preset gives is in the record and the
+// CDI spec of each claim.
 const (
 	// MaxPresetEnv is for the values of a preset's variables, MaxPresetFiles for all paths and names of its mounts, libraries, tools and
 	// hooks. The CRDs say the same.
@@ -102,8 +102,8 @@ func selectorSize(s *metav1.LabelSelector) (size int) {
 	return size
 }
 
-// OnlySelection returns the part of the rules that says for whom they are, for presets that are too large to be kept. A selection that is too
-// large itself is left out.
+// OnlySelection returns the part of the rules that says for whom they are, for presets that are too large to be kept. A selection that is
+// too large itself is left out.
 func (r *PresetRules) OnlySelection() PresetRules {
 	out := PresetRules{DeviceSelector: r.DeviceSelector, PodSelector: r.PodSelector, Priority: r.Priority}
 	if out.Size() > MaxPresetSize/4 {
@@ -118,8 +118,8 @@ func (s *DevicePresetStatus) Size() int {
 	return sizeOf(s.Conditions, func(c *metav1.Condition) int { return each + len(c.Type) + len(c.Reason) + len(c.Message) })
 }
 
-// Kept returns the rules as a process keeps them in memory, in which namespaces have shares: all, if share takes them, and of rules that are
-// too large by themselves the selection.
+// Kept returns the rules as a process keeps them in memory, in which namespaces have shares: all, if share takes them, and of rules that
+// are too large by themselves the selection.
 func (r *PresetRules) Kept(share func(size int) bool) PresetRules {
 	if r.LeftOut > 0 {
 		return *r

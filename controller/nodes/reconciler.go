@@ -134,8 +134,14 @@ func accelerator() *metav1.PartialObjectMetadata {
 }
 
 // Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads. Of other objects it drops the managed
-// fields.
+// fields, and of those that tenants make annotations, which may have 256 KiB and are read by nothing.
 func Trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *v1alpha1.FPGABitstream:
+		o.Annotations = nil
+	case *v1alpha1.GPUKernelCache:
+		o.Annotations = nil
+	}
 	node, ok := object.(*v1alpha1.AcceleratorNode)
 	if !ok {
 		return cache.TransformStripManagedFields()(object)

@@ -14,8 +14,8 @@ import (
 // maxStatus is the most of a status that is kept. The controller writes far less. Where a tenant may write it, another is written anew.
 const maxStatus = 64 << 10
 
-// Cached keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces. Tenants make them as
-// many and as large as the API server takes them. It notes presets in shares, and the reconciler forgets those that are gone.
+// Cached keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces. Tenants make them
+// as many and as large as the API server takes them. It notes presets in shares, and the reconciler forgets those that are gone.
 func Cached(byObject map[client.Object]cache.ByObject, shares *preset.Shares) {
 	byObject[&v1alpha1.DevicePreset{}] = cache.ByObject{Transform: func(object any) (any, error) {
 		p, ok := object.(*v1alpha1.DevicePreset)

@@ -81,8 +81,8 @@ func (b *presetBench) held(t *testing.T) (bytes int) {
 	return bytes
 }
 
-// TestManyPresetsOfATenant: a tenant makes presets that would fill the memory of the controller. It keeps a share, says in each preset what is
-// too much, and judges those of others. When the tenant has deleted enough, the rest is judged again.
+// TestManyPresetsOfATenant: a tenant makes presets that would fill the memory of the controller. It keeps a share, says in each preset what
+// is too much, and judges those of others. When the tenant has deleted enough, the rest is judged again.
 func TestManyPresetsOfATenant(t *testing.T) {
 	const many = 540
 	value := strings.Repeat("v", 4096)
@@ -108,7 +108,8 @@ func TestManyPresetsOfATenant(t *testing.T) {
 		if got, _ := b.reconciled(t, p); got != "False Invalid, Unknown NotValid" {
 			t.Errorf("preset %d: %s", i, got)
 		}
-		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionValid); !strings.Contains(c.Message, "namespace team has 540 DevicePresets") {
+		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionValid)
+		if !strings.Contains(c.Message, "namespace team has 540 DevicePresets") {
 			t.Errorf("preset %d: %s", i, c.Message)
 		}
 	}

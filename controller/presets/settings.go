@@ -31,7 +31,7 @@ const (
 	settingDriver   = "driver of"
 )
 
-// settingsOf returns the settings that a preset decides, each with a text that is equal for equal values, and short. Optional parts count like
+// settingsOf returns the settings that a preset decides, each with a short text that is equal for equal values. Optional parts count like
 // others. The keys of whole ConfigMaps are known on the nodes only.
 func settingsOf(p *preset.Preset) map[setting]string {
 	out := map[setting]string{}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -164,14 +166,51 @@ func (f *filler) mark(ctx context.Context, m Mark) error {
 	return nil
 }
 
-// Cached keeps the manager's cache to the claims and Jobs of caches.
+// Cached keeps the manager's cache to the claims and Jobs of caches, and of these to what a plan reads: whoever may make Jobs can give them
+// the label.
 func Cached(byObject map[client.Object]cache.ByObject) error {
 	exists, err := labels.NewRequirement(UIDLabel, selection.Exists, nil)
 	if err != nil {
 		return fmt.Errorf("select the volumes of caches: %w", err)
 	}
 	for _, kind := range []client.Object{&corev1.PersistentVolumeClaim{}, &batchv1.Job{}} {
-		byObject[kind] = cache.ByObject{Label: labels.NewSelector().Add(*exists)}
+		byObject[kind] = cache.ByObject{Label: labels.NewSelector().Add(*exists), Transform: trim}
 	}
 	return nil
+}
+
+// trim drops from claims and Jobs what no plan reads.
+func trim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		return &corev1.PersistentVolumeClaim{ObjectMeta: trimMeta(&o.ObjectMeta), Spec: o.Spec, Status: corev1.PersistentVolumeClaimStatus{
+			Phase: o.Status.Phase, Capacity: o.Status.Capacity, AccessModes: o.Status.AccessModes,
+		}}, nil
+	case *batchv1.Job:
+		return &batchv1.Job{ObjectMeta: trimMeta(&o.ObjectMeta), Status: batchv1.JobStatus{
+			Active: o.Status.Active, Conditions: o.Status.Conditions[:min(len(o.Status.Conditions), maxConditions)],
+		}}, nil
+	}
+	return object, nil
+}
+
+// maxConditions is how many conditions of a Job are kept.
+const maxConditions = 16
+
+// trimMeta keeps the labels and annotations of Fettle.
+func trimMeta(o *metav1.ObjectMeta) metav1.ObjectMeta {
+	out := *o
+	const longest = 4096
+	foreign := func(name, value string) bool {
+		read := []string{UIDLabel, names.ManagedByLabel, DigestAnnotation, ClaimAnnotation, PathAnnotation, TemplateAnnotation}
+		return !slices.Contains(read, name) || len(value) > longest
+	}
+	out.Labels, out.Annotations = maps.Clone(o.Labels), maps.Clone(o.Annotations)
+	maps.DeleteFunc(out.Labels, foreign)
+	maps.DeleteFunc(out.Annotations, foreign)
+	out.ManagedFields, out.OwnerReferences, out.Finalizers = nil, nil, nil
+	if owner := metav1.GetControllerOf(o); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return out
 }

@@ -214,8 +214,8 @@ func (d *Devices) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []stri
 }
 
 // ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects of the
-// cluster are too large, the error is ErrTooMuch. If those of tenants are, namespaces are left out, those with the largest first, but for the
-// devices that their claims have.
+// cluster are too large, the error is ErrTooMuch. If those of tenants are, namespaces are left out, those with the largest first, but for
+// the devices that their claims have.
 func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{}
 	r, of := &pageReader{Reader: live, left: snapshotBytes}, tenants{left: tenantBytes}
@@ -225,7 +225,8 @@ func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, erro
 	s.Slices, errs[2] = pages[*resourceapi.ResourceSlice](ctx, r, &resourceapi.ResourceSliceList{})
 	s.Classes, errs[3] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
 	s.TaintRules, errs[4] = taintRules(ctx, r)
-	errs[5] = ofTenants(ctx, r, &of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota, func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil })
+	errs[5] = ofTenants(ctx, r, &of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota,
+		func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil })
 	errs[6] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimList{}, &s.Claims, trimClaim, bareClaim)
 	errs[7] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimTemplateList{}, &s.Templates, trimTemplate,
 		func(*resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate { return nil })

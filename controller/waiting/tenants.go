@@ -70,8 +70,8 @@ func sizeOf(object client.Object) int {
 	return 0
 }
 
-// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides. Bare returns what others have to know
-// of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
+// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides. Bare returns what others have to
+// know of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
 func ofTenants[T interface {
 	client.Object
 	comparable
@@ -117,7 +117,8 @@ func ofTenants[T interface {
 
 // trimQuota keeps what decides of a quota.
 func trimQuota(q *corev1.ResourceQuota) *corev1.ResourceQuota {
-	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: q.Namespace, Name: q.Name, UID: q.UID}, Spec: q.Spec, Status: q.Status}
+	meta := metav1.ObjectMeta{Namespace: q.Namespace, Name: q.Name, UID: q.UID}
+	return &corev1.ResourceQuota{ObjectMeta: meta, Spec: q.Spec, Status: q.Status}
 }
 
 // trimClaim keeps what decides of a claim. Configurations of devices decide nothing.

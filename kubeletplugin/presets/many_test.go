@@ -106,7 +106,7 @@ func TestPresetTooLarge(t *testing.T) {
 	}
 	given := w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0"))).Edits["gpu"].Shared.Env
 	told := strings.Join(w.told, "\n")
-	if !slices.Equal(given, []string{"GOOD=1"}) || !strings.Contains(told, "DevicePreset team-a/p000") || !strings.Contains(told, "at most 262144") {
+	if !slices.Equal(given, []string{"GOOD=1"}) || !strings.Contains(told, "team-a/p000") || !strings.Contains(told, "at most 262144") {
 		t.Errorf("given %q, told:\n%s", given, told)
 	}
 }
@@ -116,7 +116,8 @@ func TestManyConfigMaps(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 80 {
 		objects = append(objects, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: fmt.Sprintf("m%d", i)}, Data: map[string]string{"k": strings.Repeat("v", 500_000)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: fmt.Sprintf("m%d", i)},
+			Data:       map[string]string{"k": strings.Repeat("v", 500_000)},
 		})
 	}
 	p := teamPreset(func(r *v1alpha1.PresetRules) {

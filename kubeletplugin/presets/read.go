@@ -20,8 +20,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// readPreset is a preset, decoded and checked once for each of its versions. It never changes. A tenant may make very many, so it has no more
-// than is needed.
+// readPreset is a preset, decoded and checked once for each of its versions. It never changes. A tenant may make very many, so it has no
+// more than is needed.
 type readPreset struct {
 	namespace, name, resourceVersion string
 	uid                              types.UID

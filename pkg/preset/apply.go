@@ -82,8 +82,8 @@ func (r *resolver) apply(ctx context.Context, p *Preset) {
 	}
 }
 
-// fits counts what a preset gives to requests: bytes, in a number of parts each of which tells its origin. All that is given is in the record and
-// the CDI specs of claims, which the node keeps. If it is too much, claims wait.
+// fits counts what a preset gives to requests: bytes, in a number of parts each of which tells its origin. All that is given is in the
+// record and the CDI specs of claims, which the node keeps. If it is too much, claims wait.
 func (r *resolver) fits(p *Preset, to []requestKey, field string, size, parts int) bool {
 	const punctuation = 32
 	size += parts * (len(p.Namespace) + len(p.Name) + punctuation)
@@ -92,8 +92,9 @@ func (r *resolver) fits(p *Preset, to []requestKey, field string, size, parts in
 		return true
 	}
 	for _, claim := range distinctClaims(to) {
-		r.tooMuch(claim, p.Origin(), "", field, fmt.Sprintf("gives %d bytes to %d requests of the pod's claims, after %d bytes of presets before "+
-			"it: all together must be at most %d: let fewer or smaller presets select the claims", size, len(to), before, v1alpha1.MaxClaimPresets))
+		r.tooMuch(claim, p.Origin(), "", field, fmt.Sprintf("gives %d bytes to %d requests of the pod's claims, after %d bytes of presets "+
+			"before it: all together must be at most %d: let fewer or smaller presets select the claims",
+			size, len(to), before, v1alpha1.MaxClaimPresets))
 	}
 	return false
 }

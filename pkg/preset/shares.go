@@ -15,8 +15,8 @@ import (
 // needed.
 const maxKept = 32 << 20
 
-// Shares bounds the memory of a process that has copies of all DevicePresets, which tenants make as many and as large as the API server takes
-// them. It knows how large each is, and tells which are kept. The zero value knows none.
+// Shares bounds the memory of a process that has copies of all DevicePresets, which tenants make as many and as large as the API server
+// takes them. It knows how large each is, and tells which are kept. The zero value knows none.
 type Shares struct {
 	mu         sync.Mutex
 	namespaces map[string]*share

@@ -24,8 +24,8 @@ func variablesOf(n int, value, more string) string {
 	return "env: [" + strings.Join(all, ", ") + "]\n"
 }
 
-// TestMuchForOneClaim: a tenant makes the most of what single presets may have, for one pod. What a claim is given stays small, or the claim
-// waits and is told why, once.
+// TestMuchForOneClaim: a tenant makes the most of what single presets may have, for one pod. What a claim is given stays small, or the
+// claim waits and is told why, once.
 func TestMuchForOneClaim(t *testing.T) {
 	many := func(n int, spec func(i int) string) (all []preset.Preset) {
 		for i := range n {
@@ -105,8 +105,8 @@ func wantSmall(t *testing.T, r preset.Resolution) {
 	}
 }
 
-// TestSizesAtRandom: whatever presets a tenant makes, a pod's claims wait, or what they are given is small. No claim is given less than presets
-// say without being told.
+// TestSizesAtRandom: whatever presets a tenant makes, a pod's claims wait, or what they are given is small. No claim is given less than
+// presets say without being told.
 func TestSizesAtRandom(t *testing.T) {
 	random := seed.New(t)
 	for range 40 {

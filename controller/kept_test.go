@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/trustpolicies"
+	"github.com/fettle-dev/fettle/controller/volumes"
+	"github.com/fettle-dev/fettle/controller/webhook"
+	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/test/check"
+)
+
+// TestCachesOfTenants: of every kind that reconcilers watch and tenants can make, the cache drops what a tenant may fill with as much as it
+// likes: annotations, and managed fields. A new kind is in the table of docs/design/threats.md, or is the administrator's.
+func TestCachesOfTenants(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	check.Must(t, err)
+	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
+	rows := Table(Parts{
+		Services: services, Options: Options{Webhook: true, ExplainWaitingPods: true, NodePartitions: true},
+		Policies:    trustpolicies.NewReader(services.Client, nil),
+		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
+		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
+	})
+	options, err := cacheOptions(Options{Namespace: "fettle"}, &preset.Shares{})
+	check.Must(t, err)
+	byKind := map[reflect.Type]cache.ByObject{}
+	for object, o := range options.ByObject {
+		byKind[reflect.TypeOf(object)] = o
+	}
+	tenants := map[string]bool{
+		"DevicePreset": true, "FPGABitstream": true, "GPUKernelCache": true, "ResourceClaim": true, "PersistentVolumeClaim": true, "Job": true,
+	}
+	found := map[string]bool{}
+	for _, row := range rows {
+		for _, queue := range row.Queues {
+			for _, watch := range queue.Watches {
+				kind := reflect.TypeOf(watch.Object).Elem().Name()
+				if !tenants[kind] {
+					if strings.HasPrefix(fmt.Sprintf("%T", watch.Object), "*v1alpha1.") && namespaced(kind) {
+						t.Errorf("%s: is it bounded? Then add it here", kind)
+					}
+					continue
+				}
+				found[kind] = true
+				object, _ := watch.Object.DeepCopyObject().(client.Object)
+				object.SetAnnotations(map[string]string{"tenant": strings.Repeat("a", 200_000)})
+				object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: strings.Repeat("m", 200_000)}})
+				transform := options.DefaultTransform
+				if of := byKind[reflect.TypeOf(object)]; of.Transform != nil {
+					transform = of.Transform
+				}
+				kept, err := transform(object)
+				check.Must(t, err)
+				if o, ok := kept.(client.Object); !ok || len(o.GetAnnotations()) > 0 || len(o.GetManagedFields()) > 0 {
+					t.Errorf("%s: %s keeps a tenant's annotations or managed fields", row.Name, kind)
+				}
+			}
+		}
+	}
+	if len(found) != len(tenants) {
+		t.Errorf("watched are %v, want %v", found, tenants)
+	}
+	if pods := byKind[reflect.TypeFor[*corev1.Pod]()]; len(pods.Namespaces) == 0 {
+		t.Error("pods of all namespaces are kept")
+	}
+}
+
+// namespaced says whether a kind of Fettle's is a tenant's: those of the cluster are known here.
+func namespaced(kind string) bool {
+	switch kind {
+	case v1alpha1.KindClusterDevicePreset, v1alpha1.KindClusterFPGABitstream, v1alpha1.KindClusterGPUKernelCache,
+		"AcceleratorNode", "AcceleratorStack", "PartitionPolicy", "TrustPolicy":
+		return false
+	}
+	return true
+}
