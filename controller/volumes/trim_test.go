@@ -33,8 +33,9 @@ func TestJobsOfATenant(t *testing.T) {
 		if err != nil || !ok || kept.Size() > 1000 {
 			t.Fatalf("%T: %d bytes are kept (%v)", object, kept.Size(), err)
 		}
-		if kept.GetLabels()[UIDLabel] != "c" || kept.GetAnnotations()[TemplateAnnotation] != "t" || kept.GetAnnotations()[DigestAnnotation] != "d" {
-			t.Errorf("%T: kept %v and %v", object, kept.GetLabels(), kept.GetAnnotations())
+		notes := kept.GetAnnotations()
+		if kept.GetLabels()[UIDLabel] != "c" || notes[TemplateAnnotation] != "t" || notes[DigestAnnotation] != "d" {
+			t.Errorf("%T: kept %v and %v", object, kept.GetLabels(), notes)
 		}
 		if object.GetLabels()["l"] != long {
 			t.Errorf("%T: the object was changed", object)
