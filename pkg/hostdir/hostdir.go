@@ -25,9 +25,6 @@ const trashPrefix = ".fettle-trash-"
 // scratchMode lets every user of a pod write, and lets no user remove files of another, as in /tmp.
 const scratchMode = 0o777 | os.ModeSticky
 
-// closedMode is the mode of a directory whose former mode is not known.
-const closedMode = 0o755
-
 // Owner holds the owner and mode that a directory had before a claim got it.
 type Owner struct {
 	UID  int    `json:"uid"`
@@ -180,7 +177,11 @@ func (d *Dir) SetAside(ctx context.Context, id string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		err := withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
+		move := func() error { return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) }) }
+		err := move()
+		if errors.Is(err, syscall.EPERM) && allowRemoval(d.root, name) == nil {
+			err = move()
+		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

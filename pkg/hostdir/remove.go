@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
@@ -88,7 +91,11 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
 		*lifted++
-		err := withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) })
+		move := func() error { return withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) }) }
+		err := move()
+		if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(dir, path.Dir(name)), allowRemoval(dir, name)) == nil {
+			err = move()
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // deleted to make room
 		}
@@ -100,8 +107,8 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 }
 
 // eachName calls do for the names in a directory below root, one batch at a time, until ctx ends.
-func eachName(ctx context.Context, root Root, path string, do func(name string)) error {
-	dir, err := root.Open(path)
+func eachName(ctx context.Context, root Root, dirPath string, do func(name string)) error {
+	dir, err := root.Open(dirPath)
 	if err != nil {
 		return err
 	}
@@ -198,10 +205,33 @@ func removeSome(dir Root, keep string) (removed bool, inner []string, err error)
 }
 
 func removeOne(root Root, name string) error {
-	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+	err := root.Remove(name)
+	if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(root, path.Dir(name)), allowRemoval(root, name)) == nil {
+		err = root.Remove(name)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
+}
+
+// allowRemoval takes the flags off a file or directory that keep root from deleting it, or from deleting something in it.
+func allowRemoval(root Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return err // other files have no flags, and to open them may do something
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	const keep = 0x10 | 0x20 // FS_IMMUTABLE_FL and FS_APPEND_FL of the kernel's linux/fs.h
+	if err != nil || flags&keep == 0 {
+		return err
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^keep)
 }
 
 func notEmpty(err error) bool {

@@ -25,6 +25,8 @@ type Params struct {
 	Claim string `json:"claim"`
 	// Before is restored by Undo.
 	Before Owner `json:"before"`
+	// Marks are restored with it. Versions that did not note them leave what claims marked the directory with.
+	Marks *Marks `json:"marks,omitempty"`
 	// Place is the directory that the claim got. Versions that did not note it ignore it.
 	Place *Place `json:"place,omitempty"`
 }
@@ -50,11 +52,15 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	if err != nil {
 		return step.Step{}, err
 	}
-	return plan(d, owner, path, claim)
+	marks, err := d.marks()
+	if err != nil {
+		return step.Step{}, err
+	}
+	return plan(d, owner, &marks, path, claim)
 }
 
 // PlanUndo returns the step of a claim whose record is lost, for its Undo: it empties the directory, dirty or not. The former mode is not
-// known. If the directory still has the mode for claims, Undo lets only its owner write.
+// known, so Undo lets only its owner write. Marks may all be the claim's, so none stays.
 func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
@@ -65,18 +71,16 @@ func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	if err != nil {
 		return step.Step{}, err
 	}
-	if os.FileMode(owner.Mode)&^os.ModeDir == scratchMode {
-		owner.Mode = closedMode
-	}
-	return plan(d, owner, path, claim)
+	owner.Mode = uint32(os.ModeDir | os.FileMode(owner.Mode).Perm()&^0o022)
+	return plan(d, owner, &Marks{}, path, claim)
 }
 
-func plan(d *Dir, owner Owner, path, claim string) (step.Step, error) {
+func plan(d *Dir, owner Owner, marks *Marks, path, claim string) (step.Step, error) {
 	place, err := d.place()
 	if err != nil {
 		return step.Step{}, err
 	}
-	return step.New(StepKind, path, Params{Path: path, Claim: claim, Before: owner, Place: &place})
+	return step.New(StepKind, path, Params{Path: path, Claim: claim, Before: owner, Marks: marks, Place: &place})
 }
 
 // purgeAtOnce limits how long Finish deletes before it leaves the rest to the background. Only claims of the same directory wait meanwhile.
@@ -103,7 +107,7 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 			return d.Close()
 		}),
 		Undo: step.Do(func(ctx context.Context, p *Params) error {
-			return k.ifThere(p, func(d *Dir) error { return errors.Join(d.SetAside(ctx, p.Claim), d.Restore(ctx, p.Before)) })
+			return k.ifThere(p, func(d *Dir) error { return d.giveBack(ctx, p) })
 		}),
 		Finish: step.Do(func(ctx context.Context, p *Params) error {
 			return k.ifThere(p, func(d *Dir) error {
@@ -148,4 +152,14 @@ func (k kind) ifThere(p *Params, do func(*Dir) error) error {
 	}
 	defer d.Close()
 	return do(d)
+}
+
+// giveBack empties the directory and makes it what it was. Access control lists change the mode, so they go first.
+func (d *Dir) giveBack(ctx context.Context, p *Params) error {
+	_ = allowRemoval(d.root, ".") // else nothing can be moved, and that is told
+	err := d.SetAside(ctx, p.Claim)
+	if p.Marks != nil {
+		err = errors.Join(err, d.clean(ctx, p.Marks))
+	}
+	return errors.Join(err, d.Restore(ctx, p.Before))
 }

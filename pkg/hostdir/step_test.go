@@ -134,7 +134,7 @@ func TestPlanUndo(t *testing.T) {
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left %v", left)
 	}
-	if info, err := os.Stat(p.lent); err != nil || info.Mode() != os.ModeDir|closedMode {
+	if info, err := os.Stat(p.lent); err != nil || info.Mode() != os.ModeDir|0o755 {
 		t.Errorf("mode %v (%v), want it closed", info.Mode(), err)
 	}
 	if _, err := PlanUndo(filepath.Dir(p.lent), "/missing", "u1"); !errors.Is(err, fs.ErrNotExist) {

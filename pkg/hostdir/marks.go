@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Marks are what a directory has beside owner, mode and content, and what its owner in a container can change.
+type Marks struct {
+	// Attributes are the extended attributes, access control lists among them.
+	Attributes map[string][]byte `json:"attributes,omitempty"`
+	// Flags are those of FS_IOC_GETFLAGS that somebody may set, and Project is the id that quotas count for.
+	Flags   int    `json:"flags,omitempty"`
+	Project uint32 `json:"project,omitempty"`
+	// Encrypted: files in it are encrypted by a policy of the directory, which nobody can take off.
+	Encrypted bool `json:"encrypted,omitempty"`
+}
+
+// changeable are the flags of linux/fs.h that whoever owns a directory may set, or root. The others are the file system's own, and change by
+// themselves.
+const changeable = 0x1 | 0x2 | 0x4 | 0x8 | // SECRM, UNRM, COMPR, SYNC
+	0x10 | 0x20 | 0x40 | 0x80 | // IMMUTABLE, APPEND, NODUMP, NOATIME
+	0x400 | 0x4000 | 0x8000 | // NOCOMP, JOURNAL_DATA, NOTAIL
+	0x10000 | 0x20000 | 0x800000 | // DIRSYNC, TOPDIR, NOCOW
+	0x2000000 | 0x20000000 | 0x40000000 // DAX, PROJINHERIT, CASEFOLD
+
+// errEncrypted says that a container gave a directory a policy of encryption.
+var errEncrypted = errors.New("its claim had its files encrypted, which is for good: delete the directory and make it again")
+
+// marks reads the marks. What the file system does not have is empty.
+func (d *Dir) marks() (m Marks, err error) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return Marks{}, fmt.Errorf("read what %s is marked with: %w", d.name, err)
+	}
+	defer f.Close()
+	if m, err = marksOf(f); err != nil {
+		return Marks{}, fmt.Errorf("read what %s is marked with: %w", d.name, err)
+	}
+	return m, nil
+}
+
+func marksOf(f *os.File) (m Marks, err error) {
+	fd := int(f.Fd())
+	if m.Attributes, err = attributes(fd); err != nil {
+		return m, err
+	}
+	if m.Flags, err = unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err != nil {
+		if !isUnknown(err) {
+			return m, err
+		}
+		m.Flags = 0
+	}
+	var x fsxattr
+	if err := x.ioctl(fd, fsGetXattr); err != nil && !isUnknown(err) {
+		return m, err
+	}
+	m.Flags &= changeable
+	m.Project = x.project
+	var stat unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &stat); err != nil {
+		return m, err
+	}
+	m.Encrypted = stat.Attributes&unix.STATX_ATTR_ENCRYPTED != 0
+	return m, nil
+}
+
+// isUnknown reports that a file system does not have something.
+func isUnknown(err error) bool {
+	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
+}
+
+// attributes reads all extended attributes but those of security modules, which no container sets and runtimes set anew.
+func attributes(fd int) (map[string][]byte, error) {
+	list, err := grown(func(buffer []byte) (int, error) { return unix.Flistxattr(fd, buffer) })
+	if err != nil {
+		if isUnknown(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	out := map[string][]byte{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		if name == "" || strings.HasPrefix(name, "security.") {
+			continue
+		}
+		value, err := grown(func(buffer []byte) (int, error) { return unix.Fgetxattr(fd, name, buffer) })
+		switch {
+		case errors.Is(err, unix.ENODATA):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("attribute %s: %w", name, err)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// grown reads what an attribute may be at most.
+func grown(read func([]byte) (int, error)) ([]byte, error) {
+	buffer := make([]byte, 64<<10)
+	n, err := read(buffer)
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Clone(buffer[:n]), nil
+}
+
+// clean gives the directory the marks that it had, and none that a claim gave it.
+func (d *Dir) clean(ctx context.Context, want *Marks) error {
+	f, err := d.root.Open(".")
+	if err == nil {
+		defer f.Close()
+		err = d.cleanOpen(ctx, f, want)
+	}
+	if err != nil {
+		return fmt.Errorf("take off %s what its claim marked it with: %w", d.name, err)
+	}
+	return nil
+}
+
+func (d *Dir) cleanOpen(ctx context.Context, f *os.File, want *Marks) error {
+	now, err := marksOf(f)
+	if err != nil {
+		return err
+	}
+	if now.Encrypted && !want.Encrypted {
+		return errEncrypted
+	}
+	fd := int(f.Fd())
+	change := func(do func() error) error { return withRoom(ctx, d.root, "", do) }
+	var errs []error
+	for name := range now.Attributes {
+		if _, had := want.Attributes[name]; !had {
+			errs = append(errs, change(func() error { return ignoreGone(unix.Fremovexattr(fd, name)) }))
+		}
+	}
+	for name, value := range want.Attributes {
+		if has, ok := now.Attributes[name]; !ok || !bytes.Equal(has, value) {
+			errs = append(errs, change(func() error { return unix.Fsetxattr(fd, name, value, 0) }))
+		}
+	}
+	if now.Project != want.Project {
+		errs = append(errs, change(func() error { return setProject(fd, want.Project) }))
+	}
+	if now.Flags != want.Flags {
+		set := func() error { return setFlags(fd, want.Flags) }
+		err := change(set)
+		if errors.Is(err, unix.ENOTEMPTY) { // a flag that only an empty directory can have or lose
+			err = errors.Join(d.Purge(ctx), change(set))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ENODATA) {
+		return nil
+	}
+	return err
+}
+
+// fsxattr is the kernel's struct of this name, of linux/fs.h.
+type fsxattr struct {
+	flags, extentSize, extents, project, copyExtentSize uint32
+	_                                                   [8]byte
+}
+
+// FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR of linux/fs.h.
+const (
+	fsGetXattr = 0x801c581f
+	fsSetXattr = 0x401c5820
+)
+
+func (x *fsxattr) ioctl(fd int, request uintptr) error {
+	//nolint:gosec // the kernel's own struct
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(x))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func setFlags(fd, flags int) error {
+	now, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		return err
+	}
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, now&^changeable|flags)
+}
+
+func setProject(fd int, id uint32) error {
+	var x fsxattr
+	if err := x.ioctl(fd, fsGetXattr); err != nil {
+		return err
+	}
+	x.project = id
+	return x.ioctl(fd, fsSetXattr)
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
+)
+
+// acl gives a user everything, beside what the mode 0755 gives: version 2, then tag, permissions and id of each entry.
+func acl(user uint32) []byte {
+	entry := func(tag, permissions byte, id uint32) []byte {
+		return []byte{tag, 0, permissions, 0, byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)}
+	}
+	const none = 0xffffffff
+	return bytes.Join([][]byte{
+		{2, 0, 0, 0}, entry(1, 7, none), entry(2, 7, user), entry(4, 5, none), entry(16, 7, none), entry(32, 5, none),
+	}, nil)
+}
+
+// mark sets an attribute, where the file system has it.
+func mark(t *testing.T, name, attribute string, value []byte) {
+	t.Helper()
+	err := unix.Setxattr(name, attribute, value, 0)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skipf("this file system has no %s", attribute)
+	}
+	check.Must(t, err)
+}
+
+// flag sets flags, where the file system and the test may.
+func flag(t *testing.T, name string, flags int) {
+	t.Helper()
+	f, err := os.Open(name)
+	check.Must(t, err)
+	defer f.Close()
+	if err := setFlags(int(f.Fd()), flags); err != nil {
+		t.Logf("nobody sets flags %#x of %s: %v", flags, name, err)
+	}
+}
+
+const (
+	immutable = 0x10
+	noDump    = 0x40
+	aclOfNew  = "system.posix_acl_default"
+	aclOfIt   = "system.posix_acl_access"
+)
+
+// TestTenantLeavesNothingOnTheDirectory: a container sets on its directory whatever it can, and on files in it what keeps them from being
+// deleted. The next claim finds the directory as the administrator made it.
+func TestTenantLeavesNothingOnTheDirectory(t *testing.T) {
+	for name, lost := range map[string]bool{"as prepared": false, "without the record": true} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			disk := filepath.Join(root, "disk")
+			check.Must(t, os.Mkdir(disk, 0o755))
+			if !lost {
+				mark(t, disk, "user.owner", []byte("admin"))
+				mark(t, disk, aclOfIt, acl(4000))
+				flag(t, disk, noDump)
+			}
+			marks := func() Marks {
+				t.Helper()
+				d, err := Open(disk)
+				check.Must(t, err)
+				m, err := d.marks()
+				check.Must(t, errors.Join(err, d.Close()))
+				return m
+			}
+			info, err := os.Stat(disk)
+			check.Must(t, err)
+			before, mode := marks(), info.Mode()
+
+			kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+			s, err := Plan(root, "/disk", "uid-1")
+			check.Must(t, err)
+			check.Must(t, kinds.Apply(t.Context(), s))
+			check.Must(t, os.WriteFile(filepath.Join(disk, "file"), nil, 0o600))
+			check.Must(t, os.WriteFile(filepath.Join(disk, "large"), make([]byte, small+1), 0o600))
+			mark(t, disk, "user.note", []byte("for the next"))
+			mark(t, disk, aclOfNew, acl(4242))
+			mark(t, disk, aclOfIt, acl(4242))
+			_ = unix.Removexattr(disk, "user.owner")
+			flag(t, filepath.Join(disk, "file"), immutable)
+			flag(t, filepath.Join(disk, "large"), immutable)
+			flag(t, disk, immutable|noDump|0x80)
+			if lost {
+				s, err = PlanUndo(root, "/disk", "uid-1")
+				check.Must(t, err)
+			}
+			for range 2 {
+				check.Must(t, kinds.Undo(t.Context(), s))
+				check.Must(t, kinds.Finish(t.Context(), s))
+			}
+			if diff := cmp.Diff(before, marks()); diff != "" {
+				t.Errorf("marks of the directory (-before +after):\n%s", diff)
+			}
+			if info, err := os.Stat(disk); err != nil || info.Mode() != mode {
+				t.Errorf("mode %v, %v, want %v", info.Mode(), err, mode)
+			}
+			if names, err := os.ReadDir(disk); err != nil || len(names) > 0 {
+				t.Errorf("there is %v, %v", names, err)
+			}
+		})
+	}
+}
