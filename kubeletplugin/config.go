@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -95,6 +96,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s must be an absolute path, is %q", name, path))
 		}
 	}
+	errs = append(errs, c.checkKubeletApart()...)
 	if c.HealthPort < -1 || c.HealthPort > 65535 {
 		errs = append(errs, fmt.Errorf("--health-port must be between 0 and 65535, or -1 for none, is %d", c.HealthPort))
 	}
@@ -115,6 +117,18 @@ func (c *Config) sockets() (registrar, plugin string) {
 		plugin = "dra-" + c.PodUID + ".sock"
 	}
 	return filepath.Join(c.RegistryDir, registrar), filepath.Join(c.pluginDir(), plugin)
+}
+
+// checkKubeletApart refuses to let namespaces have kubelet's directory, wherever it is: it has its key and the volumes of all pods.
+func (c *Config) checkKubeletApart() (errs []error) {
+	kubelet := filepath.Dir(c.PluginsDir)
+	for i, allowed := range c.File.Presets.AllowedHostPaths {
+		if kubelet != "/" && mountpath.Within(allowed.Path, kubelet) || mountpath.Within(kubelet, allowed.Path) {
+			errs = append(errs, fmt.Errorf("presets.allowedHostPaths[%d]: %s: whoever has %s, kubelet's directory, has the node: "+
+				"name a directory of data", i, allowed.Path, kubelet))
+		}
+	}
+	return errs
 }
 
 // writable lists trees of the host that containers may write to, as patterns: the volumes of all pods, and directories that claims get.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -31,6 +32,10 @@ func TestConfigValidate(t *testing.T) {
 		{name: "no port", change: func(c *Config) { c.HealthPort = -1 }},
 		{name: "port", change: func(c *Config) { c.HealthPort = -2 }, want: []string{"--health-port"}},
 		{name: "high port", change: func(c *Config) { c.HealthPort = 65536 }, want: []string{"--health-port"}},
+		{name: "kubelet's directory for namespaces", change: func(c *Config) {
+			c.PluginsDir = "/mnt/kube/plugins"
+			c.File.Presets.AllowedHostPaths = []preset.AllowedHostPath{{Path: "/mnt/kube/pods"}, {Path: "/mnt/data"}, {Path: "/mnt"}}
+		}, want: []string{"allowedHostPaths[0]: /mnt/kube/pods", "/mnt/kube, kubelet's directory", "allowedHostPaths[2]: /mnt:"}},
 		{name: "long plugins", change: func(c *Config) { c.PluginsDir = long }, want: []string{"--kubelet-plugins-dir", "107"}},
 		{name: "long registry", change: func(c *Config) { c.RegistryDir = long }, want: []string{"--kubelet-registry-dir", "107"}},
 	}

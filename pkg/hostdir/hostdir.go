@@ -177,7 +177,9 @@ func (d *Dir) SetAside(ctx context.Context, id string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		move := func() error { return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) }) }
+		move := func() error {
+			return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
+		}
 		err := move()
 		if errors.Is(err, syscall.EPERM) && allowRemoval(d.root, name) == nil {
 			err = move()

@@ -91,7 +91,9 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
 		*lifted++
-		move := func() error { return withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) }) }
+		move := func() error {
+			return withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) })
+		}
 		err := move()
 		if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(dir, path.Dir(name)), allowRemoval(dir, name)) == nil {
 			err = move()

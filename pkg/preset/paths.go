@@ -80,15 +80,21 @@ func (a AllowedHostPath) controls() string {
 	return ""
 }
 
-// guardedTrees lists trees of the file system hierarchy that give control over the node. Some hold keys and sockets, so reading is enough.
-// The others hold what the node runs, or the state of what it runs, so writing is enough.
+// guardedTrees lists trees of the file system hierarchy that give control over the node. Some hold keys, sockets and what other namespaces
+// wrote, so reading is enough. The others hold what the node runs, or the state of what it runs, so writing is enough.
 func guardedTrees(writable bool) []string {
 	trees := []string{
-		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib/containers", "/var/lib/kubelet", "/var/run", "/var/snap",
+		"/boot", "/dev", "/proc", "/root", "/run", "/sys", // sockets, devices, memory, root's keys
+		"/etc",                                                 // keys of the node and of Kubernetes
+		"/var/lib/containers", "/var/lib/kubelet", "/var/snap", // files of all containers, and keys
+		"/var/log/containers", "/var/log/pods", // what all containers say
+		"/var/run",
 	}
 	if writable {
-		trees = append(trees, "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/ostree", "/sbin", "/snap", "/sysroot", "/usr",
-			"/var/cache", "/var/db", "/var/lib", "/var/lock", "/var/log", "/var/opt", "/var/spool")
+		trees = append(trees,
+			"/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/ostree", "/sbin", "/snap", "/sysroot", "/usr", // programs
+			"/var/cache", "/var/db", "/var/lib", "/var/lock", "/var/log", "/var/opt", "/var/spool", // what services and cron read
+		)
 	}
 	return trees
 }
@@ -96,8 +102,8 @@ func guardedTrees(writable bool) []string {
 // nodeSoftware lists the names of directories with the keys, sockets and images of Kubernetes and of container runtimes, wherever they are.
 func nodeSoftware() []string {
 	return []string{
-		".kube", ".ssh", "containerd", "crio", "docker", "etcd", "fettle", "k0s", "k3s", "kubelet", "kubernetes", "microk8s", "minikube",
-		"rancher", "rke2",
+		".kube", ".ssh", "cni", "containerd", "crio", "docker", "etcd", "fettle", "k0s", "k3s", "kubelet", "kubernetes", "microk8s", "minikube",
+		"podman", "rancher", "rke2",
 	}
 }
 

@@ -46,12 +46,13 @@ func TestNoNodeIsGivenAway(t *testing.T) {
 		"/var/snap/microk8s/current/certs": true, "/var/lib/minikube/certs": true, "/var/lib/containers/storage": true, "/root/.ssh": true,
 		"/run/containerd": true, "/var/run/crio": true, "/home/core/.ssh": false, "/mnt/disk1/kubelet/pods": false, "/home/kubernetes/bin": false,
 		"/opt/cni/bin": false, "/opt/containerd/bin": false, "/usr/local/bin": false, "/var/lib/cloud/scripts": false, "/var/lib/systemd": false,
-		"/var/opt/app": false, "/nix/store": false, "/ostree/deploy": false, "/snap/bin": false, "/var/log/pods": false, "/var/spool/cron": false,
+		"/var/opt/app": false, "/nix/store": false, "/ostree/deploy": false, "/snap/bin": false, "/var/log/pods": true,
+		"/var/log/containers": true, "/var/lib/cni": true, "/mnt/podman/storage": true, "/mnt/rancher/k3s": true, "/var/spool/cron": false,
 	} {
 		parts := strings.Split(place, "/")
 		above := strings.Join(parts[:2+random.IntN(len(parts)-1)], "/")
 		for _, name := range []string{place, place + "/" + strings.Repeat("x", 1+random.IntN(3)), above} {
-			if name == "" || name == "/" || name == "/mnt" {
+			if name == "" || name == "/" || name == "/mnt" || name == "/mnt/disk1" {
 				continue // only a node knows what is in it
 			}
 			if (AllowedHostPath{Path: name, Writable: true}).Validate() == nil {
