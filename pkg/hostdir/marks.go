@@ -25,8 +25,8 @@ type Marks struct {
 	Encrypted bool `json:"encrypted,omitempty"`
 }
 
-// changeable are the flags of linux/fs.h that whoever owns a directory may set, or root. The others are the file system's own, and change by
-// themselves.
+// changeable are the flags of linux/fs.h that whoever owns a directory may set, or root. The others are the file system's own, and change
+// by themselves.
 const changeable = 0x1 | 0x2 | 0x4 | 0x8 | // SECRM, UNRM, COMPR, SYNC
 	0x10 | 0x20 | 0x40 | 0x80 | // IMMUTABLE, APPEND, NODUMP, NOATIME
 	0x400 | 0x4000 | 0x8000 | // NOCOMP, JOURNAL_DATA, NOTAIL

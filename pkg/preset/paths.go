@@ -107,8 +107,8 @@ func nodeSoftware() []string {
 	}
 }
 
-// IsSoftware reports whether a path of the host is in a tree of the system's programs and of its services. Whoever writes there has the node,
-// so no container may, by none of the driver's ways.
+// IsSoftware reports whether a path of the host is in a tree of the system's programs and of its services. Whoever writes there has the
+// node, so no container may, by none of the driver's ways.
 func IsSoftware(name string) bool {
 	return slices.ContainsFunc([]string{
 		"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/ostree", "/proc", "/root", "/run", "/sbin",
@@ -116,8 +116,8 @@ func IsSoftware(name string) bool {
 	}, func(tree string) bool { return mountpath.Within(name, tree) })
 }
 
-// HoldsContainers reports whether a directory of the host is one of kubelet or of a container runtime, below which there are the volumes and
-// the own files of containers.
+// HoldsContainers reports whether a directory of the host is one of kubelet or of a container runtime, below which there are the volumes
+// and the own files of containers.
 func HoldsContainers(dir string) bool {
 	return mountpath.Within(dir, "/var/lib/containers") || slices.Contains([]string{
 		"containerd", "crio", "docker", "k0s", "k3s", "kubelet", "microk8s", "minikube", "podman", "rancher", "rke2",

@@ -242,8 +242,8 @@ func (l *lookup) writers(dir string, stat *unix.Statx_t) string {
 	return ""
 }
 
-// isAlias reports whether a directory is where a file system is mounted once more that containers write to elsewhere. What is mounted may be
-// a part that they write to. The plugin's container has each of its directories by such a mount.
+// isAlias reports whether a directory is where a file system is mounted once more that containers write to elsewhere. What is mounted may
+// be a part that they write to. The plugin's container has each of its directories by such a mount.
 func (l *lookup) isAlias(dir string, stat *unix.Statx_t) bool {
 	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || dir == "/" || slices.Contains(l.files.Directories, dir) {
 		return false

@@ -94,7 +94,9 @@ func (m *mountedTree) start(c container.Mount) (unix.Stat_t, error) {
 }
 
 func clusterMount(hostPath string) preset.Mount {
-	return preset.Mount{PresetMount: v1alpha1.PresetMount{HostPath: hostPath, ContainerPath: "/x" + hostPath}, From: preset.Origin{Name: "site"}}
+	return preset.Mount{
+		PresetMount: v1alpha1.PresetMount{HostPath: hostPath, ContainerPath: "/x" + hostPath}, From: preset.Origin{Name: "site"},
+	}
 }
 
 func (m *mountedTree) inode(name string) uint64 {
@@ -139,8 +141,8 @@ func TestTenantLinksWhatAClusterPresetMounts(t *testing.T) {
 	}
 }
 
-// TestTenantLinksAnAllowedDirectory: of two directories that a namespace may write to, one in the other, a container moves the inner one and
-// puts a link in its place. A DevicePreset of the inner one then gives nothing.
+// TestTenantLinksAnAllowedDirectory: of two directories that a namespace may write to, one in the other, a container moves the inner one
+// and puts a link in its place. A DevicePreset of the inner one then gives nothing.
 func TestTenantLinksAnAllowedDirectory(t *testing.T) {
 	m := newMountedTree(t)
 	m.write("data/inner/models/file")

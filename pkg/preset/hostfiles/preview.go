@@ -20,7 +20,9 @@ type Preview struct {
 // Edits returns the edits that the plugin would make for a request. After an error they lack the part that failed. Mounts that only one
 // claim has are shown with their original paths. The files of a vendor's driver are left out, since only a node can list them.
 func (p Preview) Edits(r preset.Request) (container.Edits, error) {
-	finder := Finder{Root: p.Root, Hook: func() (string, error) { return p.Hook, nil }, Allowed: p.AllowedHostPaths, Scratch: true, Copies: true}
+	finder := Finder{
+		Root: p.Root, Hook: func() (string, error) { return p.Hook, nil }, Allowed: p.AllowedHostPaths, Scratch: true, Copies: true,
+	}
 	found, err := finder.Find("", r)
 	found.Shared.Mounts = append(found.Shared.Mounts, found.Own.Mounts...)
 	return found.Shared, err
