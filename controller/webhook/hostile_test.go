@@ -191,8 +191,8 @@ func hostileSeeds() map[metav1.GroupVersionKind][]string {
 	return out
 }
 
-// TestHostileReviews: whatever is in an object, its review ends without a panic, reads few others, uses little memory, and a refusal names a
-// field.
+// TestHostileReviews: whatever is in an object, its review ends without a panic, reads few others, uses little memory, and a refusal names
+// a field.
 func TestHostileReviews(t *testing.T) { //nolint:paralleltest // it counts the memory of the process
 	random := seed.New(t)
 	seeds := hostileSeeds()

@@ -88,7 +88,8 @@ spec:
 		event("kube-system", "about node2", "fettle-kubeletplugin", "{apiVersion: v1, kind: Node, name: node2}"),
 		event("team-a", "about a pod", "fettle-kubeletplugin", "{apiVersion: v1, kind: Pod, namespace: team-a, name: p}"),
 		event("kube-system", "about node1 in the name of kubelet", "kubelet", "{apiVersion: v1, kind: Node, name: node1}"),
-		event("team-a", "about a claim", "fettle-kubeletplugin", "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, namespace: team-a, name: c}"),
+		event("team-a", "about a claim", "fettle-kubeletplugin",
+			"{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, namespace: team-a, name: c}"),
 		{resource: "events", what: "in the name of kubelet", in: "kube-system", createOnly: true, manifest: `
 apiVersion: v1
 kind: Event
@@ -260,7 +261,10 @@ type: kubernetes.io/service-account-token
 		},
 		{resource: "leases.coordination.k8s.io", what: "another's", manifest: meta("coordination.k8s.io/v1", "Lease", "")},
 		{resource: "daemonsets.apps", what: "another's", manifest: meta("apps/v1", "DaemonSet", "spec: {"+selector+", template: "+template+"}")},
-		{resource: "deployments.apps", what: "another's", manifest: meta("apps/v1", "Deployment", "spec: {"+selector+", template: "+template+"}")},
+		{
+			resource: "deployments.apps", what: "another's",
+			manifest: meta("apps/v1", "Deployment", "spec: {"+selector+", template: "+template+"}"),
+		},
 		{
 			resource: "jobs.batch", what: "another's", manifest: meta("batch/v1", "Job",
 				"spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: example.com/c}]}}}"),
@@ -324,7 +328,10 @@ func fettleTargets() []target {
 		manifest := ours(kind.kind, "theirs", kind.spec)
 		out = append(out,
 			target{resource: kind.plural + ".fettle.dev", what: "another's", manifest: manifest},
-			target{resource: kind.plural + "/status.fettle.dev", what: "another's", manifest: manifest, patch: `{"status":{"observedGeneration":7}}`},
+			target{
+				resource: kind.plural + "/status.fettle.dev", what: "another's", manifest: manifest,
+				patch: `{"status":{"observedGeneration":7}}`,
+			},
 		)
 	}
 	return append(out,

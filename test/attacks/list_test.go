@@ -37,13 +37,14 @@ const (
 // attacks lists those of the reviews: by their numbers in the second one, and by a letter those found by reading.
 func attacks() []attack {
 	const walker = "test/attacks TestAPI"
+	slices := []string{walker, `test/api/chart "slices"`}
 	return []attack{
 		{"1", controller, "widens its webhook configuration to Secrets", "no right to change one", []string{walker}},
 		{"2", controller, "makes a ClusterDevicePreset of the node's /usr", "only the shipped names with the shipped content", []string{walker}},
 		{"3", controller, "reads any Secret by a cache's Job", "the whole pod is fenced", []string{walker, `test/api/chart "fences of Jobs"`}},
 		{"4", controller, "makes a token Secret of another account", "no right to make Secrets", []string{walker}},
-		{"5", node, "evicts pods of another node by taints in its pool", "a pool begins with the token's node", []string{walker, `test/api/chart "slices"`}},
-		{"6", node, "has another node's devices unallocatable by its pool", "a pool begins with the token's node", []string{walker, `test/api/chart "slices"`}},
+		{"5", node, "evicts pods of another node by taints in its pool", "a pool begins with the token's node", slices},
+		{"6", node, "has another node's devices unallocatable by its pool", "a pool begins with the token's node", slices},
 		{"7", program, "rewrites CDI specs from fettle-nvml", "Landlock for every child", nil},
 		{"8", program, "reaches containerd from the MPS daemon", "the host's /run is covered", nil},
 		{"9", podMaker, "fills the plugin's connections", "connections are kept for the node's address", nil},
