@@ -4,6 +4,7 @@ package stacks
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
@@ -248,4 +250,15 @@ func checkedOnce(name string, a *v1alpha1.AcceleratorNode) {
 		DeviceClassName: "gpu.fettle.dev", Evidence: stack.Evidence(&n, "gpu.fettle.dev"), Passed: true, Reason: "Passed",
 		Time: metav1.NewTime(time.Now()),
 	}})
+}
+
+// TestGoldenCheck writes the pod and the template of a check. The chart's policies are tested with them (test/chart).
+func TestGoldenCheck(t *testing.T) {
+	o := testChecks()
+	c := &claimCheck{stack: stackOf("s", "x"), node: "n1", class: "gpu.fettle.dev", evidence: "e"}
+	for name, object := range map[string]any{"pod": o.pod(c), "template": o.template(c.class)} {
+		content, err := yaml.Marshal(object)
+		check.Must(t, err)
+		check.Golden(t, filepath.Join("testdata", name+".yaml"), content)
+	}
 }

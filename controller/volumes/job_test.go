@@ -4,6 +4,7 @@ package volumes
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,9 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // jobOf is the Job of a node.
@@ -255,5 +258,27 @@ func TestClaim(t *testing.T) {
 	modes := object(v1alpha1.CacheRWOPerNode, one, "a").claim(v).Spec.AccessModes
 	if diff := cmp.Diff([]corev1.PersistentVolumeAccessMode{"ReadWriteOnce"}, modes); diff != "" {
 		t.Errorf("modes of a node's (-want +got):\n%s", diff)
+	}
+}
+
+// TestGoldenJobs writes what Jobs there are, the plain one and one with all that an object and an administrator may say. The chart's policy is
+// tested with them (test/chart).
+func TestGoldenJobs(t *testing.T) {
+	full := object(v1alpha1.CacheRWOPerNode, one, "a")
+	full.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {Name: "more"}}
+	full.Spec.Mount = &v1alpha1.CacheMount{Path: "/root/.cache/a b"}
+	full.Spec.PodTemplate = &v1alpha1.CachePodTemplate{
+		Metadata: v1alpha1.CachePodMetadata{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"x": "y"}},
+		Spec: v1alpha1.CachePodSpec{
+			NodeSelector: map[string]string{"disk": "ssd"}, PriorityClassName: "high",
+			Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
+		},
+	}
+	all := on()
+	all.PullPolicy, all.Registries = corev1.PullAlways, registry.Files{Config: "caFile: ca.crt\n", Authorities: "a\n"}
+	for name, j := range map[string]*batchv1.Job{"plain": jobOf(object(v1alpha1.CacheROXVolume, one, "a"), "", on()), "full": jobOf(full, "n1", all)} {
+		content, err := yaml.Marshal(j)
+		check.Must(t, err)
+		check.Golden(t, filepath.Join("testdata", name+".yaml"), content)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,11 +20,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/controller/deviceclasses"
+	"github.com/fettle-dev/fettle/controller/shippedpresets"
 )
 
 // testFences: with the controller's token, stolen, nothing can be changed that is not Fettle's, although RBAC gives the verbs.
@@ -45,9 +50,10 @@ func testFences(t *testing.T, server *apiServer) {
 		}}
 		eventually(t, func(ctx context.Context) error {
 			_, err := untyped.Resource(resource).Create(ctx, foreign, metav1.CreateOptions{})
-			return refused(err, "writes only CustomResourceDefinitions of the group fettle.dev")
+			return refused(err, "writes only the CustomResourceDefinitions that it ships")
 		})
 	})
+	t.Run("ClusterDevicePresets", func(t *testing.T) { fencedPresets(t, untyped) })
 	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
 	t.Run("Nodes", func(t *testing.T) { fencedNodes(t, server, clients) })
 	t.Run("Evictions", func(t *testing.T) { fencedEvictions(t, server, clients) })
@@ -65,7 +71,11 @@ func testFences(t *testing.T, server *apiServer) {
 		if err := refused(create(t.Context()), "makes no PriorityClass for all pods"); err != nil {
 			t.Error(err)
 		}
-		class.GlobalDefault = false
+		class.GlobalDefault, class.Value = false, 1_000_000_001
+		if err := refused(create(t.Context()), "maximum allowed value of a user defined priority is 1000000000"); err != nil {
+			t.Error(err)
+		}
+		class.Value = 1
 		if err := create(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -81,6 +91,50 @@ func testFences(t *testing.T, server *apiServer) {
 			t.Error(err)
 		}
 	})
+}
+
+// fencedPresets: the controller makes the presets that it ships, and gives no container another directory of the node.
+func fencedPresets(t *testing.T, controller dynamic.Interface) {
+	presets := controller.Resource(schema.GroupVersionResource{Group: "fettle.dev", Version: "v1alpha1", Resource: "clusterdevicepresets"})
+	for i, p := range shippedpresets.Presets(shippedpresets.Vendors()) {
+		p.APIVersion, p.Kind = "fettle.dev/v1alpha1", "ClusterDevicePreset"
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := &unstructured.Unstructured{Object: content}
+		wrong := good.DeepCopy()
+		mounts := []any{map[string]any{"hostPath": "/usr", "containerPath": "/h", "readOnly": false}}
+		if err := unstructured.SetNestedSlice(wrong.Object, mounts, "spec", "mounts"); err != nil {
+			t.Fatal(err)
+		}
+		create := func(ctx context.Context) error {
+			_, err := presets.Create(ctx, wrong, metav1.CreateOptions{})
+			return refused(err, "only as they are shipped")
+		}
+		if i == 0 {
+			eventually(t, create)
+		}
+		if err := create(t.Context()); err != nil {
+			t.Errorf("%s with a mount: %v", p.Name, err)
+		}
+		made, err := presets.Create(t.Context(), good, metav1.CreateOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+			continue
+		}
+		wrong.SetResourceVersion(made.GetResourceVersion())
+		_, err = presets.Update(t.Context(), wrong, metav1.UpdateOptions{})
+		if err := refused(err, "only as they are shipped"); err != nil {
+			t.Errorf("%s gets a mount: %v", p.Name, err)
+		}
+		if _, err := presets.Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("%s again: %v", p.Name, err)
+		}
+		if err := presets.Delete(t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete %s: %v", p.Name, err)
+		}
+	}
 }
 
 // fencedNodes: the controller puts taints on nodes and takes off its own, and does nothing else to them.
@@ -257,6 +311,12 @@ func fencedRoles(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 			r.Namespace, b.Namespace = "kube-system", "kube-system"
 		}},
 		"all Secrets": {"each by its name", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) { r.Rules[0].ResourceNames = nil }},
+		"the webhook's key": {"none of Helm's and of the webhook", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) {
+			r.Rules[0].ResourceNames = []string{"fettle-webhook-tls"}
+		}},
+		"the release": {"none of Helm's and of the webhook", func(r *rbacv1.Role, _ *rbacv1.RoleBinding) {
+			r.Rules[0].ResourceNames = []string{"sh.helm.release.v1.fettle.v1"}
+		}},
 		"another user": {"binds only its own Roles, and only to the kubelet plugin", func(r *rbacv1.Role, b *rbacv1.RoleBinding) {
 			r.Name = "fettle.dev:fpgabitstream:another"
 			b.Name, b.RoleRef.Name, b.Subjects[0].Name = r.Name, r.Name, "default"
@@ -333,6 +393,20 @@ func testEvents(t *testing.T, server *apiServer) {
 	}
 }
 
+// fullJob is a Job with all that the controller of kernel caches writes.
+func fullJob(t *testing.T) *batchv1.Job {
+	t.Helper()
+	content, err := os.ReadFile(repository + "/controller/volumes/testdata/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var j batchv1.Job
+	if err := yaml.UnmarshalStrict(content, &j); err != nil {
+		t.Fatal(err)
+	}
+	return &j
+}
+
 // testJobFences: where the controller may make Jobs, they are of its own image and have nothing of the node.
 func testJobFences(t *testing.T, server *apiServer) {
 	server.createNamespace(t, "jobs")
@@ -341,20 +415,13 @@ func testJobFences(t *testing.T, server *apiServer) {
 		"--set=kernelCaches.volumes.image.repository=registry.example/fettle,kernelCaches.volumes.image.tag=v1")
 	clients, _ := server.as(t, controllerAccount, "")
 	job := func(ctx context.Context, namespace string, change func(*batchv1.Job)) error {
-		j := &batchv1.Job{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "fill-", Labels: map[string]string{"fettle.dev/kernel-cache-uid": "u"}},
-			Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false),
-				Containers: []corev1.Container{{
-					Name: "c", Image: image, SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false)},
-				}},
-			}}},
-		}
+		j := fullJob(t)
+		j.Name, j.Namespace, j.GenerateName, j.OwnerReferences = "", "", "fill-", nil
 		change(j)
 		_, err := clients.BatchV1().Jobs(namespace).Create(ctx, j, metav1.CreateOptions{})
 		return err
 	}
-	const ownImage = "only Jobs of its own image"
+	const ownImage, noRights = "of its own image", "only Jobs without a token, an account, rights"
 	eventually(t, func(ctx context.Context) error { return job(ctx, "jobs", func(*batchv1.Job) {}) })
 	pod := func(change func(*corev1.PodSpec)) func(*batchv1.Job) {
 		return func(j *batchv1.Job) { change(&j.Spec.Template.Spec) }
@@ -365,12 +432,21 @@ func testJobFences(t *testing.T, server *apiServer) {
 	}{
 		"kube-system": {"kube-system", "writes no jobs in namespaces of Kubernetes' own", func(*batchv1.Job) {}},
 		"no label":    {"jobs", "writes only Jobs of kernel caches", func(j *batchv1.Job) { j.Labels = nil }},
-		"a token":     {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = nil })},
-		"an account":  {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.ServiceAccountName = "admin" })},
-		"a path of the node": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {
-			p.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
+		"a token":     {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = nil })},
+		"an account":  {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.ServiceAccountName = "admin" })},
+		"a Secret by a variable": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {
+			p.Containers[0].Env = []corev1.EnvVar{{Name: "S", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password",
+			}}}}
 		})},
-		"the node's network": {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.HostNetwork = true })},
+		"another command": {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.Containers[0].Command = []string{"/fettle", "$(S)"} })},
+		"another container": {"jobs", noRights, pod(func(p *corev1.PodSpec) {
+			p.InitContainers = []corev1.Container{{Name: "i", Image: image}}
+		})},
+		"a path of the node": {"jobs", "only Jobs with a claim", pod(func(p *corev1.PodSpec) {
+			p.Volumes = append(p.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+		})},
+		"the node's network": {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.HostNetwork = true })},
 		"another image":      {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.Containers[0].Image = "x" })},
 		"privileged": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {
 			p.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}

@@ -87,8 +87,8 @@ func testPolicyTypes(t *testing.T, server *apiServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies.Items) != 21 {
-		t.Fatalf("%d policies, want 21", len(policies.Items))
+	if len(policies.Items) != 24 {
+		t.Fatalf("%d policies, want 24", len(policies.Items))
 	}
 	for _, policy := range policies.Items {
 		if policy.Name == "fettle-controller-evictions" {

@@ -15,7 +15,7 @@ lasts. No program of Fettle may write it, nor the webhook configurations.
 {{- range $key, $value := $old.data | default dict -}}{{- $_ := set $kept $key (b64dec $value) -}}{{- end -}}
 {{- $oldMade := dig "metadata" "annotations" "fettle.dev/made" "0" $old -}}
 {{- $fresh := lt (sub ($made | int64) ($oldMade | int64)) 157680000 -}}
-{{- $data := dict "token" (coalesce $chosen.token (get $kept "token") (randAlphaNum 64)) -}}
+{{- $data := dict "token" (coalesce $chosen.token (get $kept "token") (randAlphaNum 64 | sha256sum)) -}}
 {{- if not $chosen.secretName -}}
 {{- if and $fresh (get $kept "tls.crt") (get $kept "tls.key") (get $kept "ca.crt") -}}
 {{- $data = merge $data (pick $kept "tls.crt" "tls.key" "ca.crt") -}}
