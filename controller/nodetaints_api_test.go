@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/controller/status"
+	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -223,9 +223,9 @@ func podsConfiguration(w webhookProcess) *admissionregistrationv1.MutatingWebhoo
 		ObjectMeta: metav1.ObjectMeta{Name: "fettle-pods"},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "nodes.fettle.dev", AdmissionReviewVersions: []string{"v1"},
-			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
-			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			ClientConfig: w.target(webhook.PodsPathPrefix),
+			SideEffects:       ptr.To(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:     ptr.To(admissionregistrationv1.Fail),
+			ClientConfig:      w.target(webhook.PodsPathPrefix),
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "tolerating"}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},

@@ -228,7 +228,7 @@ func webhookConfiguration(w webhookProcess) *admissionregistrationv1.ValidatingW
 			Name: name, AdmissionReviewVersions: []string{"v1"},
 			SideEffects:   ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
-			ClientConfig: w.target(webhook.PathPrefix),
+			ClientConfig:  w.target(webhook.PathPrefix),
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 				Rule: admissionregistrationv1.Rule{

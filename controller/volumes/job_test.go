@@ -261,8 +261,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestGoldenJobs writes what Jobs there are, the plain one and one with all that an object and an administrator may say. The chart's policy is
-// tested with them (test/chart).
+// TestGoldenJobs writes what Jobs there are: the plain one, and one with all that an object and an administrator may say. The chart's policy
+// is tested with them (test/chart).
 func TestGoldenJobs(t *testing.T) {
 	full := object(v1alpha1.CacheRWOPerNode, one, "a")
 	full.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {Name: "more"}}
@@ -276,7 +276,8 @@ func TestGoldenJobs(t *testing.T) {
 	}
 	all := on()
 	all.PullPolicy, all.Registries = corev1.PullAlways, registry.Files{Config: "caFile: ca.crt\n", Authorities: "a\n"}
-	for name, j := range map[string]*batchv1.Job{"plain": jobOf(object(v1alpha1.CacheROXVolume, one, "a"), "", on()), "full": jobOf(full, "n1", all)} {
+	plain := jobOf(object(v1alpha1.CacheROXVolume, one, "a"), "", on())
+	for name, j := range map[string]*batchv1.Job{"plain": plain, "full": jobOf(full, "n1", all)} {
 		content, err := yaml.Marshal(j)
 		check.Must(t, err)
 		check.Golden(t, filepath.Join("testdata", name+".yaml"), content)

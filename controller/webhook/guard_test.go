@@ -68,7 +68,8 @@ func TestGuardTurns(t *testing.T) { synctest.Test(t, testTurns) }
 func testTurns(t *testing.T) {
 	t.Helper()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	g := newGuard(func() string { return "secret" }, map[string]http.Handler{PathPrefix: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	token := func() string { return "secret" }
+	g := newGuard(token, map[string]http.Handler{PathPrefix: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		entered <- struct{}{}
 		<-leave
 	})})

@@ -74,17 +74,25 @@ func newFence(t *testing.T, of *version.Version, name string, args ...string) *f
 	return f
 }
 
-// refuses returns the message by which the policy refuses to have an object changed, empty if it lets it pass. Old is nil at its creation.
+// refuses returns the message by which the policy refuses the controller the change of an object, empty if it lets it pass. Old is nil at
+// its creation, and object is nil when it is deleted.
 func (f *fence) refuses(t *testing.T, namespace string, object, old map[string]any) string {
 	t.Helper()
-	now, request := &unstructured.Unstructured{Object: object}, &admissionv1.AdmissionRequest{
-		Operation: admissionv1.Create, Namespace: namespace, Name: (&unstructured.Unstructured{Object: object}).GetName(),
-	}
-	var before runtime.Object
+	request := &admissionv1.AdmissionRequest{Operation: admissionv1.Create, Namespace: namespace}
+	request.UserInfo.Username = "system:serviceaccount:" + namespace + ":fettle-controller"
+	var now, before runtime.Object
+	var kind schema.GroupVersionKind
 	if old != nil {
-		before, request.Operation = &unstructured.Unstructured{Object: old}, admissionv1.Update
+		request.Operation, before = admissionv1.Delete, &unstructured.Unstructured{Object: old}
+		kind = before.GetObjectKind().GroupVersionKind()
 	}
-	kind := now.GroupVersionKind()
+	if object != nil {
+		now = &unstructured.Unstructured{Object: object}
+		kind = now.GetObjectKind().GroupVersionKind()
+		if old != nil {
+			request.Operation = admissionv1.Update
+		}
+	}
 	versioned := &apiadmission.VersionedAttributes{
 		Attributes: apiadmission.NewAttributesRecord(now, before, kind, namespace, "", f.resource, "",
 			apiadmission.Operation(request.Operation), nil, false, nil),
@@ -238,7 +246,7 @@ func TestJobFenceAttacks(t *testing.T) {
 		"mounts where programs are":           set("mountPath", "/usr", append(slices.Clone(container), "volumeMounts", 0)...),
 		"mounts all of a Secret":              volume("credentials", projected(map[string]any{"secret": map[string]any{"name": "db"}})),
 		"mounts another key of a Secret":      volume("credentials", projected(secretItem("password"))),
-		"mounts a token":                      volume("credentials", projected(map[string]any{"serviceAccountToken": map[string]any{"path": "t"}})),
+		"mounts a token":                      volume("credentials", projected(map[string]any{"serviceAccountToken": map[string]any{}})),
 		"mounts a ConfigMap":                  volume("credentials", projected(map[string]any{"configMap": map[string]any{"name": "c"}})),
 		"mounts a Secret as a volume":         volume("credentials", map[string]any{"secret": map[string]any{"secretName": "db"}}),
 		"mounts a path of the node":           volume("cache", map[string]any{"hostPath": map[string]any{"path": "/"}}),
@@ -280,7 +288,8 @@ func TestCheckFence(t *testing.T) {
 	}
 	const enabled = "--set=selfTest.namespace=checks,kubeletPlugin.image.repository=registry.example/plugin,kubeletPlugin.image.tag=v1"
 	for _, of := range versions() {
-		pods, templates := newFence(t, of, "fettle-controller-pods", enabled), newFence(t, of, "fettle-controller-resourceclaimtemplates", enabled)
+		pods := newFence(t, of, "fettle-controller-pods", enabled)
+		templates := newFence(t, of, "fettle-controller-resourceclaimtemplates", enabled)
 		if why := pods.refuses(t, "checks", read("pod"), nil) + templates.refuses(t, "checks", read("template"), nil); why != "" {
 			t.Errorf("%s: a check is refused: %s", of, why)
 		}
@@ -374,6 +383,67 @@ func TestPresetFence(t *testing.T) {
 	}
 }
 
+// TestClassFence: with the controller's token, stolen, no DeviceClass hands out other devices than it is for, or whole PCI functions, and
+// none loses what an administrator wrote.
+func TestClassFence(t *testing.T) {
+	content, err := os.ReadFile(chartDir + "/files/classes.yaml")
+	check.Must(t, err)
+	shipped := func(name string) map[string]any {
+		var specs map[string]any
+		check.Must(t, yaml.Unmarshal(content, &specs))
+		return map[string]any{
+			"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "spec": specs[name],
+			"metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/managed-by": "fettle-controller"}},
+		}
+	}
+	narrowed := func(name string) map[string]any {
+		class := shipped(name)
+		at(t, class, "spec")["config"] = []any{map[string]any{"opaque": map[string]any{
+			"driver": "fettle.dev", "parameters": map[string]any{"policy": map[string]any{"allowedNamespaces": []any{"team-a"}}},
+		}}}
+		return class
+	}
+	older := func(class map[string]any) map[string]any {
+		at(t, class, "spec")["selectors"] = []any{map[string]any{"cel": map[string]any{"expression": "false"}}}
+		return class
+	}
+	const onlyShipped = "only what is shipped, and none that are switched off"
+	const gpu, mig, vfio = "gpu.fettle.dev", "mig.gpu.fettle.dev", "vfio.gpu.fettle.dev"
+	for _, of := range versions() {
+		closed, open := newFence(t, of, "fettle-controller-deviceclasses"),
+			newFence(t, of, "fettle-controller-deviceclasses", "--set=deviceClasses.vfio=true")
+		for what, test := range map[string]struct {
+			f        *fence
+			now, old map[string]any
+			want     string
+		}{
+			"made":                            {closed, shipped(gpu), nil, ""},
+			"of a part":                       {closed, shipped(mig), nil, ""},
+			"of VFIO, switched on":            {open, shipped(vfio), nil, ""},
+			"of VFIO, switched off":           {closed, shipped(vfio), nil, onlyShipped},
+			"renewed":                         {closed, narrowed(gpu), older(narrowed(gpu)), ""},
+			"of VFIO, narrowed and renewed":   {open, narrowed(vfio), older(narrowed(vfio)), ""},
+			"with a policy of the attacker's": {closed, narrowed(gpu), nil, onlyShipped},
+			"that lets all namespaces in":     {closed, shipped(gpu), narrowed(gpu), onlyShipped},
+			"of VFIO, that lets all in":       {open, shipped(vfio), narrowed(vfio), onlyShipped},
+			"of other devices":                {closed, older(shipped(gpu)), shipped(gpu), onlyShipped},
+			"deleted":                         {closed, nil, narrowed(mig), "only DeviceClasses that are switched off"},
+			"deleted that is switched off":    {closed, nil, shipped(vfio), ""},
+		} {
+			if why := test.f.refuses(t, namespace, test.now, test.old); why != test.want && (test.want == "" || !strings.Contains(why, test.want)) {
+				t.Errorf("%s: a class %s: %q, want %q", of, what, why, test.want)
+			}
+		}
+		for name, extended := range map[string]string{gpu: "example.com/gpu", mig: "fettle.dev/gpu"} {
+			class := shipped(name)
+			at(t, class, "spec")["extendedResourceName"] = extended
+			if why := closed.refuses(t, namespace, class, nil); !strings.Contains(why, onlyShipped) {
+				t.Errorf("%s: %s as %s: %q", of, name, extended, why)
+			}
+		}
+	}
+}
+
 // TestDefinitionFence: with the controller's token, stolen, the CustomResourceDefinitions that are shipped can be written, and none with
 // another version, a conversion webhook or another name.
 func TestDefinitionFence(t *testing.T) {
@@ -404,9 +474,9 @@ func TestDefinitionFence(t *testing.T) {
 				second["name"] = "v1"
 				spec["versions"] = append(spec["versions"].([]any), second) //nolint:forcetypeassert // or it panics
 			},
-			"has another name":            func(d map[string]any) { at(t, d, "metadata")["name"] = "others.fettle.dev" },
-			"has another plural":          func(d map[string]any) { at(t, d, "spec", "names")["plural"] = "others" },
-			"is of another group":         func(d map[string]any) { at(t, d, "spec")["group"] = "example.com" },
+			"has another name":             func(d map[string]any) { at(t, d, "metadata")["name"] = "others.fettle.dev" },
+			"has another plural":           func(d map[string]any) { at(t, d, "spec", "names")["plural"] = "others" },
+			"is of another group":          func(d map[string]any) { at(t, d, "spec")["group"] = "example.com" },
 			"has its status with the rest": func(d map[string]any) { delete(at(t, d, "spec", "versions", 0), "subresources") },
 		} {
 			d := read()

@@ -62,8 +62,8 @@ func TestNoAccountWritesAdmission(t *testing.T) {
 	}
 }
 
-// TestWebhookCertificate: what one rendering says of the webhook fits together: the API server trusts what the webhook serves for years, and
-// calls it where it listens.
+// TestWebhookCertificate: what one rendering says of the webhook fits together: the API server trusts what the webhook serves for years,
+// and calls it where it listens.
 func TestWebhookCertificate(t *testing.T) {
 	objects := rawObjects(t)
 	secret := secretData(t, objects)
@@ -92,7 +92,8 @@ func TestWebhookCertificate(t *testing.T) {
 			}
 		}
 	}
-	if again := secretData(t, rawObjects(t)); string(again["token"]) == string(secret["token"]) || string(again["tls.key"]) == string(secret["tls.key"]) {
+	again := secretData(t, rawObjects(t))
+	if string(again["token"]) == string(secret["token"]) || string(again["tls.key"]) == string(secret["tls.key"]) {
 		t.Error("two installations have the same secrets")
 	}
 }

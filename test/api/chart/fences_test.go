@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -35,7 +33,8 @@ import (
 func testFences(t *testing.T, server *apiServer) {
 	clients, untyped := server.as(t, controllerAccount, "")
 	server.createNamespace(t, "fenced")
-	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}", "--set=drivers.enabled=true")
+	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}", "--set=drivers.enabled=true",
+		"--set=deviceClasses.vfio=true")
 	t.Run("DeviceClasses", func(t *testing.T) { fencedClasses(t, server, clients) })
 	t.Run("CRDs", func(t *testing.T) {
 		resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -267,7 +266,19 @@ func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface
 	if err := uninstall.ResourceV1().DeviceClasses().Delete(t.Context(), foreign.Name, metav1.DeleteOptions{}); err == nil {
 		t.Error("an uninstall deleted a class that is not ours")
 	}
-	for _, class := range deviceclasses.Classes(deviceclasses.Options{Parts: deviceclasses.PartTypes()}) {
+	for i, class := range deviceclasses.Classes(deviceclasses.Options{ExtendedResources: true, Parts: deviceclasses.PartTypes()}) {
+		wrong := class.DeepCopy()
+		wrong.Spec.Selectors[0].CEL.Expression = "true"
+		create := func(ctx context.Context) error {
+			_, err := clients.ResourceV1().DeviceClasses().Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return refused(err, "only what is shipped")
+		}
+		if i == 0 {
+			eventually(t, create)
+		}
+		if err := create(t.Context()); err != nil {
+			t.Errorf("%s of all devices: %v", class.Name, err)
+		}
 		if _, err := clients.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 			t.Errorf("%s: %v", class.Name, err)
 			continue
@@ -277,13 +288,11 @@ func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface
 		if err != nil {
 			t.Errorf("%s: %v", class.Name, err)
 		}
-		deleter := server.clients // of a kind of devices or a vendor, a class cannot be switched off
-		if slices.Contains(deviceclasses.PartTypes(), strings.TrimSuffix(class.Name, ".gpu.fettle.dev")) {
-			deleter = clients
-		} else if err := clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err == nil {
+		// None of them is switched off.
+		if err := clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err == nil {
 			t.Errorf("the controller deleted %s", class.Name)
 		}
-		if err := deleter.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err != nil {
+		if err := server.clients.ResourceV1().DeviceClasses().Delete(t.Context(), class.Name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("%s: %v", class.Name, err)
 		}
 	}
@@ -431,7 +440,7 @@ func testJobFences(t *testing.T, server *apiServer) {
 		change          func(*batchv1.Job)
 	}{
 		"kube-system": {"kube-system", "writes no jobs in namespaces of Kubernetes' own", func(*batchv1.Job) {}},
-		"no label":    {"jobs", "writes only Jobs of kernel caches", func(j *batchv1.Job) { j.Labels = nil }},
+		"no label":    {"jobs", "writes only Jobs of kernel caches", func(j *batchv1.Job) { j.Labels = map[string]string{"a": "b"} }},
 		"a token":     {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = nil })},
 		"an account":  {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.ServiceAccountName = "admin" })},
 		"a Secret by a variable": {"jobs", ownImage, pod(func(p *corev1.PodSpec) {

@@ -257,8 +257,8 @@ func testWebhookDown(t *testing.T, server *apiServer) {
 	}
 }
 
-// testWebhookConfigurations: with a stolen token of any account of the chart, the API server cannot be made to send Secrets or all pods to a
-// webhook, by a configuration of Fettle or by a new one, and no token can be made. An upgrade keeps certificate and path.
+// testWebhookConfigurations: with a stolen token of any account of the chart, the API server cannot be made to send Secrets or all pods to
+// a webhook, by a configuration of Fettle or by a new one, and no token can be made. An upgrade keeps certificate and path.
 func testWebhookConfigurations(t *testing.T, server *apiServer) {
 	read := func() (out []string) {
 		config, err := server.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "fettle-config",

@@ -37,6 +37,10 @@ The kinds of which the controller may write only some objects: own says which, o
 {{- define "fettle.fences" -}}
 {{- $managed := "OBJECT.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'fettle-controller'" -}}
 {{- $granted := printf "%s && OBJECT.metadata.name.startsWith('fettle.dev:')" $managed -}}
+{{- $off := list -}}
+{{- range list "mig" "partition" "vf" "vfio" -}}
+{{- if not (get $.Values.deviceClasses .) }}{{ $off = append $off (printf "%s.gpu.fettle.dev" .) }}{{ end -}}
+{{- end -}}
 {{- $cached := "OBJECT.metadata.?labels[?'fettle.dev/kernel-cache-uid'].orValue('') != ''" -}}
 {{- $stated := "" -}}
 {{- if .Values.drivers.enabled -}}
@@ -46,6 +50,21 @@ The kinds of which the controller may write only some objects: own says which, o
   resource: deviceclasses
   own: {{ printf "%s && OBJECT.metadata.name in ['fpga.fettle.dev', 'gpu.fettle.dev', 'host.fettle.dev', 'amd.gpu.fettle.dev', 'intel.gpu.fettle.dev', 'nvidia.gpu.fettle.dev', 'mig.gpu.fettle.dev', 'partition.gpu.fettle.dev', 'vf.gpu.fettle.dev', 'vfio.gpu.fettle.dev']" $managed | quote }}
   says: the DeviceClasses that it ships, while they have its label
+  shipped: {{ printf "%s[object.metadata.name]" (include "fettle.cel" (.Files.Get "files/classes.yaml" | fromYaml)) | quote }}
+  more:
+    # An administrator's config stays, and a class that narrows who gets devices is not made anew without.
+    - expression: >-
+        dyn(object.spec).all(k, k in ['config', 'extendedResourceName', 'selectors'])
+        && dyn(object.spec).selectors == variables.shipped.selectors
+        && (!has(dyn(object.spec).extendedResourceName)
+        || dyn(object.spec).extendedResourceName == variables.shipped.?extendedResourceName.orValue(''))
+        && dyn(object.spec).?config.orValue([]) == (request.operation == 'CREATE' ? variables.shipped.?config.orValue([])
+        : dyn(oldObject.spec).?config.orValue([]))
+        && (request.operation == 'UPDATE' || !(object.metadata.name in {{ $off | toJson | replace "\"" "'" }}))
+      message: Fettle's controller writes of the DeviceClasses that it ships only what is shipped, and none that are switched off
+  deletes:
+    - expression: "request.userInfo.username.endsWith(':{{ include "fettle.uninstallName" . }}') || oldObject.metadata.name in {{ $off | toJson | replace "\"" "'" }}"
+      message: Fettle's controller deletes only DeviceClasses that are switched off
 - group: fettle.dev
   version: v1alpha1
   resource: clusterdevicepresets
