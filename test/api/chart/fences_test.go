@@ -14,6 +14,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +35,7 @@ func testFences(t *testing.T, server *apiServer) {
 	clients, untyped := server.as(t, controllerAccount, "")
 	server.createNamespace(t, "fenced")
 	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}", "--set=drivers.enabled=true",
-		"--set=deviceClasses.vfio=true")
+		"--set=deviceClasses.vfio=true", "--set=kubeletPlugin.image.repository=registry.example/plugin,kubeletPlugin.image.tag=v1")
 	t.Run("DeviceClasses", func(t *testing.T) { fencedClasses(t, server, clients) })
 	t.Run("CRDs", func(t *testing.T) {
 		resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -52,6 +53,7 @@ func testFences(t *testing.T, server *apiServer) {
 			return refused(err, "writes only the CustomResourceDefinitions that it ships")
 		})
 	})
+	t.Run("checks", func(t *testing.T) { fencedChecks(t, clients) })
 	t.Run("ClusterDevicePresets", func(t *testing.T) { fencedPresets(t, untyped) })
 	t.Run("Roles", func(t *testing.T) { fencedRoles(t, server, clients) })
 	t.Run("Nodes", func(t *testing.T) { fencedNodes(t, server, clients) })
@@ -90,6 +92,51 @@ func testFences(t *testing.T, server *apiServer) {
 			t.Error(err)
 		}
 	})
+}
+
+// fencedChecks: the controller makes the pod and the template of a check, and with its token no other program opens the devices of tenants.
+func fencedChecks(t *testing.T, clients kubernetes.Interface) {
+	var template resourceapi.ResourceClaimTemplate
+	var pod corev1.Pod
+	for name, object := range map[string]any{"template": &template, "pod": &pod} {
+		content, err := os.ReadFile(repository + "/controller/stacks/testdata/" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict(content, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const space = "fettle-selftest"
+	template.Namespace, pod.Namespace, pod.OwnerReferences = space, space, nil
+	create := func(ctx context.Context, change func(*corev1.Pod)) error {
+		p := pod.DeepCopy()
+		change(p)
+		_, err := clients.CoreV1().Pods(space).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	const ownProgram = "that run the self-test of its own image"
+	another := func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example/attacker:v1" }
+	eventually(t, func(ctx context.Context) error { return refused(create(ctx, another), ownProgram) })
+	eventually(t, func(ctx context.Context) error { return create(ctx, func(*corev1.Pod) {}) }) // with the upgrade's image
+	for name, change := range map[string]func(*corev1.Pod){
+		"another command": func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"/bin/sh"} },
+		"a variable":      func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}} },
+	} {
+		if err := refused(create(t.Context(), change), ownProgram); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	templates := clients.ResourceV1().ResourceClaimTemplates(space)
+	taking := template.DeepCopy()
+	taking.Spec.Spec.Devices.Requests[0].Exactly.AdminAccess = nil
+	_, err := templates.Create(t.Context(), taking, metav1.CreateOptions{})
+	if err := refused(err, "which look at one device"); err != nil {
+		t.Error(err)
+	}
+	if _, err := templates.Create(t.Context(), &template, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		t.Errorf("the template of a check: %v", err)
+	}
 }
 
 // fencedPresets: the controller makes the presets that it ships, and gives no container another directory of the node.
