@@ -19,7 +19,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
-	"github.com/fettle-dev/fettle/controller/webhook"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -31,10 +30,9 @@ func TestCachesOfTenants(t *testing.T) {
 	check.Must(t, err)
 	services := reconciler.Services{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clock.RealClock{}, Namespace: "fettle"}
 	rows := Table(Parts{
-		Services: services, Options: Options{Webhook: true, ExplainWaitingPods: true, NodePartitions: true},
-		Policies:    trustpolicies.NewReader(services.Client, nil),
-		Volumes:     volumes.NewPlanner(services, volumes.Options{Enabled: true}),
-		Certificate: webhook.NewCertificate(services.Client, clock.RealClock{}, "fettle"),
+		Services: services, Options: Options{ExplainWaitingPods: true, NodePartitions: true},
+		Policies: trustpolicies.NewReader(services.Client, nil, nil),
+		Volumes:  volumes.NewPlanner(services, volumes.Options{Enabled: true}),
 	})
 	options, err := cacheOptions(Options{Namespace: "fettle"}, &preset.Shares{})
 	check.Must(t, err)

@@ -38,7 +38,7 @@ func TestOrigins(t *testing.T) {
 			t.Errorf("%s: origins %q, want %q", repository, got, want)
 		}
 	}
-	if got := (Mirrors)(nil).Origins("registry.example/x"); got != nil {
+	if got := Mirrors(nil).Origins("registry.example/x"); got != nil {
 		t.Errorf("without mirrors: %q", got)
 	}
 }
