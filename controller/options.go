@@ -90,17 +90,16 @@ func (o Options) Validate() error {
 			faults = append(faults, fmt.Errorf("--allowed-host-path: %w", err))
 		}
 	}
-	for _, part := range o.Classes.Parts {
-		if !slices.Contains(deviceclasses.PartTypes(), part) {
-			faults = append(faults, fmt.Errorf("--gpu-part-classes names %q: expected any of %s", part,
-				strings.Join(deviceclasses.PartTypes(), ", ")))
+	faults = append(faults, unknown("--gpu-part-classes", o.Classes.Parts, deviceclasses.PartTypes())...)
+	return errors.Join(append(faults, unknown("--preset-vendors", o.PresetVendors, shippedpresets.Vendors())...)...)
+}
+
+// unknown returns a fault for each name of a flag that is not a known one.
+func unknown(flag string, names, known []string) (faults []error) {
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			faults = append(faults, fmt.Errorf("%s names %q: expected any of %s", flag, name, strings.Join(known, ", ")))
 		}
 	}
-	for _, vendor := range o.PresetVendors {
-		if !slices.Contains(shippedpresets.Vendors(), vendor) {
-			faults = append(faults, fmt.Errorf("--preset-vendors names %q: expected any of %s", vendor,
-				strings.Join(shippedpresets.Vendors(), ", ")))
-		}
-	}
-	return errors.Join(faults...)
+	return faults
 }

@@ -51,7 +51,7 @@ func saveSnapshot(flags *arguments) action {
 		}
 		snapshot = saved.Trim(snapshot)
 		if *redact {
-			saved.Redact(snapshot)
+			saved.Redact(ctx, snapshot)
 			problems = saved.RedactProblems(problems)
 		}
 		var text bytes.Buffer

@@ -62,7 +62,8 @@ func newCacheCase(t *testing.T, objects ...client.Object) *cacheCase {
 	}
 	services := reconciler.Services{Client: c.client, Live: c.client, Recorder: c.events, Clock: c.clock, Namespace: "fettle"}
 	options := Options{
-		Interval: time.Minute, Policies: trustpolicies.NewReader(c.client, nil, nil).All, Volumes: volumes.NewPlanner(services, volumes.Options{}),
+		Interval: time.Minute, Policies: trustpolicies.NewReader(c.client, nil, nil).All,
+		Volumes: volumes.NewPlanner(services, volumes.Options{}),
 	}
 	resolve := func(_ context.Context, _ *artifacts.Kind, a artifacts.Artifact, policies []*trust.Policy) (*artifacts.Outcome, error) {
 		c.asked++

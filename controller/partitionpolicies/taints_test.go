@@ -109,9 +109,15 @@ func TestForeignTaints(t *testing.T) {
 		tolerated bool
 		reason    string
 	}{
-		"selects no node, and somebody has the taint":  {map[string]string{"node": "none"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign},
-		"selects another node with devices":            {map[string]string{"node": "gpus"}, []client.Object{payments, gpus}, nil, false, false, ReasonTaintForeign},
-		"selects the very node":                        {map[string]string{"node": "payments"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign},
+		"selects no node, and somebody has the taint": {
+			map[string]string{"node": "none"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign,
+		},
+		"selects another node with devices": {
+			map[string]string{"node": "gpus"}, []client.Object{payments, gpus}, nil, false, false, ReasonTaintForeign,
+		},
+		"selects the very node": {
+			map[string]string{"node": "payments"}, []client.Object{payments}, nil, false, false, ReasonTaintForeign,
+		},
 		"selects all nodes":                            {nil, []client.Object{payments, gpus}, nil, false, false, ReasonTaintForeign},
 		"the administrator shares the key":             {nil, []client.Object{payments, gpus}, []string{"a", key}, false, true, ReasonTainted},
 		"the administrator shares another key":         {nil, []client.Object{payments, gpus}, []string{"a"}, false, false, ReasonTaintForeign},

@@ -39,7 +39,7 @@ func (b *presetBench) keeping(t *testing.T) {
 		}
 		kept[string(p.UID)].DeepCopyInto(p)
 	}
-	b.judge.Client = interceptor.NewClient(b.client, interceptor.Funcs{
+	b.Client = interceptor.NewClient(b.client, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			err := c.Get(ctx, key, o, opts...)
 			if p, ok := o.(*v1alpha1.DevicePreset); ok && err == nil {
@@ -63,7 +63,7 @@ func (b *presetBench) keeping(t *testing.T) {
 func (b *presetBench) held(t *testing.T) (bytes int) {
 	t.Helper()
 	var all v1alpha1.DevicePresetList
-	check.Must(t, b.judge.Client.List(t.Context(), &all))
+	check.Must(t, b.Client.List(t.Context(), &all))
 	for i := range all.Items {
 		p := &all.Items[i]
 		for key, value := range p.Annotations {

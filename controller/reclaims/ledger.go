@@ -75,9 +75,9 @@ func (l *ledger) retain(pods []*corev1.Pod, now time.Time) {
 // due says whether it is time to decide for a pod.
 func (l *ledger) due(pod *corev1.Pod, now time.Time) bool { return !now.Before(l.of(pod).next) }
 
-// next returns at most n of the pods, in their order. Namespaces take turns, so that many pods of one for which nothing can be done do not keep
-// those of others waiting: the namespaces whose last turn is the longest ago come first, and each has one pod before any has a second. Of
-// one namespace, the pods whose last decision is the longest ago come first, and before these those without any.
+// next returns at most n of the pods, in their order. Namespaces take turns, so that many pods of one for which nothing can be done do not
+// keep those of others waiting: the namespaces whose last turn is the longest ago come first, and each has one pod before any has a second.
+// Of one namespace, the pods whose last decision is the longest ago come first, and before these those without any.
 func (l *ledger) next(pods []*corev1.Pod, n int) []*corev1.Pod {
 	var namespaces []string
 	of := map[string][]*corev1.Pod{}

@@ -54,8 +54,8 @@ type reclaimer struct {
 	pods    *prometheus.CounterVec
 }
 
-// New returns the reconciler. Its queue has one name, which stands for all waiting pods. Grace is the longest time that evicted pods have to
-// end. Version asks the API server for its version. If it is switched off, it has no queue.
+// New returns the reconciler. Its queue has one name, which stands for all waiting pods. Grace is the longest time that evicted pods have
+// to end. Version asks the API server for its version. If it is switched off, it has no queue.
 func New(s reconciler.Services, enabled bool, grace time.Duration, version func() (string, error)) reconciler.Row {
 	r := &reclaimer{
 		Services: s, grace: grace, version: version,

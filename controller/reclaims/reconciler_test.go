@@ -60,7 +60,8 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 	}
 	p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
 	p.Spec.Nodes = &v1alpha1.NodePartition{Reclaim: mode, PriorityClasses: []v1alpha1.NodePriorityClass{
-		{Name: "p1000", Value: 1000, ReclaimNamespaces: []string{"team", "greedy"}}, {Name: "p2000", Value: 2000, ReclaimNamespaces: []string{"team", "greedy"}},
+		{Name: "p1000", Value: 1000, ReclaimNamespaces: []string{"team", "greedy"}},
+		{Name: "p2000", Value: 2000, ReclaimNamespaces: []string{"team", "greedy"}},
 	}}
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.fettle.dev"}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: resourceapi.ResourceSliceSpec{
@@ -298,8 +299,8 @@ func (w *world) rename(t *testing.T, claim, device string) {
 	}
 }
 
-// TestTurns: pods that nothing helps keep no others waiting, whatever their number and priority: neither those of another namespace, at all,
-// nor those of their own, for longer than it takes to judge each once. To make them again gains nothing.
+// TestTurns: pods that nothing helps keep no others waiting, whatever their number and priority: neither those of another namespace, at
+// all, nor those of their own, for longer than it takes to judge each once. To make them again gains nothing.
 func TestTurns(t *testing.T) {
 	hopeless := func(w *world, namespace, name string) []client.Object {
 		objects := w.pod(namespace, name, 2000, "")
@@ -430,7 +431,8 @@ func TestGrace(t *testing.T) {
 			if ended := slices.Equal(w.evicted, []string{"low"}); ended != test.ended || w.graces["low"] != test.given {
 				t.Errorf("evicted %q, with %d seconds", w.evicted, w.graces["low"])
 			}
-			if text := strings.Join(said, "\n"); strings.Contains(text, "to end and not") != (test.says != "") || !strings.Contains(text, test.says) {
+			text := strings.Join(said, "\n")
+			if strings.Contains(text, "to end and not") != (test.says != "") || !strings.Contains(text, test.says) {
 				t.Errorf("said %q", text)
 			}
 		})

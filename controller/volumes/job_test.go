@@ -261,8 +261,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestGoldenJobs writes what Jobs there are: the plain one, and one with all that an object and an administrator may say. The chart's policy
-// is tested with them (test/chart).
+// TestGoldenJobs writes what Jobs there are: the plain one, and one with all that an object and an administrator may say. The chart's
+// policy is tested with them (test/chart).
 func TestGoldenJobs(t *testing.T) {
 	full := object(v1alpha1.CacheRWOPerNode, one, "a")
 	full.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {Name: "more"}}

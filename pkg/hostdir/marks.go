@@ -81,14 +81,14 @@ func isUnknown(err error) bool {
 
 // attributes reads all extended attributes but those of security modules, which no container sets and runtimes set anew.
 func attributes(fd int) (map[string][]byte, error) {
+	out := map[string][]byte{}
 	list, err := grown(func(buffer []byte) (int, error) { return unix.Flistxattr(fd, buffer) })
 	if err != nil {
 		if isUnknown(err) {
-			return nil, nil
+			return out, nil
 		}
 		return nil, err
 	}
-	out := map[string][]byte{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
 		if name == "" || strings.HasPrefix(name, "security.") {
 			continue

@@ -82,7 +82,7 @@ func attack(ctx context.Context, from, to string, sources int, ready chan<- stru
 		if conn, err := dialFrom(ctx, from, to); err == nil {
 			// Every eighth has a whole handshake, which costs the attacker as much as the server.
 			if i%8 == 0 {
-				secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) //nolint:gosec // of a test
+				secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 				conn = secure
 				if secure.HandshakeContext(ctx) == nil {
 					_, _ = io.WriteString(conn, preface)
@@ -107,7 +107,7 @@ func getTLS(ctx context.Context, from, to string) string {
 		return err.Error()
 	}
 	defer func() { _ = conn.Close() }()
-	return get(tls.Client(conn, &tls.Config{InsecureSkipVerify: true})) //nolint:gosec // the certificate is the server's own
+	return get(tls.Client(conn, &tls.Config{InsecureSkipVerify: true}))
 }
 
 // TestStrangersStarveNobody lets up to 1,000 sources open and close connections in any order and as fast as a server accepts them. Whatever

@@ -130,6 +130,14 @@ func Parse(data []byte) (File, error) {
 	if err := discover.ValidateFPGARegions(c.FPGARegions); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.validateHostDevices()...)
+	if err := errors.Join(errs...); err != nil {
+		return File{}, err
+	}
+	return c, nil
+}
+
+func (c *File) validateHostDevices() (errs []error) {
 	for i, h := range c.HostDevices {
 		if err := h.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
@@ -140,10 +148,7 @@ func Parse(data []byte) (File, error) {
 			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return File{}, err
-	}
-	return c, nil
+	return errs
 }
 
 // singleDocument refuses what the YAML library would leave unread.

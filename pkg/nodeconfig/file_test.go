@@ -105,7 +105,8 @@ health:
 		{name: "two documents", text: header + "---\n" + header, wantErrs: []string{"one document"}},
 		{
 			name: "lent below what a container may link elsewhere", text: header +
-				"presets: {allowedHostPaths: [{path: /mnt/disks, writable: true}]}\n" + "hostDevices: [{name: ssd, directories: [/mnt/d*/*]}]", wantErrs: []string{"hostDevices[0]", "/mnt/d*/*", "keep the two apart"},
+				"presets: {allowedHostPaths: [{path: /mnt/disks, writable: true}]}\n" + "hostDevices: [{name: ssd, directories: [/mnt/d*/*]}]",
+			wantErrs: []string{"hostDevices[0]", "/mnt/d*/*", "keep the two apart"},
 		},
 		{name: "all faults at once", text: header + `
 discoveryInterval: 10ms

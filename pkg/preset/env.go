@@ -89,10 +89,15 @@ func (r *resolver) variable(name string, all []envEntry, key requestKey) {
 	if !gives {
 		return
 	}
-	// What presets join counts for every request that a container uses together, so it may be far more than they give.
+	r.give(key, v)
+}
+
+// give gives a request a variable, unless the values of all are too much. What presets join counts for every request that a container uses
+// together, so it may be far more than they give.
+func (r *resolver) give(key requestKey, v Variable) {
 	if r.values += len(v.Name) + len(v.Value); r.values > v1alpha1.MaxClaimPresets {
 		r.tooMuch(key.claim, v.From[len(v.From)-1], key.request, "spec.env", fmt.Sprintf("with variable %s all values for the pod's claims are "+
-			"%d bytes: they must be at most %d: join fewer or shorter values", name, r.values, v1alpha1.MaxClaimPresets))
+			"%d bytes: they must be at most %d: join fewer or shorter values", v.Name, r.values, v1alpha1.MaxClaimPresets))
 		return
 	}
 	r.given[key].Env = append(r.given[key].Env, v)

@@ -53,7 +53,7 @@ func (s *Shares) Note(namespace string, uid types.UID, size int) (keep bool) {
 	if keep {
 		s.kept += size
 	}
-	of.presets[uid] = noted{size: int32(size), kept: keep} //nolint:gosec // an object has at most some megabytes
+	of.presets[uid] = noted{size: int32(size), kept: keep}
 	return keep
 }
 

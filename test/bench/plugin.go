@@ -21,7 +21,8 @@ func build(ctx context.Context, root, binary, from string) error {
 
 // buildWith is build with a variable of the environment.
 func buildWith(ctx context.Context, root, binary, from, variable string) error {
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/fettle-dev/fettle/pkg/nvml.Simulated=/", "-o", binary, from)
+	const flags = "-ldflags=-s -w -X github.com/fettle-dev/fettle/pkg/nvml.Simulated=/"
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", flags, "-o", binary, from)
 	command.Dir = root
 	command.Env = append(os.Environ(), variable)
 	command.Stderr = os.Stderr

@@ -91,7 +91,7 @@ func TestRedactHidesWhatIsPlanted(t *testing.T) {
 	if p.planted < 5000 {
 		t.Fatalf("only %d names planted", p.planted)
 	}
-	saved.Redact(s)
+	saved.Redact(t.Context(), s)
 	planted := regexp.MustCompile(`(?i).{0,60}acme.{0,20}`)
 	for i := range v.NumField() {
 		text, err := json.Marshal(v.Field(i).Interface())
@@ -123,7 +123,7 @@ func TestRedactedPlansTheSameWithAnySelector(t *testing.T) {
 		for name, s := range snapshots(t) {
 			addSelectors(random, s)
 			redacted := saved.Trim(s)
-			saved.Redact(redacted)
+			saved.Redact(t.Context(), redacted)
 			redacted = read(t, write(t, redacted))
 			want, got := shape(report(t, s), s), shape(report(t, redacted), redacted)
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -3,6 +3,7 @@
 package saved
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,7 +18,7 @@ import (
 // names. Every text is replaced, unless it is in the list of what may stay (see rules.go): a field that this function does not know is
 // replaced, too. The same texts get the same replacement, and keep their order. CEL expressions are replaced by lists of groups of devices
 // that they select. Opaque configurations, annotations that no plan needs, and conditions go.
-func Redact(s plan.Snapshot) {
+func Redact(ctx context.Context, s plan.Snapshot) {
 	prune(s)
 	found := map[category]map[string]bool{}
 	walk(s, func(c category, text string) string {
@@ -27,7 +28,7 @@ func Redact(s plan.Snapshot) {
 		found[c][text] = true
 		return text
 	})
-	selected := newSelectors(s, slices.Sorted(maps.Keys(found[celSelector])), slices.Sorted(maps.Keys(found[celDerived])))
+	selected := newSelectors(ctx, s, slices.Sorted(maps.Keys(found[celSelector])), slices.Sorted(maps.Keys(found[celDerived])))
 	selected.findValues(found)
 	other := map[category]map[string]string{}
 	for c, texts := range found {

@@ -84,7 +84,7 @@ func TestSavedPlansTheSame(t *testing.T) {
 func TestRedactedPlansTheSame(t *testing.T) {
 	for name, s := range snapshots(t) {
 		redacted := saved.Trim(s)
-		saved.Redact(redacted)
+		saved.Redact(t.Context(), redacted)
 		redacted = read(t, write(t, redacted))
 		want, got := shape(report(t, s), s), shape(report(t, redacted), redacted)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -133,7 +133,7 @@ func shape(r plan.Report, s plan.Snapshot) (out []string) {
 func TestRedactHides(t *testing.T) {
 	s := saved.Trim(snapshots(t)["secrets.yaml"])
 	before := string(write(t, s))
-	saved.Redact(s)
+	saved.Redact(t.Context(), s)
 	after := string(write(t, s))
 	secret := regexp.MustCompile(`(?i)[a-z0-9.-]*acme[a-z0-9.-]*`)
 	if found := secret.FindAllString(before, -1); len(found) < 30 {

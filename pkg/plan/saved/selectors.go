@@ -44,7 +44,7 @@ func where(slice *resourceapi.ResourceSlice, device *resourceapi.Device) string 
 }
 
 // newSelectors evaluates all expressions for all devices, as a plan of the snapshot does.
-func newSelectors(s plan.Snapshot, expressions, derived []string) *selectors {
+func newSelectors(ctx context.Context, s plan.Snapshot, expressions, derived []string) *selectors {
 	out := &selectors{
 		texts: map[string]string{}, derivedTexts: map[string]string{}, groups: map[string]string{},
 		derived: map[string]map[resourceapi.QualifiedName]*resourceapi.DeviceAttribute{},
@@ -69,11 +69,11 @@ func newSelectors(s plan.Snapshot, expressions, derived []string) *selectors {
 			compiled = append(compiled, c)
 		}
 	}
-	out.sort(cluster.Slices, compiled)
+	out.sort(ctx, cluster.Slices, compiled)
 	for i, expression := range derived {
 		c := compiler.CompileCELExpression(expression, dracel.Options{DisableCostEstimation: true, DerivedAttribute: true})
 		if c.Error == nil {
-			out.derive(cluster.Slices, c, expression, "derived"+strconv.Itoa(i))
+			out.derive(ctx, cluster.Slices, c, expression, "derived"+strconv.Itoa(i))
 		}
 	}
 	return out
@@ -93,7 +93,7 @@ const (
 )
 
 // sort puts the devices into groups, and says which groups an expression selects.
-func (s *selectors) sort(all []*resourceapi.ResourceSlice, compiled []dracel.CompilationResult) {
+func (s *selectors) sort(ctx context.Context, all []*resourceapi.ResourceSlice, compiled []dracel.CompilationResult) {
 	said := map[string]string{} // of each device, one letter an expression
 	distinct := map[string]bool{}
 	for _, slice := range all {
@@ -101,7 +101,7 @@ func (s *selectors) sort(all []*resourceapi.ResourceSlice, compiled []dracel.Com
 			d := &slice.Spec.Devices[i]
 			verdict := make([]byte, len(compiled))
 			for j := range compiled {
-				matches, _, err := compiled[j].DeviceMatches(context.Background(), input(slice, d))
+				matches, _, err := compiled[j].DeviceMatches(ctx, input(slice, d))
 				switch {
 				case err != nil:
 					verdict[j] = fails
@@ -135,12 +135,12 @@ func (s *selectors) sort(all []*resourceapi.ResourceSlice, compiled []dracel.Com
 }
 
 // derive keeps what an expression derives from each device as an attribute. A device without it fails, as with the expression.
-func (s *selectors) derive(all []*resourceapi.ResourceSlice, c dracel.CompilationResult, expression, name string) {
+func (s *selectors) derive(ctx context.Context, all []*resourceapi.ResourceSlice, c dracel.CompilationResult, expression, name string) {
 	s.derivedTexts[expression] = `device.attributes["` + groupDomain + `"].` + name
 	for _, slice := range all {
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			value, _, err := c.EvaluateDerivedAttribute(context.Background(), input(slice, d))
+			value, _, err := c.EvaluateDerivedAttribute(ctx, input(slice, d))
 			if err != nil || value == nil {
 				continue
 			}

@@ -31,19 +31,19 @@ const schedulerUser = "system:kube-scheduler"
 const protectionRemoved = "Delete these pods"
 
 // hold makes a claim in a namespace, and does what the scheduler does for a pod that uses it.
-func (s *apiServer) hold(t *testing.T, space, name, driver string, pod *corev1.Pod) {
+func (s *apiServer) hold(ctx context.Context, t *testing.T, space, name, driver string, pod *corev1.Pod) {
 	t.Helper()
-	_, err := s.clients.ResourceV1().ResourceClaims(space).Create(t.Context(), newClaim(name, "any"), metav1.CreateOptions{})
+	_, err := s.clients.ResourceV1().ResourceClaims(space).Create(ctx, newClaim(name, "any"), metav1.CreateOptions{})
 	check.Must(t, err)
 	claims := s.user(t, schedulerUser).ResourceV1().ResourceClaims(space)
-	claim, err := claims.Get(t.Context(), name, metav1.GetOptions{})
+	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
 	check.Must(t, err)
 	claim.Finalizers = append(claim.Finalizers, resourcev1.Finalizer)
-	claim, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
+	claim, err = claims.Update(ctx, claim, metav1.UpdateOptions{})
 	check.Must(t, err)
 	claim.Status.Allocation = objects.Allocation(objects.Result("gpu", driver, "node1/gpu", "gpu-0"))
 	claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
-	_, err = claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
+	_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
 	check.Must(t, err)
 }
 
@@ -92,7 +92,7 @@ func testDeleteProtection(t *testing.T, server *apiServer) {
 	server.grant(t, "system:serviceaccount:kube-system:resource-claim-controller", space, all)
 	claims := server.user(t, "vanisher").ResourceV1().ResourceClaims(space)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}
-	server.hold(t, space, "held", "fettle.dev", pod)
+	server.hold(t.Context(), t, space, "held", "fettle.dev", pod)
 	try := func(when, want string) {
 		t.Helper()
 		for name, take := range takings(claims, "held") {
@@ -105,7 +105,7 @@ func testDeleteProtection(t *testing.T, server *apiServer) {
 	eventually(t, func(ctx context.Context) error {
 		tries++
 		name := fmt.Sprint("try-", tries)
-		server.hold(t, space, name, "fettle.dev", pod)
+		server.hold(ctx, t, space, name, "fettle.dev", pod)
 		return refused(takings(claims, name)["merge patch"](ctx), protectionRemoved)
 	})
 	try("a claim in use", protectionRemoved)
@@ -142,14 +142,14 @@ func testDeleteProtection(t *testing.T, server *apiServer) {
 		t.Errorf("left: finalizers %v, status %+v", left.Finalizers, left.Status)
 	}
 
-	server.hold(t, space, "theirs", "nic.example.com", pod)
+	server.hold(t.Context(), t, space, "theirs", "nic.example.com", pod)
 	check.Must(t, takings(claims, "theirs")["merge patch"](t.Context()))
 	for _, user := range []string{schedulerUser, "system:serviceaccount:kube-system:resource-claim-controller"} {
-		server.hold(t, space, "given-back", "fettle.dev", pod)
+		server.hold(t.Context(), t, space, "given-back", "fettle.dev", pod)
 		check.Must(t, takings(server.user(t, user).ResourceV1().ResourceClaims(space), "given-back")["PUT"](t.Context()))
 		check.Must(t, claims.Delete(t.Context(), "given-back", metav1.DeleteOptions{}))
 	}
-	server.hold(t, space, "repaired", "fettle.dev", pod)
+	server.hold(t.Context(), t, space, "repaired", "fettle.dev", pod)
 	check.Must(t, takings(server.clients.ResourceV1().ResourceClaims(space), "repaired")["merge patch"](t.Context()))
 }
 
@@ -234,7 +234,7 @@ func (c *counting) run(t *testing.T, name string) {
 		},
 	}, metav1.CreateOptions{})
 	check.Must(t, err)
-	c.hold(t, c.space, name, "fettle.dev", pod)
+	c.hold(t.Context(), t, c.space, name, "fettle.dev", pod)
 }
 
 // end ends the pod, in kubelet's place, and waits until its claim is gone.

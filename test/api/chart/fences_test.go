@@ -326,10 +326,11 @@ func fencedClasses(t *testing.T, server *apiServer, clients kubernetes.Interface
 		if err := create(t.Context()); err != nil {
 			t.Errorf("%s of all devices: %v", class.Name, err)
 		}
-		if _, err := clients.ResourceV1().DeviceClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-			t.Errorf("%s: %v", class.Name, err)
-			continue
-		}
+		// The policy of before, without the class of VFIO, is forgotten a moment after the chart was changed.
+		eventually(t, func(ctx context.Context) error {
+			_, err := clients.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+			return err
+		})
 		_, err := clients.ResourceV1().DeviceClasses().Patch(t.Context(), class.Name, types.MergePatchType,
 			[]byte(`{"spec":{"extendedResourceName":null}}`), metav1.PatchOptions{})
 		if err != nil {
@@ -500,7 +501,8 @@ func testJobFences(t *testing.T, server *apiServer) {
 			p.InitContainers = []corev1.Container{{Name: "i", Image: image}}
 		})},
 		"a path of the node": {"jobs", "only Jobs with a claim", pod(func(p *corev1.PodSpec) {
-			p.Volumes = append(p.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			root := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
+			p.Volumes = append(p.Volumes, corev1.Volume{Name: "v", VolumeSource: root})
 		})},
 		"the node's network": {"jobs", noRights, pod(func(p *corev1.PodSpec) { p.HostNetwork = true })},
 		"another image":      {"jobs", ownImage, pod(func(p *corev1.PodSpec) { p.Containers[0].Image = "x" })},
