@@ -222,7 +222,6 @@ func cacheOptions(o Options, shares *preset.Shares) (cache.Options, error) {
 	byObject := map[client.Object]cache.ByObject{}
 	claims.Cached(byObject)
 	cachedNodes(byObject)
-	presets.Cached(byObject, shares)
 	err := errors.Join(stacks.Cached(byObject, o.Namespace, o.Checks, o.DriverNamespace), volumes.Cached(byObject))
-	return cache.Options{DefaultTransform: nodes.Trim, ByObject: byObject}, err
+	return cache.Options{DefaultTransform: presets.Transform(shares, nodes.Trim), ByObject: byObject}, err
 }

@@ -39,6 +39,9 @@ func TestCachesOfTenants(t *testing.T) {
 	byKind := map[reflect.Type]cache.ByObject{}
 	for object, o := range options.ByObject {
 		byKind[reflect.TypeOf(object)] = o
+		if strings.HasPrefix(fmt.Sprintf("%T", object), "*v1alpha1.") {
+			t.Errorf("%T has options of its own: the cache asks for its definition when it is made, and the controller has not applied it then", object)
+		}
 	}
 	tenants := map[string]bool{
 		"DevicePreset": true, "FPGABitstream": true, "GPUKernelCache": true, "ResourceClaim": true, "PersistentVolumeClaim": true, "Job": true,

@@ -4,8 +4,7 @@ package presets
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
@@ -14,16 +13,17 @@ import (
 // maxStatus is the most of a status that is kept. The controller writes far less. Where a tenant may write it, another is written anew.
 const maxStatus = 64 << 10
 
-// Cached keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces. Tenants make them
-// as many and as large as the API server takes them. It notes presets in shares, and the reconciler forgets those that are gone.
-func Cached(byObject map[client.Object]cache.ByObject, shares *preset.Shares) {
-	byObject[&v1alpha1.DevicePreset{}] = cache.ByObject{Transform: func(object any) (any, error) {
-		p, ok := object.(*v1alpha1.DevicePreset)
-		if !ok {
-			return object, nil
+// Transform keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces, and leaves other
+// objects to another transform. Tenants make presets as many and as large as the API server takes them. It notes presets in shares, and the
+// reconciler forgets those that are gone. It is for objects of all kinds: what the cache is told of one kind has it ask the API server for
+// the kind at once, and the controller applies its definitions only later.
+func Transform(shares *preset.Shares, others toolscache.TransformFunc) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if p, ok := object.(*v1alpha1.DevicePreset); ok {
+			return trim(p, shares), nil
 		}
-		return trim(p, shares), nil
-	}}
+		return others(object)
+	}
 }
 
 func trim(p *v1alpha1.DevicePreset, shares *preset.Shares) *v1alpha1.DevicePreset {
