@@ -40,7 +40,7 @@ func TestCachesOfTenants(t *testing.T) {
 	for object, o := range options.ByObject {
 		byKind[reflect.TypeOf(object)] = o
 		if strings.HasPrefix(fmt.Sprintf("%T", object), "*v1alpha1.") {
-			t.Errorf("%T has options of its own: the cache asks for its definition when it is made, and the controller has not applied it then", object)
+			t.Errorf("%T has options of its own: the cache asks for its definition when it is made, before the controller applied it", object)
 		}
 	}
 	tenants := map[string]bool{

@@ -13,10 +13,10 @@ import (
 // maxStatus is the most of a status that is kept. The controller writes far less. Where a tenant may write it, another is written anew.
 const maxStatus = 64 << 10
 
-// Transform keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces, and leaves other
-// objects to another transform. Tenants make presets as many and as large as the API server takes them. It notes presets in shares, and the
-// reconciler forgets those that are gone. It is for objects of all kinds: what the cache is told of one kind has it ask the API server for
-// the kind at once, and the controller applies its definitions only later.
+// Transform keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces, and leaves
+// other objects to another transform. Tenants make presets as many and as large as the API server takes them. It notes presets in shares,
+// and the reconciler forgets those that are gone. It is for objects of all kinds: options of one kind have the cache ask the API server for
+// the kind when it is made, and the controller applies its definitions only later.
 func Transform(shares *preset.Shares, others toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		if p, ok := object.(*v1alpha1.DevicePreset); ok {
