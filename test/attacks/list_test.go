@@ -45,49 +45,120 @@ func attacks() []attack {
 		{"4", controller, "makes a token Secret of another account", "no right to make Secrets", []string{walker}},
 		{"5", node, "evicts pods of another node by taints in its pool", "a pool begins with the token's node", slices},
 		{"6", node, "has another node's devices unallocatable by its pool", "a pool begins with the token's node", slices},
-		{"7", program, "rewrites CDI specs from fettle-nvml", "Landlock for every child", nil},
-		{"8", program, "reaches containerd from the MPS daemon", "the host's /run is covered", nil},
-		{"9", podMaker, "fills the plugin's connections", "connections are kept for the node's address", nil},
-		{"10", podMaker, "fills the controller's and webhook's connections", "connections are kept for the node's address", nil},
-		{"11", namespaceAdmin, "ends the plugin by many large presets and one pod", "budgets of a claim, a preset and a namespace", nil},
-		{"12", namespaceAdmin, "ends the controller by many large presets", "presets are read on demand", nil},
-		{"13", namespaceAdmin, "evades quota by claims deleted under pods", "the finalizer of an allocated claim stays", nil},
-		{"14", namespaceAdmin, "evicts anybody's pods by a high priority", "only the policy's classes count", nil},
-		{"15", namespaceAdmin, "evicts without taking a device", "a pod with unknown fields is not judged", nil},
-		{"16", namespaceAdmin, "switches reclaim off by large annotations", "annotations are dropped before they are counted", nil},
-		{"17", namespaceAdmin, "keeps devices by a long grace period", "a cap in the policy", nil},
-		{"18", namespaceAdmin, "leads a cluster preset to /etc by a link", "mounts are copied without links", nil},
-		{"19", namespaceAdmin, "spoils shared GPUs by another strategy", "the policy fixes the strategy", nil},
-		{"20", container, "leaves ACLs in a host directory", "a fresh directory for each claim", nil},
+		{
+			"7", program, "rewrites CDI specs from fettle-nvml", "Landlock for every program that the plugin starts",
+			[]string{"pkg/confine TestTakenOverProgramReachesNothing", "cmd/fettle-nvml/child TestTakenOverLibraryWritesNoSpec"},
+		},
+		{
+			"8", program, "reaches containerd from the MPS daemon", "the host's /run, /tmp and /var are covered",
+			[]string{"test/chart TestTakenOverMPSDaemonSeesNoSocketOfTheHost"},
+		},
+		{
+			"9", podMaker, "fills the plugin's connections", "strangers lose connections first; probes have no port",
+			[]string{
+				"pkg/httpserver TestManySourcesTakeNoConnection",
+				"pkg/httpserver TestStrangersStarveNobody",
+				"test/chart TestProbesHaveNoPort",
+			},
+		},
+		{
+			"10", podMaker, "fills the controller's and webhook's connections", "strangers lose connections first; probes have no port",
+			[]string{"pkg/httpserver TestManySourcesTakeNoConnection", "test/chart TestProbesHaveNoPort"},
+		},
+		{
+			"11", namespaceAdmin, "ends the plugin by many large presets and one pod", "budgets of a preset and of a pod",
+			[]string{"pkg/preset TestMuchForOneClaim", "kubeletplugin/presets TestManyPresetsOfATenant"},
+		},
+		{
+			"12", namespaceAdmin, "ends the controller by many large presets", "a share of what is kept for each namespace",
+			[]string{"controller/presets TestManyPresetsOfATenant", "kubeletplugin/presets TestManyPresetsOfATenant"},
+		},
+		{
+			"13", namespaceAdmin, "evades quota by claims deleted under pods", "the finalizer of an allocated claim stays",
+			[]string{`test/api/chart "claims deleted under pods"`, `test/api/chart "quota of claims deleted under pods"`},
+		},
+		{
+			"14", namespaceAdmin, "evicts anybody's pods by a high priority", "only classes of the node's policy count, in its namespaces",
+			[]string{"pkg/partition/reclaim TestWhoReclaims"},
+		},
+		{
+			"15", namespaceAdmin, "evicts without taking a device", "a pod with a field that is not judged evicts nobody",
+			[]string{"pkg/partition/reclaim TestAnyField", "pkg/plan/podspec TestEveryField"},
+		},
+		{
+			"16", namespaceAdmin, "switches reclaim off by large annotations", "annotations are dropped first, and the largest namespace is reduced",
+			[]string{"controller/waiting TestLargeObjectsOfATenant"},
+		},
+		{
+			"17", namespaceAdmin, "keeps devices by a long grace period", "a cap in the values of the chart",
+			[]string{"controller/reclaims TestGrace"},
+		},
+		{
+			"18", namespaceAdmin, "leads a cluster preset to /etc by a link", "what others than root can change is mounted as a copy, without links",
+			[]string{
+				"pkg/preset/hostfiles TestTenantLinksWhatAClusterPresetMounts",
+				"pkg/preset/hostfiles TestContainersReadOnlyWhatWasPrepared",
+			},
+		},
+		{"19", namespaceAdmin, "spoils shared GPUs by another strategy", "nothing yet", nil},
+		{
+			"20", container, "leaves ACLs in a host directory", "the marks of the directory are noted and restored",
+			[]string{"pkg/hostdir TestTenantLeavesNothingOnTheDirectory"},
+		},
 		{"21", podMaker, "reads others' names by errors of CEL", "slices have a keyed hash", []string{"kubeletplugin/fpgas TestMemoryTenant"}},
 		{
 			"22", reader, "learns whose cluster a redacted snapshot is of", "every text is replaced but those of a list",
 			[]string{"pkg/plan/saved TestRedactHidesWhatIsPlanted", "pkg/plan/saved TestRedactedPlansTheSameWithAnySelector"},
 		},
-		{"23", policyWriter, "gives pods a toleration of somebody else's taint", "only taints that the policy put on a node", nil},
-		{"24", namespaceAdmin, "evades Enforce by a mirror's own name", "policies of an origin hold at its mirrors", nil},
-		{"25", podMaker, "slows the webhook by pods with many claims", "a bound of reads", []string{"controller/webhook TestHostileReviews"}},
-		{"26", podMaker, "slows scrapes by random tokens", "a reserve for known callers", nil},
-		{"27", namespaceAdmin, "starves others' presets", "turns for presets", nil},
-		{"a", program, "rewrites pods from the webhook", "the webhook's patches are held against the object", nil},
-		{"b", program, "follows links into other claims' directories from the MPS daemon", "files are opened beneath a directory", nil},
+		{
+			"23", policyWriter, "gives pods a toleration of somebody else's taint", "a taint that a node has from somebody else is not tolerated",
+			[]string{"controller/partitionpolicies TestForeignTaints"},
+		},
+		{
+			"24", namespaceAdmin, "evades Enforce by a mirror's own name", "policies of an origin hold at its mirrors",
+			[]string{"pkg/trust TestMirrorByItsOwnName"},
+		},
+		{
+			"25", podMaker, "slows the webhook by pods with many claims", "a bound of reads, and turns of namespaces",
+			[]string{"controller/webhook TestPodOfManyClaims", "controller/webhook TestNamespacesTakeTurns"},
+		},
+		{
+			"26", podMaker, "slows scrapes by random tokens", "one request of a stranger at a time",
+			[]string{"cmd/internal/metricsauth TestRandomTokens"},
+		},
+		{
+			"27", namespaceAdmin, "starves others' presets", "queues serve namespaces in turn",
+			[]string{"controller/reconciler TestManyObjectsOfOneNamespace"},
+		},
+		{"a", program, "rewrites pods from the webhook", "nothing: what it may change is said in rights.md", nil},
+		{
+			"b", program, "follows links into other claims' directories from the MPS daemon", "directories are opened beneath one, without links",
+			[]string{
+				"pkg/mps/supervise TestTakenOverDaemonLeadsTheSupervisorNowhere",
+				"pkg/mps/supervise TestLinkOfAContainerLeadsItsDaemonNowhere",
+			},
+		},
 		{"c", controller, "gives a CRD a conversion webhook", "the whole CRD is fenced", []string{walker}},
-		{"d", controller, "puts a NoExecute taint on any node", "the controller puts taints of policies only", []string{walker}},
-		{"e", namespaceAdmin, "reads images by a mirror's credentials", "said in the documentation", nil},
-		{"f", namespaceAdmin, "takes all workers of the resolver", "turns for each namespace", nil},
-		{"g", namespaceAdmin, "inherits memory by a namespace made again", "a tenant is the namespace's UID", nil},
-		{"h", namespaceAdmin, "mounts trees of the node that the guard lacks", "more trees are guarded", nil},
-		{"i", namespaceAdmin, "makes pods hang by a claim deleted under a pod", "a refusal and the taint at once", nil},
+		{"d", controller, "puts a NoExecute taint on any node", "nothing: a policy cannot ask whether a PartitionPolicy wants it", nil},
+		{"e", namespaceAdmin, "reads images by a mirror's credentials", "nothing: said in rights.md", nil},
+		{
+			"f", namespaceAdmin, "takes all workers of the resolver", "turns for each namespace",
+			[]string{"controller/artifacts TestSlowRegistriesOfManyNamespaces"},
+		},
+		{
+			"g", namespaceAdmin, "inherits memory by a namespace made again", "a tenant is the namespace's UID",
+			[]string{"kubeletplugin/fpgas TestMemoryBetweenNamespaces", "kubeletplugin/prepare TestTenantOfNamespaceMadeAgain"},
+		},
+		{
+			"h", namespaceAdmin, "mounts trees of the node that the guard lacks", "more trees are guarded",
+			[]string{"kubeletplugin TestConfigValidate"},
+		},
+		{"i", namespaceAdmin, "makes pods hang by a claim deleted under a pod", "the next Prepare has it looked up at once", nil},
 	}
 }
 
-// pending are the attacks that have no test yet.
-func pending() []string {
-	return []string{
-		"7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "20", "23", "24", "26", "27",
-		"a", "b", "e", "f", "g", "h", "i",
-	}
-}
+// pending are the attacks that have no test yet: 19 succeeds still, a and d are left, e is said in the documentation, and i waits a moment.
+func pending() []string { return []string{"19", "a", "d", "e", "i"} }
 
 // TestAttacksHaveTests: the tests that the list names exist, and an attack without one is pending.
 func TestAttacksHaveTests(t *testing.T) {
