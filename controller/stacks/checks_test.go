@@ -22,8 +22,11 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
+// pluginImage is what checks run. The chart that TestAPI installs has it, too: its policies let the controller run no other image.
+const pluginImage = "registry.example/plugin:v1"
+
 func testChecks() Checks {
-	return Checks{Namespace: "checks", Image: "registry.example/plugin:v1", PullPolicy: corev1.PullAlways, PullSecrets: []string{"pull"}}
+	return Checks{Namespace: "checks", Image: pluginImage, PullPolicy: corev1.PullAlways, PullSecrets: []string{"pull"}}
 }
 
 // TestPod: the pod of a check is placed by the scheduler on its node, whatever taints the node and its devices have, takes no device from

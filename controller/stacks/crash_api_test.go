@@ -106,8 +106,10 @@ func installChart(t *testing.T, config *rest.Config) {
 	t.Helper()
 	kubeconfig := apitest.Kubeconfig(t, t.TempDir(), config)
 	helm := check.Helm(t, repository)
+	image, tag, _ := strings.Cut(pluginImage, ":")
 	output, err := exec.CommandContext(t.Context(), helm, "install", "fettle", repository+"/deployments/helm/fettle", "--create-namespace",
-		"--namespace="+namespace, "--kubeconfig="+kubeconfig, "--set=drivers.enabled=true,admission.webhook=false").CombinedOutput()
+		"--namespace="+namespace, "--kubeconfig="+kubeconfig, "--set=drivers.enabled=true,admission.webhook=false",
+		"--set=kubeletPlugin.image.repository="+image+",kubeletPlugin.image.tag="+tag).CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm install: %v\n%s", err, output)
 	}

@@ -310,7 +310,7 @@ func TestQueued(t *testing.T) {
 // TestMetrics: the counts and the check that is due follow the stack and are gone with it.
 func TestMetrics(t *testing.T) {
 	f := newFixture(t).verified(t)
-	f.checks = Checks{Namespace: "fettle-selftest", Image: "image"}
+	f.checks = Checks{Namespace: "fettle-selftest", Image: pluginImage}
 	f.restart()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(f.row.Metrics...)

@@ -115,7 +115,7 @@ func (f *fixture) otherKernel(t *testing.T) *fixture {
 func (f *fixture) inUse(t *testing.T) {
 	t.Helper()
 	f.driving(t)
-	f.checks = Checks{Namespace: "fettle-selftest", Image: "image"}
+	f.checks = Checks{Namespace: "fettle-selftest", Image: pluginImage}
 	for _, node := range []string{"a", "b"} {
 		f.runs(t, node, "6.1.0-1", running())
 		f.report(t, node, func(s *v1alpha1.AcceleratorNodeStatus) { s.Checks[0].Time.Time = time.Now().Add(-time.Hour) })
