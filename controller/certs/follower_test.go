@@ -3,7 +3,10 @@
 package certs
 
 import (
+	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -25,11 +28,34 @@ func files(t *testing.T, name, letter string) fstest.MapFS {
 	}
 }
 
+// changing is a directory of files that change while they are read.
+type changing struct {
+	mu    sync.Mutex
+	files fstest.MapFS
+}
+
+func (c *changing) Open(name string) (fs.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.files.Open(name)
+}
+
+// put takes the files of these names from others, all of them if there are no names.
+func (c *changing) put(from fstest.MapFS, names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, file := range from {
+		if len(names) == 0 || slices.Contains(names, name) {
+			c.files[name] = file
+		}
+	}
+}
+
 // TestFollow serves what is in the files, the newest within a minute.
 func TestFollow(t *testing.T) {
 	first, second := files(t, "first.svc", "a"), files(t, "second.svc", "b")
 	synctest.Test(t, func(t *testing.T) {
-		mounted := fstest.MapFS{}
+		mounted := &changing{files: fstest.MapFS{}}
 		ends := 0
 		f := &Follower{Files: mounted, Clock: clock.RealClock{}, Changed: func(time.Time) { ends++ }}
 		if err := f.Sync(); err == nil || f.Ready() == nil || f.Token() != "" {
@@ -38,9 +64,7 @@ func TestFollow(t *testing.T) {
 		if _, err := f.GetCertificate(nil); err == nil {
 			t.Error("a certificate without files")
 		}
-		for name, file := range first {
-			mounted[name] = file
-		}
+		mounted.put(first)
 		go f.Run(t.Context())
 		expect := func(name, letter string) {
 			t.Helper()
@@ -51,11 +75,11 @@ func TestFollow(t *testing.T) {
 		}
 		synctest.Wait()
 		expect("first.svc", "a")
-		mounted[certFile] = second[certFile] // its key is not there yet
+		mounted.put(second, certFile) // its key is not there yet
 		time.Sleep(interval)
 		synctest.Wait()
 		expect("first.svc", "a")
-		mounted[keyFile], mounted[tokenFile] = second[keyFile], second[tokenFile]
+		mounted.put(second, keyFile, tokenFile)
 		time.Sleep(interval)
 		synctest.Wait()
 		expect("second.svc", "b")

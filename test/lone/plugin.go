@@ -88,8 +88,8 @@ func (p *Plugin) register(ctx context.Context, n Node) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err = Await(ctx, p.Begin, "the address of the probes", func() (bool, error) {
-		p.HTTP = p.Output.Served("probes")
+	if _, err = Await(ctx, p.Begin, "the address of its metrics", func() (bool, error) {
+		p.HTTP = p.Output.Served("health")
 		return p.HTTP != "", p.Running()
 	}); err != nil {
 		return err
