@@ -97,6 +97,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := podsUnderTest(tainting())
 		p.reader, p.shares = &slow{Reader: p.reader, took: 20 * time.Millisecond}, newShares()
+		p.observe = func(string, string) {}
 		var all sync.WaitGroup
 		for i := range 600 {
 			req := podOfClaims(t, fmt.Sprint("mallory", i%3), manyClaims(64)...)
