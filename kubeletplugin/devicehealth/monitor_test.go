@@ -73,6 +73,9 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		w.events = append(w.events, kind+" "+reason+" "+note)
 	}
 	w.Monitor = New(*config)
+	if w.watcher != nil {
+		w.watcher.Command.State = []string{os.TempDir()} // of the program in NVIDIA's place
+	}
 	w.poller.Patience = time.Minute // however busy the machine is
 	check.Must(t, w.ledger.SetTaintsKept(true))
 	w.Holder.Set(w.look())
