@@ -88,8 +88,8 @@ func RemoveSecret(fsys disk.FS, dir string) error {
 	return disk.RemoveIfThere(fsys, filepath.Join(dir, secretFile))
 }
 
-// Tenant returns a pseudonym of a tenant, which is the same for one tenant as long as the node has its secret. It has nothing of the
-// tenant's own name in it, and no other node has the same. Nobody who lacks the secret can try which tenant it is.
+// Tenant returns a pseudonym of a tenant. It stays the same as long as the node has its secret, and another node has another. Without the
+// secret nobody learns the tenant from it, not even by trying names.
 func (n *Names) Tenant(tenant string) string {
 	mac := hmac.New(sha256.New, n.secret[:])
 	fmt.Fprintf(mac, "%s\n", tenantKind)

@@ -25,11 +25,11 @@ func Pod(ctx context.Context, c client.Client, pod *corev1.Pod, options ...clien
 // Within evicts the pod as [Pod] does, and gives it at most this time to end. A pod that is being deleted and would take longer is told,
 // too. The time is whole seconds.
 func Within(ctx context.Context, c client.Client, pod *corev1.Pod, limit time.Duration, options ...client.SubResourceCreateOption) error {
-	seconds := int64(limit / time.Second)
-	if Grace(pod) <= limit {
-		return create(ctx, c, pod, nil, options...)
+	var grace *int64
+	if Grace(pod) > limit {
+		grace = ptr.To(int64(limit / time.Second))
 	}
-	return create(ctx, c, pod, &seconds, options...)
+	return create(ctx, c, pod, grace, options...)
 }
 
 // Grace returns the time that a pod has to end, from its deletion on.

@@ -134,7 +134,7 @@ func accelerator() *metav1.PartialObjectMetadata {
 }
 
 // Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads. Of other objects it drops the managed
-// fields, and of those that tenants make annotations, which may have 256 KiB and are read by nothing.
+// fields. Of bitstreams and kernel caches it drops the annotations: tenants can write 256 KiB there, and nothing reads them.
 func Trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.FPGABitstream:

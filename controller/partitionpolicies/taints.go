@@ -25,8 +25,8 @@ type foreignTaint struct {
 	node  string
 }
 
-// tolerable divides the taints of a policy into those that pods with devices tolerate and those that nodes have from somebody else:
-// pods would run on these nodes, too, which their owner does not want. Shared are keys for which the administrator wants it.
+// tolerable returns the taints of a policy that pods with devices tolerate, and the foreign ones, which some node has from somebody else.
+// Pods that tolerated a foreign taint would run on that node, against its owner's will. For keys in shared the administrator wants that.
 func tolerable(
 	p *v1alpha1.PartitionPolicy, nodes []corev1.Node, shared []string,
 ) (tolerated []v1alpha1.NodeTaint, foreign []foreignTaint) {
@@ -41,7 +41,7 @@ func tolerable(
 	return tolerated, foreign
 }
 
-// recordTaints writes to the status which nodes have the policy's taints. Foreign are those that nodes have from somebody else.
+// recordTaints writes to the status which nodes have the policy's taints. Foreign are the taints that pods do not tolerate for it.
 func recordTaints(
 	p *v1alpha1.PartitionPolicy, faults field.ErrorList, standings []nodepolicy.Standing, foreign []foreignTaint, tainting bool, now time.Time,
 ) {

@@ -10,13 +10,15 @@ import (
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// maxStatus is the most of a status that is kept. The controller writes far less. Where a tenant may write it, another is written anew.
+// maxStatus is the largest status that is kept. The controller writes far less. A larger one is a tenant's, and the controller replaces it.
 const maxStatus = 64 << 10
 
 // Transform keeps the DevicePresets in the manager's cache to what reconcilers read, within the shares of their namespaces, and leaves
 // other objects to another transform. Tenants make presets as many and as large as the API server takes them. It notes presets in shares,
-// and the reconciler forgets those that are gone. It is for objects of all kinds: options of one kind have the cache ask the API server for
-// the kind when it is made, and the controller applies its definitions only later.
+// and the reconciler forgets those that are gone.
+//
+// It takes objects of all kinds. A cache with options for one kind asks the API server for that kind when the cache is made, which fails:
+// the controller applies its definitions later.
 func Transform(shares *preset.Shares, others toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		if p, ok := object.(*v1alpha1.DevicePreset); ok {

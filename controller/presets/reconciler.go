@@ -60,7 +60,7 @@ type judge struct {
 }
 
 // New returns the reconciler of both kinds. It follows changes of specs, and the counts of claims that nodes report. Allowed are the
-// paths of the nodes that a DevicePreset may name. Shares are those of Cached.
+// paths of the nodes that a DevicePreset may name. Shares are those of [Transform].
 func New(s reconciler.Services, allowed []preset.AllowedHostPath, shares *preset.Shares) reconciler.Row {
 	j := newJudge(s, allowed, shares)
 	changed := reconciler.GenerationChanged()

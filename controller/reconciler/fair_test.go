@@ -47,7 +47,7 @@ func TestFairQueue(t *testing.T) {
 	r := seed.New(t)
 	q := &fairQueue{waiting: map[string][]reconcile.Request{}}
 	pushed, popped := map[string]int{}, map[string]int{}
-	// since has, for each namespace that waits, those that were served meanwhile.
+	// since says which namespaces were served while a namespace waits, for each that does.
 	since := map[string]map[string]bool{}
 	for step := range 20_000 {
 		if q.Len() == 0 || step < 15_000 && r.IntN(2) == 0 {

@@ -89,8 +89,8 @@ func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Pr
 	return append(ofCluster, ofNamespace...), err
 }
 
-// Writable lists the paths of the host that presets of the cluster give for writing. Before the presets are read there are none, and no
-// claim gets a preset either.
+// Writable lists the paths of the host that presets of the cluster give for writing, as far as the plugin keeps these presets. Until its
+// watch has read them it lists none, and a claim that is prepared then has its presets read from the API server.
 func (f *Feature) Writable() []string {
 	var paths []string
 	for _, object := range f.informers[clusterPresetResource].GetIndexer().List() {

@@ -63,13 +63,13 @@ func policy(r rules) (*seccomp.Policy, error) {
 	for _, family := range r.sockets {
 		only("socket", seccomp.Condition{Operation: seccomp.Equal, Value: family})
 	}
-	for name, mode := range map[string]uint32{"mknod": 1, "mknodat": 2} {
-		if !r.fewNodes {
-			continue
-		}
-		only(name, ofType(mode, unix.S_IFIFO)...)
-		for _, major := range r.majors {
-			only(name, characterDevice(mode, major)...)
+	if r.fewNodes {
+		for i, name := range []string{"mknod", "mknodat"} {
+			mode := uint32(i + 1) // the argument
+			only(name, ofType(mode, unix.S_IFIFO)...)
+			for _, major := range r.majors {
+				only(name, characterDevice(mode, major)...)
+			}
 		}
 	}
 	unknown := seccomp.SyscallGroup{Names: []string{"clone3"}, Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS)}

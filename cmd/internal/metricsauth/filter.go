@@ -19,7 +19,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
-// Requests a second to the API server that clients of the metrics can cause, and at once: those that read metrics before, and all others.
+// How many requests a second to the API server clients of the metrics can cause, and how many at once. Readers are clients that read
+// metrics before, strangers all others.
 const (
 	readerQPS     = 10
 	readerBurst   = 20

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -202,7 +203,8 @@ func (f *Finder) containersWrite() []string {
 
 // treeOf returns the tree that a directory is the top of, and that containers may write to. It may have another path.
 func (l *lookup) treeOf(dir string, id file) (string, bool) {
-	for tree, other := range l.trees {
+	for _, tree := range slices.Sorted(maps.Keys(l.trees)) {
+		other := l.trees[tree]
 		matches, err := path.Match(tree, dir)
 		if other.inode != 0 && other == id || tree == dir || err == nil && matches {
 			return tree, true
