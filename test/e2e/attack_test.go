@@ -16,10 +16,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/harness"
 )
 
 // attackFor is how long the attack goes on: a moment, or what "make attack" says.
@@ -50,15 +52,16 @@ func seedAttacks() []seedAttack {
 // plainClaim is the template of claims without a seed.
 const plainClaim = "plain"
 
-// attacked has three tenants ask for more than the plugin has memory for, again and again, while another one starts pods. The plugin keeps
-// running, and the other's claims are prepared. With ATTACK=5m they take no more than twice as long as while the three start as many pods
-// that ask for nothing special: how busy a machine is with pods is not what the attack is about.
-func (k *kernelCaches) attacked(ctx SpecContext) {
-	victim := newNamespace(ctx, nil)
-	k.push(k.Registry, "team/victim", "v1", mi300("victim"))
-	k.cache(ctx, victim, "add", k.Host+"/team/victim:v1")
-	k.claim(ctx, victim, "gpu", v1alpha1.KernelCacheSource{Name: "add"})
-	k.starts(ctx, victim, "first") // which fetches the cache
+// attacker is a tenant who wants the programs of Fettle to end, in a namespace of his own.
+type attacker struct {
+	namespace string
+	// once is done again and again, and ends within a minute or so.
+	once func(ctx context.Context, ns string, i int)
+}
+
+// attackers have all that they need.
+func (k *kernelCaches) attackers(ctx context.Context) []attacker {
+	GinkgoHelper()
 	images := map[int]string{}
 	for _, a := range seedAttacks() {
 		if images[a.files] == "" {
@@ -71,35 +74,44 @@ func (k *kernelCaches) attacked(ctx SpecContext) {
 			images[a.files] = k.Host + "/" + repository + ":v1"
 		}
 	}
-	var attackers []string
-	for range 3 {
-		attackers = append(attackers, newNamespace(ctx, nil))
+	seeds := func(ctx context.Context, ns string, i int) {
+		k.attackOnce(ctx, ns, seedAttacks()[i%len(seedAttacks())], i)
 	}
-	for _, ns := range attackers {
-		k.seedClaims(ctx, ns, images)
-		newTemplate(ctx, ns, plainClaim, spec(request("gpu", gpuClass)))
+	all := []attacker{{once: seeds}, {once: seeds}, {once: manyPresets}, {once: k.presetsAndPods}, {once: connections}}
+	for i := range all {
+		all[i].namespace = newNamespace(ctx, nil)
+		k.seedClaims(ctx, all[i].namespace, images)
+		newTemplate(ctx, all[i].namespace, plainClaim, spec(request("gpu", gpuClass)))
 	}
-	plugin, err := h.PluginPod(ctx, mixedNode)
-	Expect(err).NotTo(HaveOccurred())
+	return all
+}
+
+// attacked has tenants do at once, again and again, what ended a program in a second review: claims that want more memory than the plugin
+// has, many large presets, with and without pods, and pods that take all connections. No program starts again, and another tenant's claims
+// are prepared. With ATTACK=10m they take no more than twice as long as while the same tenants start pods that ask for nothing special: how
+// busy a machine is with pods is not what the attack is about.
+func (k *kernelCaches) attacked(ctx SpecContext) {
+	victim := newNamespace(ctx, nil)
+	k.push(k.Registry, "team/victim", "v1", mi300("victim"))
+	k.cache(ctx, victim, "add", k.Host+"/team/victim:v1")
+	k.claim(ctx, victim, "gpu", v1alpha1.KernelCacheSource{Name: "add"})
+	k.starts(ctx, victim, "first") // which fetches the cache
+	attackers := k.attackers(ctx)
+	before, plugin := restarts(ctx), pluginOf(ctx, mixedNode)
 	long := attackFor() >= time.Minute
 	var quiet, busy []float64
 	if long {
 		say("nobody else starts pods")
 		quiet = k.keepsStarting(ctx, victim, "quiet", attackFor()/5)
-		say("three tenants start pods")
-		busy, _ = k.beside(ctx, victim, "busy", attackFor(), attackers, func(ns string, i int) {
-			k.attackOnce(ctx, ns, seedAttack{name: plainClaim}, i)
+		say("the tenants start pods")
+		busy, _ = k.beside(ctx, victim, "busy", attackFor(), attackers, func(a attacker, i int) {
+			k.attackOnce(ctx, a.namespace, seedAttack{name: plainClaim}, i)
 		})
 	}
 
-	say("three tenants attack for %s", attackFor())
-	during, attempts := k.beside(ctx, victim, "during", attackFor(), attackers, func(ns string, i int) {
-		k.attackOnce(ctx, ns, seedAttacks()[i%len(seedAttacks())], i)
-	})
-	after, err := h.PluginPod(ctx, mixedNode)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(after.Name).To(Equal(plugin.Name))
-	Expect(after.Status.ContainerStatuses[0].RestartCount).To(Equal(plugin.Status.ContainerStatuses[0].RestartCount), "restarts of the plugin")
+	say("they attack for %s", attackFor())
+	during, attempts := k.beside(ctx, victim, "during", attackFor(), attackers, func(a attacker, i int) { a.once(ctx, a.namespace, i) })
+	Expect(restarts(ctx)).To(Equal(before), "how often the containers of Fettle started again")
 	tell("attack", attackFor(), fmt.Sprintf(
 		"%d attempts; others' Prepare: %s alone, %s beside plain pods, %s meanwhile; most memory of the plugin: %s",
 		attempts, times(quiet), times(busy), times(during), strings.TrimSpace(peakMemory(ctx, string(plugin.UID)))))
@@ -108,21 +120,130 @@ func (k *kernelCaches) attacked(ctx SpecContext) {
 	}
 }
 
+func pluginOf(ctx context.Context, node string) *corev1.Pod {
+	GinkgoHelper()
+	pod, err := h.PluginPod(ctx, node)
+	Expect(err).NotTo(HaveOccurred())
+	return pod
+}
+
+// restarts counts how often each container of Fettle started again, by pod and container.
+func restarts(ctx context.Context) map[string]int32 {
+	GinkgoHelper()
+	out := map[string]int32{}
+	for _, pod := range fettlePods(ctx) {
+		for _, c := range pod.Status.ContainerStatuses {
+			out[pod.Name+"/"+c.Name] = c.RestartCount
+		}
+	}
+	return out
+}
+
+func fettlePods(ctx context.Context) []corev1.Pod {
+	GinkgoHelper()
+	pods, err := h.Kube.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return pods.Items
+}
+
+// largestPreset has as many bytes of values as a preset may have.
+func largestPreset(ns, name string) *v1alpha1.DevicePreset {
+	preset := presetOfPods(ns, name)
+	preset.Spec.PodSelector = nil
+	for i := range v1alpha1.MaxPresetEnv >> 14 {
+		preset.Spec.Env = append(preset.Spec.Env, v1alpha1.PresetEnv{
+			Name: fmt.Sprintf("V%d_%s", i, strings.ReplaceAll(name, "-", "_")), Value: new(strings.Repeat("\U0001f4a3", 4096-1)),
+		})
+	}
+	return preset
+}
+
+// createPreset makes a preset that goes with its namespace.
+func createPreset(ctx context.Context, preset *v1alpha1.DevicePreset) {
+	GinkgoHelper()
+	_, err := tryCreate(ctx, "devicepresets", preset.Namespace, preset)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// manyPresets makes twice as many large presets as a namespace may have, and deletes them.
+func manyPresets(ctx context.Context, ns string, i int) {
+	GinkgoHelper()
+	for n := range 2 * v1alpha1.MaxPresets {
+		createPreset(ctx, largestPreset(ns, fmt.Sprintf("p-%d-%d", i, n)))
+	}
+	Expect(h.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("devicepresets")).Namespace(ns).
+		DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})).To(Succeed())
+}
+
+// presetsAndPods has pods whose claims a hundred large presets are for.
+func (k *kernelCaches) presetsAndPods(ctx context.Context, ns string, i int) {
+	GinkgoHelper()
+	if i == 0 {
+		for n := range 100 {
+			createPreset(ctx, largestPreset(ns, fmt.Sprintf("p-%d", n)))
+		}
+	}
+	k.attackOnce(ctx, ns, seedAttack{name: plainClaim, says: "delete some"}, i)
+}
+
+// connect keeps as many connections open as a program serves of strangers, to each of some addresses. A half say nothing, the other half
+// begin to speak HTTP/2.
+const connect = `
+mkfifo /tmp/never; exec 9<>/tmp/never
+while :; do
+	for to in %s; do
+		for i in $(seq 32); do
+			nc "${to%%:*}" "${to##*:}" <&9 >/dev/null 2>&1 &
+			{ printf 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\000\000\000\004\000\000\000\000\000'; cat <&9; } | nc "${to%%:*}" "${to##*:}" >/dev/null 2>&1 &
+		done
+	done
+	sleep 20
+	kill $(jobs -p) 2>/dev/null; wait
+done`
+
+// connections has four pods, two on each node, connect to every port of Fettle, for a minute.
+func connections(ctx context.Context, ns string, i int) {
+	GinkgoHelper()
+	var ports []string
+	for _, pod := range fettlePods(ctx) {
+		for _, c := range pod.Spec.Containers {
+			for _, port := range c.Ports {
+				ports = append(ports, fmt.Sprintf("%s:%d", pod.Status.PodIP, port.ContainerPort))
+			}
+		}
+	}
+	Expect(ports).NotTo(BeEmpty())
+	var pods []*corev1.Pod
+	for n, node := range []string{gpuNode, gpuNode, mixedNode, mixedNode} {
+		pods = append(pods, newPod(ctx, ns, fmt.Sprintf("connect-%d-%d", i, n), onNode(node), script(fmt.Sprintf(connect, strings.Join(ports, " ")))))
+	}
+	for _, pod := range pods {
+		running(ctx, pod)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(min(attackFor(), time.Minute)):
+	}
+	for _, pod := range pods {
+		remove(ctx, pod)
+	}
+}
+
 // beside has every tenant do something again and again, and starts a victim's pods meanwhile. It returns what keepsStarting does, and how
 // often something was done.
 func (k *kernelCaches) beside(
-	ctx context.Context, victim, name string, during time.Duration, tenants []string, do func(ns string, i int),
+	ctx context.Context, victim, name string, during time.Duration, tenants []attacker, do func(a attacker, i int),
 ) ([]float64, int64) {
 	GinkgoHelper()
 	ended, cancel := context.WithTimeout(ctx, during)
 	defer cancel()
 	var done atomic.Int64
 	var wg sync.WaitGroup
-	for _, ns := range tenants {
+	for _, a := range tenants {
 		wg.Go(func() {
 			defer GinkgoRecover()
 			for i := 0; ended.Err() == nil; i++ {
-				do(ns, i)
+				do(a, i)
 				done.Add(1)
 			}
 		})
