@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -114,12 +116,20 @@ func (p *Plugin) register(ctx context.Context, n Node) (err error) {
 	return nil
 }
 
-// Prepare asks for claims in one call, as kubelet does, and says how long the call took. An answer that refuses one of them is an error, so
-// that no refusal is taken for a fast answer.
+// goesOn is in the answer to a call whose time was used up. On a busy machine that happens, and kubelet calls again.
+const goesOn = "goes on in the background"
+
+// Prepare asks for claims as kubelet does, and says how long that took. An answer that refuses one of them is an error, so that no refusal is
+// taken for a fast answer.
 func (p *Plugin) Prepare(ctx context.Context, claims []*drapb.Claim) (*drapb.NodePrepareResourcesResponse, time.Duration, error) {
 	request := &drapb.NodePrepareResourcesRequest{Claims: claims}
 	begin := time.Now()
 	response, err := p.dra.NodePrepareResources(ctx, request)
+	for err == nil && slices.ContainsFunc(claims, func(c *drapb.Claim) bool {
+		return strings.Contains(response.Claims[c.Uid].GetError(), goesOn)
+	}) {
+		response, err = p.dra.NodePrepareResources(ctx, request)
+	}
 	took := time.Since(begin)
 	if err != nil {
 		return nil, 0, fmt.Errorf("prepare: %w", err)
@@ -137,6 +147,9 @@ func (p *Plugin) Unprepare(ctx context.Context, c *drapb.Claim) (time.Duration, 
 	request := &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{c}}
 	begin := time.Now()
 	response, err := p.dra.NodeUnprepareResources(ctx, request)
+	for err == nil && strings.Contains(response.Claims[c.Uid].GetError(), goesOn) {
+		response, err = p.dra.NodeUnprepareResources(ctx, request)
+	}
 	took := time.Since(begin)
 	if err != nil {
 		return 0, fmt.Errorf("unprepare: %w", err)
