@@ -97,7 +97,7 @@ func selectorSize(s *metav1.LabelSelector) (size int) {
 		size += eachText + len(key) + len(value)
 	}
 	for _, e := range s.MatchExpressions {
-		size += eachText + len(e.Key) + len(e.Values)*eachText + sizeOfTexts(e.Values)
+		size += eachText + len(e.Key) + len(e.Operator) + len(e.Values)*eachText + sizeOfTexts(e.Values)
 	}
 	return size
 }

@@ -68,7 +68,7 @@ type FPGABitstreamSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '' && s.name.size() <= 253)",message="name each Secret, in at most 253 characters"
 	// +optional
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 }
@@ -131,7 +131,7 @@ type ClusterFPGABitstreamSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '' && s.name.size() <= 253)",message="name each Secret, in at most 253 characters"
 	// +optional
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// HostFile is a file that the administrator staged on the nodes.

@@ -127,7 +127,7 @@ type GPUKernelCacheSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '')",message="name each Secret"
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s.name != '' && s.name.size() <= 253)",message="name each Secret, in at most 253 characters"
 	// +optional
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	// UpdatePolicy is what a tag that moved means. Unset: new claims get what it means now.
@@ -319,6 +319,7 @@ type CacheDistribution struct {
 	Prewarm CachePrewarm `json:"prewarm,omitempty"`
 	// NodeSelector are labels of the nodes that get a volume each. Unset: all with a GPU that the cache is for.
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.size() <= 317 && self[k].size() <= 63)",message="must be labels: keys of at most 317 characters, values of at most 63"
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 }
@@ -351,6 +352,8 @@ type CachePodTemplate struct {
 	// Spec is where the pods may run.
 	// +optional
 	Spec CachePodSpec `json:"spec,omitzero"`
+	// LeftOut says that a process did not keep the rest in memory: a template may take as much as the API server holds. No object has it.
+	LeftOut bool `json:"-"`
 }
 
 // CachePodMetadata are labels and annotations of a pod.

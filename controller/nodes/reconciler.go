@@ -133,14 +133,17 @@ func accelerator() *metav1.PartialObjectMetadata {
 	return reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
 }
 
-// Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads. Of other objects it drops the managed
-// fields. Of bitstreams and kernel caches it drops the annotations: tenants can write 256 KiB there, and nothing reads them.
+// Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads, and of tenants' bitstreams and kernel caches
+// those that have a bound. Of other objects it drops the managed fields.
 func Trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.FPGABitstream:
-		o.Annotations = nil
+		o.ObjectMeta = v1alpha1.KeptMeta(&o.ObjectMeta)
 	case *v1alpha1.GPUKernelCache:
-		o.Annotations = nil
+		o.ObjectMeta = v1alpha1.KeptMeta(&o.ObjectMeta)
+		if o.Spec.PodTemplate != nil {
+			o.Spec.PodTemplate = &v1alpha1.CachePodTemplate{LeftOut: true}
+		}
 	}
 	node, ok := object.(*v1alpha1.AcceleratorNode)
 	if !ok {

@@ -51,15 +51,3 @@ func TestTrim(t *testing.T) {
 		t.Errorf("kept %+v of another object (%v)", kept, err)
 	}
 }
-
-// TestTrimOfTenants: a tenant's annotations fill no cache.
-func TestTrimOfTenants(t *testing.T) {
-	for _, object := range []metav1.Object{&v1alpha1.FPGABitstream{}, &v1alpha1.GPUKernelCache{}} {
-		object.SetAnnotations(map[string]string{"a": "b"})
-		object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m"}})
-		kept, err := Trim(object)
-		if o, ok := kept.(metav1.Object); err != nil || !ok || o.GetAnnotations() != nil || o.GetManagedFields() != nil {
-			t.Errorf("kept %+v (%v)", kept, err)
-		}
-	}
-}

@@ -3,7 +3,6 @@
 package presets
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -29,10 +28,7 @@ func Transform(shares *preset.Shares, others toolscache.TransformFunc) toolscach
 }
 
 func trim(p *v1alpha1.DevicePreset, shares *preset.Shares) *v1alpha1.DevicePreset {
-	kept := &v1alpha1.DevicePreset{TypeMeta: p.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Generation: p.Generation,
-		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
-	}}
+	kept := &v1alpha1.DevicePreset{TypeMeta: p.TypeMeta, ObjectMeta: v1alpha1.KeptMeta(&p.ObjectMeta)}
 	kept.Spec.PresetRules = p.Spec.Kept(func(size int) bool { return shares.Note(p.Namespace, p.UID, size) })
 	if p.Status.Size() <= maxStatus {
 		kept.Status = p.Status

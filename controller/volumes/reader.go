@@ -41,11 +41,31 @@ func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, erro
 	if !options.Enabled || o.Deleting {
 		return Make(o, options, Observed{}), nil
 	}
+	if err := r.template(ctx, &o); err != nil {
+		return Plan{}, err
+	}
 	w, err := r.Observed(ctx, o)
 	if err != nil {
 		return Plan{}, err
 	}
 	return Make(o, options, w), nil
+}
+
+// template reads the pod template of an object of which the cache left it out.
+func (r Reader) template(ctx context.Context, o *Object) error {
+	if t := o.Spec.PodTemplate; t == nil || !t.LeftOut || !o.Wants() {
+		return nil
+	}
+	var live v1alpha1.GPUKernelCache
+	if err := r.Live.Get(ctx, o.key(), &live); err != nil {
+		return fmt.Errorf("read podTemplate of %s %s: %w", o.Kind, o.key(), err)
+	}
+	if live.UID != o.UID {
+		return fmt.Errorf("read podTemplate of %s %s: it was made again meanwhile", o.Kind, o.key())
+	}
+	spec := *o.Spec
+	o.Spec, spec.PodTemplate = &spec, live.Spec.PodTemplate
+	return nil
 }
 
 // Observed reads the objects that the plan of a cache depends on.

@@ -183,9 +183,17 @@ func Cached(byObject map[client.Object]cache.ByObject) error {
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.PersistentVolumeClaim:
-		return &corev1.PersistentVolumeClaim{ObjectMeta: trimMeta(&o.ObjectMeta), Spec: o.Spec, Status: corev1.PersistentVolumeClaimStatus{
-			Phase: o.Status.Phase, Capacity: o.Status.Capacity, AccessModes: o.Status.AccessModes,
-		}}, nil
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: trimMeta(&o.ObjectMeta),
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes:      firstModes(o.Spec.AccessModes),
+				Resources:        corev1.VolumeResourceRequirements{Requests: storage(o.Spec.Resources.Requests)},
+				StorageClassName: o.Spec.StorageClassName,
+			},
+			Status: corev1.PersistentVolumeClaimStatus{
+				Phase: o.Status.Phase, Capacity: storage(o.Status.Capacity), AccessModes: firstModes(o.Status.AccessModes),
+			},
+		}, nil
 	case *batchv1.Job:
 		return &batchv1.Job{ObjectMeta: trimMeta(&o.ObjectMeta), Status: batchv1.JobStatus{
 			Active: o.Status.Active, Conditions: o.Status.Conditions[:min(len(o.Status.Conditions), maxConditions)],
@@ -194,12 +202,25 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
+// firstModes returns what a claim's modes mean, however often it repeats them.
+func firstModes(all []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+	return slices.Compact(slices.Sorted(slices.Values(all)))
+}
+
+func storage(all corev1.ResourceList) corev1.ResourceList {
+	size, has := all[corev1.ResourceStorage]
+	if !has {
+		return nil
+	}
+	return corev1.ResourceList{corev1.ResourceStorage: size}
+}
+
 // maxConditions is how many conditions of a Job are kept.
 const maxConditions = 16
 
 // trimMeta keeps the labels and annotations of Fettle.
 func trimMeta(o *metav1.ObjectMeta) metav1.ObjectMeta {
-	out := *o
+	out := v1alpha1.KeptMeta(o)
 	const longest = 4096
 	foreign := func(name, value string) bool {
 		read := []string{UIDLabel, names.ManagedByLabel, DigestAnnotation, ClaimAnnotation, PathAnnotation, TemplateAnnotation}
@@ -208,8 +229,7 @@ func trimMeta(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	out.Labels, out.Annotations = maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	maps.DeleteFunc(out.Labels, foreign)
 	maps.DeleteFunc(out.Annotations, foreign)
-	out.ManagedFields, out.OwnerReferences, out.Finalizers = nil, nil, nil
-	if owner := metav1.GetControllerOf(o); owner != nil {
+	if owner := metav1.GetControllerOf(o); owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name) <= longest {
 		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	return out

@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -424,4 +425,9 @@ func TestTwoKinds(t *testing.T) {
 	if b.waits(now) {
 		t.Error("it still waits")
 	}
+}
+
+// TestLargeClaimOfATenant: of a claim the plugin keeps little, whatever a tenant writes there.
+func TestLargeClaimOfATenant(t *testing.T) {
+	large.KeepsLittle(t, &resourceapi.ResourceClaim{}, New(Config{}).trim)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -327,4 +328,9 @@ func TestTrimBitstream(t *testing.T) {
 	if kept, err := trimBitstream(tombstone); err != nil || kept != tombstone {
 		t.Errorf("became %v (%v)", kept, err)
 	}
+}
+
+// TestLargeBitstreamOfATenant: of a bitstream the plugin keeps little, whatever a tenant writes there.
+func TestLargeBitstreamOfATenant(t *testing.T) {
+	large.KeepsLittle(t, &v1alpha1.FPGABitstream{}, large.Unstructured(trimBitstream))
 }

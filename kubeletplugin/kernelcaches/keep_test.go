@@ -13,10 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 // TestLimitRetained: what stays is the same as long as nothing changes, and never more than it may be.
@@ -367,4 +370,10 @@ func TestRun(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLargeObjectsOfATenant: of a cache and of a pod the plugin keeps little, whatever a tenant writes there.
+func TestLargeObjectsOfATenant(t *testing.T) {
+	large.KeepsLittle(t, &v1alpha1.GPUKernelCache{}, large.Unstructured(decode))
+	large.KeepsLittle(t, &corev1.Pod{}, trimPod)
 }

@@ -123,28 +123,30 @@ func (o *objects) synced() bool {
 	return true
 }
 
-// decode decodes an object once for each version, for the informers to keep, and drops the metadata that nothing reads.
+// decode decodes an object once for each version, for the informers to keep, and drops what nothing reads and tenants may
+// make as large as they like.
 func decode(in any) (any, error) {
 	u, ok := in.(*unstructured.Unstructured)
 	if !ok {
 		return in, nil
 	}
-	var out metav1.Object
+	read := func(out any, m *metav1.ObjectMeta, spec *v1alpha1.GPUKernelCacheSpec) (any, error) {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+		*m, spec.PodTemplate = v1alpha1.KeptMeta(m), nil
+		return out, nil
+	}
 	switch u.GetKind() {
 	case v1alpha1.KindGPUKernelCache:
-		out = &v1alpha1.GPUKernelCache{}
+		c := &v1alpha1.GPUKernelCache{}
+		return read(c, &c.ObjectMeta, &c.Spec)
 	case v1alpha1.KindClusterGPUKernelCache:
-		out = &v1alpha1.ClusterGPUKernelCache{}
+		c := &v1alpha1.ClusterGPUKernelCache{}
+		return read(c, &c.ObjectMeta, &c.Spec.GPUKernelCacheSpec)
 	default:
 		return in, nil
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
-		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
-	}
-	out.SetManagedFields(nil)
-	out.SetAnnotations(nil)
-	out.SetLabels(nil)
-	return out, nil
 }
 
 // get returns a cache.

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 // manyPresets are of a namespace, with values of so many bytes each.
@@ -141,4 +142,17 @@ func TestManyConfigMaps(t *testing.T) {
 	if over, ok := errors.AsType[*preset.OverError](err); ok {
 		t.Error(over)
 	}
+}
+
+// TestLargePresetOfATenant: of one preset the plugin keeps little, whichever field is large.
+func TestLargePresetOfATenant(t *testing.T) {
+	w := newPresetWorld(t)
+	large.KeepsLittle(t, &v1alpha1.DevicePreset{}, large.Unstructured(func(object any) (any, error) {
+		kept, err := w.Feature.read(object)
+		read, ok := kept.(*readPreset)
+		if err != nil || !ok || read.preset == nil {
+			return kept, err
+		}
+		return read.preset, nil
+	}))
 }

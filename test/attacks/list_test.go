@@ -70,8 +70,11 @@ func attacks() []attack {
 			[]string{"pkg/preset TestMuchForOneClaim", "kubeletplugin/presets TestManyPresetsOfATenant"},
 		},
 		{
-			"12", namespaceAdmin, "ends the controller by many large presets", "a share of what is kept for each namespace",
-			[]string{"controller/presets TestManyPresetsOfATenant", "kubeletplugin/presets TestManyPresetsOfATenant"},
+			"12", namespaceAdmin, "ends the controller by many large presets, or other objects", "a share of what is kept for each namespace",
+			[]string{
+				"controller/presets TestManyPresetsOfATenant", "kubeletplugin/presets TestManyPresetsOfATenant",
+				"controller TestCachesOfTenants", "kubeletplugin/kernelcaches TestLargeObjectsOfATenant",
+			},
 		},
 		{
 			"13", namespaceAdmin, "evades quota by claims deleted under pods", "the finalizer of an allocated claim stays",
