@@ -257,20 +257,20 @@ func (e *Engine) sweepShared(ctx context.Context, files []string) error {
 	defer hold.Release()
 	inUse, err := e.sharedFilesInUse(func(*record.Record) bool { return true })
 	if err != nil {
-		return err // a record that cannot be read may name any file: sweep nothing
+		return err // such a record may name any file: sweep nothing
 	}
 	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
 }
 
 // sharedFilesInUse returns the spec files that records name. A record for which counts is false is passed over. If a record cannot be read,
-// the files of the others are returned together with the error.
+// or was set aside because of that, the files of the others are returned together with the error.
 func (e *Engine) sharedFilesInUse(counts func(*record.Record) bool) (map[string]bool, error) {
 	uids, err := e.Store.UIDs()
 	if err != nil {
 		return nil, err
 	}
 	inUse := map[string]bool{}
-	var errs []error
+	errs := []error{e.Store.CheckDoubt()}
 	for _, uid := range uids {
 		r, err := e.Store.Load(uid)
 		if isNotExist(err) {

@@ -115,6 +115,32 @@ func TestSweepKeepsWhatIsInDoubt(t *testing.T) {
 	}
 }
 
+// TestSweepKeepsSharedFilesInDoubt: nobody knows which shared files a claim uses whose record was set aside.
+func TestSweepKeepsSharedFilesInDoubt(t *testing.T) {
+	s := newSite(t)
+	all := s.seen()
+	s.publish()
+	s.prepare(allocated("u1", aGPU("gpu0")))
+	s.damage("u1")
+	s = s.restart()
+	s.tidy()
+	s.reasons()
+	file := standing(t, gpu("gpu0", 0)).File
+	s.setMachine(machine{})
+	err := s.SweepSpecs(t.Context())
+	check.WantErr(t, err, nil, "claims u1", "set aside", "delete their pods")
+	if !there(filepath.Join(s.cdiDir(), file)) {
+		t.Error("a shared file is gone that a running container may have")
+	}
+	s.setMachine(all)
+	s.unprepare("u1")
+	s.setMachine(machine{})
+	check.Must(t, s.SweepSpecs(t.Context()))
+	if there(filepath.Join(s.cdiDir(), file)) {
+		t.Error("the file stays although no claim is in doubt any more")
+	}
+}
+
 // TestSweepDuringPrepare: a file that looks like a leftover a moment before its claim's record is written is there when kubelet is told
 // of it, whoever comes first.
 func TestSweepDuringPrepare(t *testing.T) {

@@ -141,10 +141,10 @@ func (h *Hook) Sweep() error {
 	return errors.Join(errs...)
 }
 
-// referenced returns the hooks that records name.
+// referenced returns the hooks that records name. It fails if any record cannot be read or was set aside.
 func (h *Hook) referenced() (map[string]bool, error) {
 	uids, err := h.store.UIDs()
-	if err != nil {
+	if err = errors.Join(err, h.store.CheckDoubt()); err != nil {
 		return nil, err
 	}
 	named := map[string]bool{}

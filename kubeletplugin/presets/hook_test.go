@@ -72,7 +72,10 @@ func TestHooks(t *testing.T) {
 	check.Must(t, second.current.Close())
 	check.Must(t, third.Sweep())
 	wants("first", "third")
-	check.Must(t, store.Remove(r))
+	check.Must(t, store.SetAside(r.UID))
+	check.WantErr(t, third.Sweep(), nil, "claims u1", "set aside")
+	wants("first", "third")
+	check.Must(t, store.ForgetDamaged(r.UID), store.Remove(r))
 	check.Must(t, third.Sweep())
 	wants("third")
 

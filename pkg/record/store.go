@@ -277,6 +277,16 @@ func (s *Store) InDoubt(uid string) bool {
 	return !errors.Is(err, fs.ErrNotExist) // true if it cannot be read
 }
 
+// CheckDoubt fails while files are set aside. The containers of their claims may run, and nobody knows what these claims use.
+func (s *Store) CheckDoubt() error {
+	damaged, err := s.Damaged()
+	if err == nil && len(damaged) > 0 {
+		err = fmt.Errorf("the records of claims %s were set aside as damaged, and may name any file: delete their pods, or wait until these end",
+			strings.Join(damaged, ", "))
+	}
+	return err
+}
+
 // ForgetDamaged forgets that the file of a claim was set aside. The caller holds the claim.
 func (s *Store) ForgetDamaged(uid string) error {
 	if err := checkUID(uid); err != nil {
