@@ -47,8 +47,9 @@ type Config struct {
 	Holder  *inventory.Holder
 	// Namespace is the driver's. It has the ConfigMaps of cluster-wide presets.
 	Namespace string
-	// Find finds the files on the node that were decided for a claim.
-	Find func(claim string, r preset.Request) (hostfiles.Found, error)
+	// Find finds the files on the node that were decided for a claim. It must know which paths of the host presets of the cluster give for
+	// writing now.
+	Find func(claim string, r preset.Request, writable []string) (hostfiles.Found, error)
 	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
 	// Event makes an Event on a claim, PodEvent one on a pod that uses it. They must not block.
@@ -111,6 +112,10 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 // Plan resolves the presets for a claim's requests, and finds the files on the node. A decision of an earlier boot holds.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	requests, err := f.requests(ctx, &r)
+	if err != nil || len(requests) == 0 {
+		return prepare.Contribution{}, err
+	}
+	writable, err := f.writable(ctx)
 	if err != nil {
 		return prepare.Contribution{}, err
 	}
@@ -119,7 +124,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	var errs []error
 	overrides := map[string][]string{} // what the node's files lose to each other, by request
 	for _, request := range requests {
-		found, err := f.Find(string(r.Claim.UID), request)
+		found, err := f.Find(string(r.Claim.UID), request, writable)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w: request %s: %w", errUnmet, request.Request, err))
 			continue

@@ -67,7 +67,11 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 	var err error
 	w.Feature, err = New(Config{
 		Kube: w.kube, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), Holder: inventory.NewHolder(), Namespace: "fettle-system",
-		Find:  func(claim string, r preset.Request) (hostfiles.Found, error) { return w.files.Find(claim, r) },
+		Find: func(claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
+			now := *w.files
+			now.Writable = writable
+			return now.Find(claim, r)
+		},
 		Event: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
 	})
 	check.Must(t, err)

@@ -89,11 +89,15 @@ func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Pr
 	return append(ofCluster, ofNamespace...), err
 }
 
-// Writable lists the paths of the host that presets of the cluster give for writing, as far as the plugin keeps these presets. Until its
-// watch has read them it lists none, and a claim that is prepared then has its presets read from the API server.
-func (f *Feature) Writable() []string {
+// writable lists the paths of the host that presets of the cluster give for writing. A preset that cannot be read gives none: no claim gets
+// what it says.
+func (f *Feature) writable(ctx context.Context) ([]string, error) {
+	objects, err := f.objects(ctx, clusterPresetResource, "")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnread, err)
+	}
 	var paths []string
-	for _, object := range f.informers[clusterPresetResource].GetIndexer().List() {
+	for _, object := range objects {
 		known, ok := object.(*readPreset)
 		if !ok {
 			continue
@@ -104,7 +108,7 @@ func (f *Feature) Writable() []string {
 			}
 		}
 	}
-	return paths
+	return paths, nil
 }
 
 // list returns the presets of a kind. It asks the API server while the informer is not current. A cluster without the kind, as one that is

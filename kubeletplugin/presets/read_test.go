@@ -93,6 +93,45 @@ func TestPresetWhileWatchIsBroken(t *testing.T) {
 	stopped()
 }
 
+// TestWritableBeforeTheWatch: what containers may write to counts also before the plugin's watch has read the presets that say so, and for
+// claims of an earlier boot, which read no presets. Where the API server gives no answer, the claim waits.
+func TestWritableBeforeTheWatch(t *testing.T) {
+	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	})
+	gives := clusterPreset("gives", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.DeviceClassNames = []string{"another"}
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared", ContainerPath: "/shared", ReadOnly: new(false)}}
+	})
+	c := claimOfClass("u1", ofGPU("gpu", "gpu0"))
+	before := newPresetWorld(t, reads)
+	before.file("srv/shared/models/file", nil, 0o644)
+	decision := before.gives(c).Decision
+
+	w := newPresetWorld(t, reads, gives)
+	w.root = before.root
+	w.files.Root = before.root
+	client, ok := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	if !ok {
+		t.Fatalf("a client of type %T", w.Dynamic)
+	}
+	isRefused := func() {
+		t.Helper()
+		_, err := w.plan(c)
+		check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+		_, err = w.again(c, decision)
+		check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+	}
+	isRefused()
+	silent := true
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return silent, nil, errors.New("silent") })
+	_, err := w.again(c, decision)
+	check.WantErr(t, err, errUnread, "silent")
+	silent = false
+	w.follow()
+	isRefused()
+}
+
 // TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.
 func TestUnreadablePreset(t *testing.T) {
 	w := newPresetWorld(t)

@@ -54,9 +54,9 @@ type Finder struct {
 	// Mounts makes mounts that only one claim has. It is nil for a command that only looks: then the original paths are shown.
 	Mounts *hostmount.Dir
 	// Copies says that the plugin may mount, and so presets of the administrator may have copies, too. Writable lists more trees of the host
-	// that containers may write to, as patterns; it may be nil.
+	// that containers may write to, as patterns.
 	Copies   bool
-	Writable func() []string
+	Writable []string
 	// Drivers knows the files of vendors' drivers. It is nil away from the node.
 	Drivers *Drivers
 }

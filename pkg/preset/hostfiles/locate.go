@@ -189,14 +189,11 @@ func (l *lookup) findWritable() error {
 
 // containersWrite lists trees of the host that containers may write to, as patterns.
 func (f *Finder) containersWrite() []string {
-	var trees []string
+	trees := slices.Clone(f.Writable)
 	for _, allowed := range f.Allowed {
 		if allowed.Writable {
 			trees = append(trees, allowed.Path)
 		}
-	}
-	if f.Writable != nil {
-		trees = append(trees, f.Writable()...)
 	}
 	return trees
 }

@@ -181,7 +181,7 @@ func TestNobodyMayMountACopy(t *testing.T) {
 			t.Errorf("%s: mounts %+v", name, told)
 		}
 		if change == nil { // a preset of the cluster gives it for writing
-			f.Writable = func() []string { return []string{dir} }
+			f.Writable = []string{dir}
 		} else {
 			check.Must(t, change(m.at(dir)))
 		}
@@ -208,7 +208,7 @@ func TestContainersReadOnlyWhatWasPrepared(t *testing.T) {
 		allowed := []preset.AllowedHostPath{{Path: writable[0], Writable: true}, {Path: writable[1], Namespaces: []string{"team"}}}
 		f := m.finder(random.IntN(4) > 0, allowed...)
 		if random.IntN(2) == 0 {
-			f.Writable = func() []string { return writable[1:] }
+			f.Writable = writable[1:]
 		} else {
 			writable = writable[:1]
 		}
