@@ -124,7 +124,7 @@ func (f *Feature) programs(r *fpga.Region) bool {
 	return f.File.Programming && !slices.Contains(f.except, r.Backend)
 }
 
-// Destroy removes the state of regions. It is called when no claim holds any.
+// Destroy removes the state of regions, but for what it says of tenants' traces in them. It is called when no claim holds any.
 func (f *Feature) Destroy() error {
 	return errors.Join(f.contents.Destroy(), f.judge.verdicts.Destroy(), os.RemoveAll(f.xclbins()))
 }
@@ -170,6 +170,9 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 		return c, err
 	}
 	all, err := f.planAll(ctx, r.Claim, r.NamespaceUID, r.Allocation, r.Find)
+	if err == nil {
+		err = f.distrust(&r)
+	}
 	if err != nil {
 		return c, err
 	}
@@ -257,6 +260,21 @@ func (f *Feature) planAll(
 		all = append(all, w)
 	}
 	return all, nil
+}
+
+// distrust notes what a claim may leave in regions that this node does not program. They may have been programmed, and may be again.
+func (f *Feature) distrust(r *prepare.Request) error {
+	for i := range r.Allocation.Results {
+		result := &r.Allocation.Results[i]
+		dev, ok := r.Find(result)
+		if !ok || dev.Region == nil || result.AdminAccess || f.programs(dev.Region) {
+			continue
+		}
+		if err := f.contents.Distrust(append(f.siblings(dev.Name), dev.Name)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkUnprogrammed refuses a claim that needs to write to a region which this node does not program.

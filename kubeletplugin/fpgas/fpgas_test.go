@@ -632,6 +632,45 @@ func TestNoProgramming(t *testing.T) {
 	}
 }
 
+// isRefusedToOthers wants another namespace's claim to be kept from a region whose card's memory nothing clears.
+func (l *lab) isRefusedToOthers(name string) {
+	l.t.Helper()
+	c := fpgaClass(nodefixture.Allocated("other", fpgaResult("main", name)), openClass)
+	c.Namespace = "team-b"
+	steps, err := l.plan(c)
+	check.Must(l.t, err)
+	wants(l.t, l.run(steps), region.ErrMemory, "region "+name)
+}
+
+// TestProgrammingSwitchedOff: while a node programs nothing, the files of its regions grow old: other namespaces' claims use the regions
+// unseen. When it programs again, no namespace gets what may be theirs; the one in the files does not either.
+func TestProgrammingSwitchedOff(t *testing.T) {
+	l := newLab(t, append(twoRegions(), regionOf("new", "0000:5e:00.0", shell))...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	mine := func() *resourceapi.ResourceClaim {
+		return fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
+	}
+	steps, err := l.plan(mine())
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
+	check.Must(t, l.contents.Distrust("new"))
+	l.Holder.Set(nodefixture.SnapshotWith(append(twoRegions(), regionOf("new", "0000:5e:00.0", shell))...))
+
+	l.File.Programming = false
+	theirs := nodefixture.Allocated("u2", fpgaResult("main", "r1"), fpgaResult("more", "new")) // r1 is of the same card
+	theirs.Namespace = "team-b"
+	_, err = l.plan(theirs)
+	check.Must(t, err)
+
+	l.File.Programming = true
+	steps, err = l.plan(mine())
+	check.Must(t, err)
+	wants(t, l.run(steps), region.ErrMemory, "region r0")
+	if content, err := l.contents.Read("new"); err != nil || content.ForeignTo("") {
+		t.Errorf("a region that was never programmed: %+v, %v", content, err)
+	}
+}
+
 // forget spoils what is known of a region, as a failing disk does.
 func (l *lab) forget(name string) {
 	l.t.Helper()
@@ -846,7 +885,7 @@ func TestFindRegion(t *testing.T) {
 	wants(t, err, region.ErrGone)
 }
 
-// TestDestroy: a node that is retired keeps neither files nor what was known of regions.
+// TestDestroy: a node that is retired keeps no files, and of what was known of regions only whose traces are in them.
 func TestDestroy(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
@@ -855,7 +894,13 @@ func TestDestroy(t *testing.T) {
 	check.Must(t, l.run(steps))
 	check.Must(t, os.MkdirAll(l.xclbins(), 0o700))
 	check.Must(t, errors.Join(l.Destroy(), l.Artifacts.Destroy()))
-	for _, dir := range []string{artifactsDir, regionsDir, xclbinsDir} {
+	left, err := os.ReadDir(filepath.Join(l.dir, regionsDir))
+	if err != nil || len(left) != 2 {
+		t.Errorf("of regions %v is left (%v), want the files of the card's", left, err)
+	}
+	l.isRefusedToOthers("r0")
+	l.isRefusedToOthers("r1")
+	for _, dir := range []string{artifactsDir, xclbinsDir} {
 		if _, err := os.Stat(filepath.Join(l.dir, dir)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left (%v)", dir, err)
 		}

@@ -84,12 +84,12 @@ func comesAndGoes() {
 	}, SpecTimeout(h.Patient(6*time.Minute)))
 }
 
-// nothingOn expects that the driver has left a node: no file, socket, spec or mount, no taint.
+// nothingOn expects that the driver has left a node: no file but of a region with traces, no socket, spec or mount, no taint.
 func nothingOn(ctx context.Context, node string) {
 	GinkgoHelper()
 	Expect(h.Poll(ctx, "the driver to leave "+node, soon, func(ctx context.Context) error {
 		out, err := h.OnNode(ctx, node, "sh", "-c", `
-			find /var/lib/fettle /var/lib/kubelet/plugins/fettle.dev -mindepth 1
+			find /var/lib/fettle /var/lib/kubelet/plugins/fettle.dev -mindepth 1 -not -path '/var/lib/fettle/regions*'
 			find /var/lib/kubelet/plugins_registry /var/run/cdi /etc/cdi -name '*fettle*'
 			find /mnt/disks -mindepth 2 -path '/mnt/disks/ssd*'
 			grep -E ' /(var/lib/fettle|var/run/cdi|var/lib/kubelet/plugins)/[^ ]*fettle' /proc/self/mountinfo; true`)

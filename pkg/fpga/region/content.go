@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -74,18 +75,60 @@ func (c *Contents) Make() error {
 	return nil
 }
 
-// Destroy removes the directory and its files.
+// Destroy removes the directory and its files, but for those that tell of traces: these outlast Fettle, and without the file the next
+// claim, of whatever namespace, would get them.
 func (c *Contents) Destroy() error {
 	c.made.Store(false)
 	entries, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	kept := false
 	for _, e := range entries {
+		if device, ok := strings.CutSuffix(e.Name(), suffix); ok && deviceName.MatchString(device) {
+			content, readErr := c.Read(device)
+			if err = errors.Join(err, readErr); readErr != nil || content.ForeignTo("") {
+				kept = true
+				continue
+			}
+		}
 		err = errors.Join(err, disk.RemoveIfThere(c.fs, filepath.Join(c.dir, e.Name())))
+	}
+	if kept {
+		return err
 	}
 	return errors.Join(err, disk.RemoveIfThere(c.fs, c.dir))
 }
+
+// Distrust notes that claims use regions of a card without Fettle's programming, so that what the files say of them is not true any more.
+// A region without a file stays without one.
+func (c *Contents) Distrust(devices ...string) error {
+	for _, device := range devices {
+		path, err := c.path(device)
+		if err != nil {
+			return err
+		}
+		if _, err := c.fs.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		content, err := c.Read(device)
+		if err != nil {
+			return err
+		}
+		now := content
+		now.Digest, now.AFU, now.Namespace, now.Memory, now.Cleared = "", "", severalTenants, "", false
+		if now == content {
+			continue
+		}
+		if err := c.write(device, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suffix ends the name of a content file.
+const suffix = ".json"
 
 //nolint:gochecknoglobals // a constant that Go cannot express as one
 var deviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
@@ -94,7 +137,7 @@ func (c *Contents) path(device string) (string, error) {
 	if !deviceName.MatchString(device) {
 		return "", fmt.Errorf("device name %q: want lower-case letters, digits and dashes", device)
 	}
-	return filepath.Join(c.dir, device+".json"), nil
+	return filepath.Join(c.dir, device+suffix), nil
 }
 
 // Read returns what is known about a region. It returns an empty Content for a region that Fettle never touched. If it cannot understand

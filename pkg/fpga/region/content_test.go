@@ -114,10 +114,19 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// TestDestroy leaves nothing, twice, and what comes after is as new.
+// TestDestroy leaves nothing but what tells of traces, twice, and what comes after is as new where there are none.
 func TestDestroy(t *testing.T) {
 	p := start(t, machine(card(1)))
-	check.Must(t, p.apply(p.program(ours(), p.image(nlb3))))
+	image := p.image(nlb3)
+	program := p.program(ours(), image, released(region.ReleaseBlank, p.blank()))
+	check.Must(t, p.apply(program))
+	for range 2 {
+		check.Must(t, p.contents.Destroy())
+	}
+	p.holds(held(image, ours()))
+	wants(t, p.apply(&region.Scrub{Device: first, Claim: theirs(), Timeout: time.Minute}), region.ErrMemory)
+
+	check.Must(t, p.undo(program))
 	for range 2 {
 		check.Must(t, p.contents.Destroy())
 	}
