@@ -12,12 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/artifacts"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/fpga/oci"
 )
@@ -25,8 +26,10 @@ import (
 // maxFiles bounds the sum of the files of one artifact, in bytes.
 const maxFiles = 4 << 30
 
-// Read finds the bitstreams at a manifest or index and reads all their bytes. The result is sorted by interface id.
-func Read(ctx context.Context, src *registry.Source, d artifact.Descriptor, scratch *Scratch) ([]v1alpha1.BitstreamImage, error) {
+// Read finds the bitstreams of a namespace's object at a manifest or index and reads all their bytes. The result is sorted by interface id.
+func Read(
+	ctx context.Context, namespace string, src *registry.Source, d artifact.Descriptor, scratch *Scratch,
+) ([]v1alpha1.BitstreamImage, error) {
 	list, err := oci.List(ctx, src, d)
 	if err != nil {
 		return nil, withReason(err)
@@ -40,7 +43,7 @@ func Read(ctx context.Context, src *registry.Source, d artifact.Descriptor, scra
 	}
 	images := make([]v1alpha1.BitstreamImage, 0, len(list))
 	for _, entry := range list {
-		image, err := readFile(ctx, src, entry, scratch)
+		image, err := readFile(ctx, namespace, src, entry, scratch)
 		if err != nil {
 			return nil, withReason(fmt.Errorf("manifest %s: %w", entry.Manifest, err))
 		}
@@ -53,9 +56,11 @@ func Read(ctx context.Context, src *registry.Source, d artifact.Descriptor, scra
 }
 
 // readFile reads one file and describes it by its bytes.
-func readFile(ctx context.Context, src *registry.Source, entry oci.Image, scratch *Scratch) (v1alpha1.BitstreamImage, error) {
+func readFile(
+	ctx context.Context, namespace string, src *registry.Source, entry oci.Image, scratch *Scratch,
+) (v1alpha1.BitstreamImage, error) {
 	var b fpga.Bitstream
-	err := scratch.File(ctx, src, entry.Layer, func(file io.ReaderAt) error {
+	err := scratch.File(ctx, namespace, src, entry.Layer, func(file io.ReaderAt) error {
 		var err error
 		b, err = entry.Config.Inspect(file, entry.Layer.Size)
 		return explain(err)
@@ -101,45 +106,71 @@ func withReason(err error) error {
 	return err
 }
 
-// slots is how many files are read at once. Each may take fpga.MaxFile of the disk.
-const slots = 2
+// Every file has quickRead first, alone in its lane. What is not read then waits for the other lane, where it has slowRead and the time for
+// its bytes at slowRate. So whoever's registries are slow hold up only those whose registries are slow, too. Each lane may take fpga.MaxFile
+// of the disk.
+const (
+	quickRead = 10 * time.Second
+	slowRead  = time.Minute
+	slowRate  = 4 << 20 // bytes a second
+)
+
+// lane is a directory for one file at a time.
+type lane struct {
+	dir   string
+	turns *budget.Turns
+}
 
 // Scratch is a directory through which files are read, so that they need no memory.
-type Scratch struct {
-	dir  string
-	free chan int
-}
+type Scratch struct{ quick, slow lane }
 
 // NewScratch returns a directory that no other process may use: what lies in it is removed.
 func NewScratch(dir string) *Scratch {
-	s := &Scratch{dir: dir, free: make(chan int, slots)}
-	for i := range slots {
-		s.free <- i
+	one := func(name string) lane {
+		return lane{dir: filepath.Join(dir, name), turns: budget.NewTurns(budget.Limit{Node: 1})}
 	}
-	return s
+	return &Scratch{quick: one("quick"), slow: one("slow")}
 }
 
-// File lets use read a layer, compared with its digest, at any offset. The file is gone when use returns. It lies in a store of its own: a
-// shared store would give an object the bytes that another object's credentials read.
-func (s *Scratch) File(ctx context.Context, src *registry.Source, layer artifact.Descriptor, use func(io.ReaderAt) error) (err error) {
-	var slot int
-	select {
-	case slot = <-s.free:
-	case <-ctx.Done():
-		return fmt.Errorf("wait until another file is read: %w", context.Cause(ctx))
+// errSlow ends a read that keeps others waiting.
+var errSlow = errors.New("the file comes too slowly, and other files wait")
+
+// File lets use read a layer of a namespace's object, compared with its digest, at any offset. The file is gone when use returns. It lies in
+// a store of its own: a shared store would give an object the bytes that another object's credentials read.
+func (s *Scratch) File(
+	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, use func(io.ReaderAt) error,
+) error {
+	err := s.quick.file(ctx, namespace, src, layer, quickRead, use)
+	if errors.Is(err, errSlow) {
+		limit := slowRead + time.Duration(layer.Size/slowRate)*time.Second
+		err = s.slow.file(ctx, namespace, src, layer, limit, use)
 	}
-	defer func() { s.free <- slot }()
-	dir := filepath.Join(s.dir, strconv.Itoa(slot))
-	if err := os.RemoveAll(dir); err != nil { // a killed process may have left files
+	return err
+}
+
+func (l *lane) file(
+	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, limit time.Duration, use func(io.ReaderAt) error,
+) (err error) {
+	done, err := l.turns.Take(ctx, namespace)
+	if err != nil {
+		return fmt.Errorf("wait until another file is read: %w", err)
+	}
+	defer done()
+	if err := os.RemoveAll(l.dir); err != nil { // a killed process may have left files
 		return fmt.Errorf("empty the directory for files: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	store, err := artifact.OpenStore(dir, artifact.StoreConfig{})
+	defer func() { err = errors.Join(err, os.RemoveAll(l.dir)) }()
+	store, err := artifact.OpenStore(l.dir, artifact.StoreConfig{})
 	if err != nil {
 		return err
 	}
 	defer store.Close() //nolint:errcheck // it is removed
-	if err := store.Fetch(ctx, src, layer); err != nil {
+	reading, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := store.Fetch(reading, src, layer); err != nil {
+		if ctx.Err() == nil && reading.Err() != nil {
+			err = fmt.Errorf("%w: %w: %d bytes did not come within %s: %w", artifact.ErrUnavailable, errSlow, layer.Size, limit, err)
+		}
 		return err
 	}
 	file, err := store.Open(layer.Digest)

@@ -3,13 +3,18 @@
 package bitstreams
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 const (
@@ -77,7 +83,7 @@ func read(t *testing.T, p reader, text string, keys authn.Keychain) ([]v1alpha1.
 	if err != nil {
 		return nil, err
 	}
-	return Read(t.Context(), src, d, p.scratch)
+	return Read(t.Context(), "team", src, d, p.scratch)
 }
 
 func TestRead(t *testing.T) {
@@ -205,6 +211,63 @@ func TestReadRefuses(t *testing.T) {
 	if _, err := read(t, p, elsewhere.Host+"/"+repo+":v1", nil); artifacts.ReasonOf(err) != artifacts.ReasonPlainHTTPRefused {
 		t.Errorf("plain http that is not allowed: %s, %v", artifacts.ReasonOf(err), err)
 	}
+}
+
+// puller is a registry that sends a blob after a time, at the earliest.
+type puller struct {
+	content []byte
+	after   time.Duration
+}
+
+func (p puller) layer() artifact.Descriptor {
+	return artifact.Descriptor{Digest: artifact.DigestOf(p.content), Size: int64(len(p.content))}
+}
+
+func (p puller) Pull(ctx context.Context, _ artifact.Descriptor, to artifact.Sink) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(p.after):
+	}
+	_, err := to.Write(p.content)
+	return err
+}
+
+// TestSlowRegistriesHoldUpEachOther: whatever number of namespaces have registries that never end, another's file is read soon, and one that
+// takes half a minute is read, too, after those that came before it had their time.
+func TestSlowRegistriesHoldUpEachOther(t *testing.T) {
+	random := seed.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		scratch := NewScratch(t.TempDir())
+		const slow = 6
+		var running sync.WaitGroup
+		read := func(namespace string, p puller, most time.Duration, want error) {
+			began := time.Now()
+			err := scratch.File(t.Context(), namespace, p, p.layer(), func(io.ReaderAt) error { return nil })
+			if took := time.Since(began); !errors.Is(err, want) || took > most {
+				t.Errorf("%s, %s to send: %v after %s, want %v after at most %s", namespace, p.after, err, took, want, most)
+			}
+		}
+		var waiting time.Duration
+		for n := range slow {
+			running.Go(func() {
+				time.Sleep(time.Duration(n) * time.Nanosecond)
+				read(fmt.Sprint("mallory-", n), puller{[]byte("never"), time.Hour}, slow*(quickRead+slowRead), artifact.ErrUnavailable)
+			})
+			waiting += quickRead
+		}
+		for n := range 4 {
+			running.Go(func() {
+				time.Sleep(time.Duration(1 + random.Int64N(int64(slow*slowRead))))
+				read(fmt.Sprint("team-", n), puller{[]byte("soon"), time.Second}, waiting+4*(quickRead+time.Second), nil)
+			})
+		}
+		running.Go(func() {
+			time.Sleep(time.Second)
+			read("far", puller{[]byte("late"), slowRead / 2}, slow*(quickRead+slowRead)+4*quickRead+slowRead, nil)
+		})
+		running.Wait()
+	})
 }
 
 // TestReadsAreApart: bytes that one object's credentials read are not there for another, whose registry only names their digest.

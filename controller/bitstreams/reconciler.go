@@ -118,7 +118,7 @@ func (o *object) Head() artifacts.Head { return Head(o.CommonFPGABitstream, o.re
 
 // Read implements [artifacts.Artifact].
 func (o *object) Read(ctx context.Context, src *registry.Source, d artifact.Descriptor) (err error) {
-	o.images, err = Read(ctx, src, d, o.resolver.scratch)
+	o.images, err = Read(ctx, o.GetNamespace(), src, d, o.resolver.scratch)
 	return err
 }
 
