@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -125,7 +126,8 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 // release takes the notes of upgrades from nodes.
 func (j *judge) release(ctx context.Context, seen *stack.Observed, of func(node, by string) bool) error {
 	var errs []error
-	for name, node := range seen.Accelerators {
+	for _, name := range slices.Sorted(maps.Keys(seen.Accelerators)) {
+		node := seen.Accelerators[name]
 		if by := stack.UpgradedBy(node.Annotations); by != "" && of(name, by) {
 			errs = append(errs, j.annotate(ctx, node, stack.Released(node.Annotations)))
 		}

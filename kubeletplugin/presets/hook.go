@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -133,7 +135,7 @@ func (h *Hook) Sweep() error {
 		return err // a record that cannot be read may name any
 	}
 	var errs []error
-	for name := range unused {
+	for _, name := range slices.Sorted(maps.Keys(unused)) {
 		if !named[name] {
 			errs = append(errs, disk.RemoveIfThere(disk.OS{}, name))
 		}

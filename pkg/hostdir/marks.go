@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -139,14 +141,15 @@ func (d *Dir) cleanOpen(ctx context.Context, f *os.File, want *Marks) error {
 	fd := int(f.Fd())
 	change := func(do func() error) error { return withRoom(ctx, d.root, "", do) }
 	var errs []error
-	for name := range now.Attributes {
+	for _, name := range slices.Sorted(maps.Keys(now.Attributes)) {
 		if _, had := want.Attributes[name]; !had {
-			errs = append(errs, change(func() error { return ignoreGone(unix.Fremovexattr(fd, name)) }))
+			errs = append(errs, change(func() error { return ofAttribute(name, ignoreGone(unix.Fremovexattr(fd, name))) }))
 		}
 	}
-	for name, value := range want.Attributes {
+	for _, name := range slices.Sorted(maps.Keys(want.Attributes)) {
+		value := want.Attributes[name]
 		if has, ok := now.Attributes[name]; !ok || !bytes.Equal(has, value) {
-			errs = append(errs, change(func() error { return unix.Fsetxattr(fd, name, value, 0) }))
+			errs = append(errs, change(func() error { return ofAttribute(name, unix.Fsetxattr(fd, name, value, 0)) }))
 		}
 	}
 	if now.Project != want.Project {
@@ -161,6 +164,13 @@ func (d *Dir) cleanOpen(ctx context.Context, f *os.File, want *Marks) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func ofAttribute(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("attribute %s: %w", name, err)
+	}
+	return err
 }
 
 func ignoreGone(err error) error {

@@ -48,6 +48,23 @@ func flag(t *testing.T, name string, flags int) {
 	}
 }
 
+// TestErrorsHaveOneOrder: what cannot be put back is told in one order, so that the same failure makes the same Event each time.
+func TestErrorsHaveOneOrder(t *testing.T) {
+	d, err := Open(t.TempDir())
+	check.Must(t, err)
+	defer d.Close()
+	want := Marks{Attributes: map[string][]byte{}} // of a kind that no file system has
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		want.Attributes["none."+name] = []byte(name)
+	}
+	first := d.clean(t.Context(), &want)
+	for range 8 {
+		if again := d.clean(t.Context(), &want); first == nil || again.Error() != first.Error() {
+			t.Fatalf("%v, before %v", again, first)
+		}
+	}
+}
+
 const (
 	immutable = 0x10
 	noDump    = 0x40

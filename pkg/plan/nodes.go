@@ -142,7 +142,7 @@ func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {
 	}
 	if len(node.Spec.Taints) > 0 {
 		taints, tolerations := node.Spec.Taints, w.pod.Spec.Tolerations
-		if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, repels, true); found {
+		if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, podspec.Repels, true); found {
 			return []string{untolerated}, nil
 		}
 	}
@@ -168,11 +168,6 @@ func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {
 		return []string{repelled}, nil
 	}
 	return nil, nil
-}
-
-// repels says whether a taint keeps pods from a node.
-func repels(taint *corev1.Taint) bool {
-	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
 }
 
 func toleratesUnschedulable(pod *corev1.Pod) bool {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // temporary begins the keys of taints that Kubernetes has on a node for a time, while it is cordoned or not healthy.
@@ -55,11 +56,7 @@ func (p *Program) tolerates(taint *corev1.Taint) bool {
 
 // toleratesAll says whether none of the taints keeps the program away.
 func (p *Program) toleratesAll(taints []corev1.Taint) bool {
-	return !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return repels(t.Effect) && !p.tolerates(&t) })
-}
-
-func repels(effect corev1.TaintEffect) bool {
-	return effect == corev1.TaintEffectNoSchedule || effect == corev1.TaintEffectNoExecute
+	return !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return podspec.Repels(&t) && !p.tolerates(&t) })
 }
 
 // site is a node with the taints of a policy and those of others.

@@ -73,6 +73,11 @@ type Term struct {
 	invalid bool
 }
 
+// Repels reports whether a taint keeps pods that do not tolerate it from a node.
+func Repels(taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+}
+
 // AntiAffinity returns what a pod requires.
 func AntiAffinity(pod *corev1.Pod) []Term {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
