@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,41 @@ func TestNamespaceShareCountsUnfinished(t *testing.T) {
 	}
 	if _, err := os.Stat(s.path(left)); err == nil {
 		t.Error("what a process that ended left counts for good")
+	}
+}
+
+// evicting is another process that evicts a tree as soon as it may: when the lock of the store's names is free and the tree has its name.
+type evicting struct {
+	files
+
+	evict func()
+}
+
+func (e evicting) SyncDir(name string) error {
+	if strings.HasSuffix(name, "/"+treesDir) {
+		e.evict()
+	}
+	return e.files.SyncDir(name)
+}
+
+// TestUnpackedAndEvicted: who unpacks an image is not told that it is not there because others needed the room at once.
+func TestUnpackedAndEvicted(t *testing.T) {
+	s := newStore(t, StoreConfig{})
+	i := imageOf(t, "first", TreeImage, 1000, 100_000)
+	evicted := false
+	s.fs = evicting{s.fs, func() {
+		if _, err := os.Stat(s.path(treeName(i.Digest))); err == nil {
+			unlock, err := s.lockNames(t.Context())
+			check.Must(t, err)
+			check.Must(t, s.moveToTrash(treeName(i.Digest), i.Digest))
+			unlock()
+			evicted = true
+		}
+	}}
+	tree, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+	check.Must(t, err)
+	if !evicted || tree.Digest != i.Digest {
+		t.Errorf("evicted: %v, tree %+v", evicted, tree)
 	}
 }
 

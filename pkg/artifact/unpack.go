@@ -49,13 +49,14 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if err != nil {
 		return nil, err
 	}
+	var t *Tree
 	if err = s.fillTree(ctx, &spec, p, open); err == nil {
-		err = s.completeTree(ctx, spec.Digest, p.dir)
+		t, err = s.completeTree(ctx, spec.Digest, p.dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.moveToTrash(p.dir, spec.Digest))
 	}
-	return s.OpenTree(spec.Digest)
+	return t, nil
 }
 
 // missing reports whether a tree is not there or has to be made again.
@@ -229,18 +230,22 @@ func (s *Store) sealTree(dir string, m TreeMetadata) error {
 	return s.fs.SyncFS(s.path(dir))
 }
 
-// completeTree gives the tree its name in the store, on the disk too after its content.
-func (s *Store) completeTree(ctx context.Context, d Digest, dir string) error {
+// completeTree gives the tree its name in the store, on the disk too after its content, and opens it. Without the lock another call could
+// evict it before it is opened, as a tree that nobody used yet.
+func (s *Store) completeTree(ctx context.Context, d Digest, dir string) (*Tree, error) {
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = s.fs.Rename(s.path(dir), s.path(treeName(d)))
+	var t *Tree
+	if err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d)))); err == nil {
+		t, err = s.OpenTree(d)
+	}
 	unlock()
 	if err != nil {
-		return onDisk(err)
+		return nil, err
 	}
-	return onDisk(s.fs.SyncDir(s.path(treesDir)))
+	return t, onDisk(s.fs.SyncDir(s.path(treesDir)))
 }
 
 // classify adds this package's kind to an error of package unpack.
