@@ -56,7 +56,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
-	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -337,7 +336,7 @@ func (p *Plugin) newPresets() (err error) {
 	finder := &hostfiles.Finder{
 		Root: c.HostRoot, Drivers: hostfiles.NewDrivers(c.HostRoot, c.NVMLCommand, &c.File.NVML), Allowed: file.AllowedHostPaths,
 		Scratch: file.Scratch, MaxScratch: c.File.Budget.MaxSizeLimit.Value(), Mounts: p.mounts,
-		Copies: c.File.Mounts(),
+		Copies: c.File.Mounts(), Writable: c.writable(),
 	}
 	if c.HostRoot != "/" {
 		finder.Directories = file.HostDirectories
@@ -349,12 +348,7 @@ func (p *Plugin) newPresets() (err error) {
 		finder.Hook = p.features.hook.Ready
 	}
 	p.features.presets, err = presets.New(presets.Config{
-		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Mounts: p.mounts,
-		Find: func(claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
-			now := *finder
-			now.Writable = append(c.writable(), writable...)
-			return now.Find(claim, r)
-		},
+		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Find: finder.FindBeside, Mounts: p.mounts,
 		Event: p.node.ClaimEvent, PodEvent: p.node.PodEvent, ReportMissing: file.ReportMissing,
 	})
 	return err

@@ -107,8 +107,7 @@ func withReason(err error) error {
 }
 
 // Every file has quickRead first, alone in its lane. What is not read then waits for the other lane, where it has slowRead and the time for
-// its bytes at slowRate. So whoever's registries are slow hold up only those whose registries are slow, too. Each lane may take fpga.MaxFile
-// of the disk.
+// its bytes at slowRate. So slow registries hold up only files that are slow, too. Each lane may take fpga.MaxFile of the disk.
 const (
 	quickRead = 10 * time.Second
 	slowRead  = time.Minute
@@ -135,8 +134,8 @@ func NewScratch(dir string) *Scratch {
 // errSlow ends a read that keeps others waiting.
 var errSlow = errors.New("the file comes too slowly, and other files wait")
 
-// File lets use read a layer of a namespace's object, compared with its digest, at any offset. The file is gone when use returns. It lies in
-// a store of its own: a shared store would give an object the bytes that another object's credentials read.
+// File lets use read a layer of a namespace's object, compared with its digest, at any offset. The file is gone when use returns. It lies
+// in a store of its own: a shared store would give an object the bytes that another object's credentials read.
 func (s *Scratch) File(
 	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, use func(io.ReaderAt) error,
 ) error {

@@ -233,8 +233,8 @@ func (p puller) Pull(ctx context.Context, _ artifact.Descriptor, to artifact.Sin
 	return err
 }
 
-// TestSlowRegistriesHoldUpEachOther: whatever number of namespaces have registries that never end, another's file is read soon, and one that
-// takes half a minute is read, too, after those that came before it had their time.
+// TestSlowRegistriesHoldUpEachOther: whatever number of namespaces have registries that never end, another's file is read soon, and one
+// that takes half a minute is read, too, after those that came before it had their time.
 func TestSlowRegistriesHoldUpEachOther(t *testing.T) {
 	random := seed.New(t)
 	synctest.Test(t, func(t *testing.T) {

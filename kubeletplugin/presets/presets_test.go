@@ -68,9 +68,7 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 	w.Feature, err = New(Config{
 		Kube: w.kube, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), Holder: inventory.NewHolder(), Namespace: "fettle-system",
 		Find: func(claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
-			now := *w.files
-			now.Writable = writable
-			return now.Find(claim, r)
+			return w.files.FindBeside(claim, r, writable)
 		},
 		Event: func(_ *resourceapi.ResourceClaim, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
 	})

@@ -104,6 +104,13 @@ type lookup struct {
 	rootOwner uint32
 }
 
+// FindBeside is Find while containers may write to more trees.
+func (f *Finder) FindBeside(claim string, r preset.Request, writable []string) (Found, error) {
+	now := *f
+	now.Writable = slices.Concat(f.Writable, writable)
+	return now.Find(claim, r)
+}
+
 // Find makes the edits for one request of a claim. An error names each preset, the value, and what is missing on this node.
 func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 	host, err := rootfs.Open(f.Root)
