@@ -119,6 +119,7 @@ type PartitionDevices struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.maxClaims) || has(self.strategies)",message="set maxClaims, strategies or both"
 // +kubebuilder:validation:XValidation:rule="has(self.maxClaims) || !has(self.memory)",message="memory is counted where several claims have a device: set maxClaims"
+// +kubebuilder:validation:XValidation:rule="!has(self.interval) || has(self.maxClaims) && has(self.strategies) && 'TimeSlicing' in self.strategies",message="interval is for shares with time slices: set maxClaims, and TimeSlicing in strategies"
 type DeviceSharing struct {
 	// MaxClaims is how many shares of a device there are. Unset: one claim has it.
 	// +kubebuilder:validation:Minimum=2
@@ -126,7 +127,8 @@ type DeviceSharing struct {
 	// +optional
 	MaxClaims int32 `json:"maxClaims,omitempty"`
 	// Strategies are what a class or claim may choose in sharing.strategy of its GPUConfig: TimeSlicing, MPS. They are for NVIDIA's GPUs.
-	// TimeSlicing sets how long a turn is, for all programs of a whole GPU. MPS runs NVIDIA's Multi-Process Service for the programs of one
+	// TimeSlicing sets how long a turn is, for all programs of a whole GPU. With maxClaims it is what every claim has that has a share of a
+	// whole GPU, with this policy's interval, and a claim that chooses otherwise is refused. MPS runs NVIDIA's Multi-Process Service for the programs of one
 	// claim that has the GPU, or an instance of a static layout, for itself; it needs mps.enabled in the chart's values. Unset: neither.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -134,6 +136,11 @@ type DeviceSharing struct {
 	// +kubebuilder:validation:items:Enum=TimeSlicing;MPS
 	// +optional
 	Strategies []SharingStrategy `json:"strategies,omitempty"`
+	// Interval is how long a turn is on GPUs of which claims have shares: Default, Short, Medium or Long. It needs maxClaims, and TimeSlicing
+	// in strategies. A claim that has a GPU for itself chooses its own. Unset: Default.
+	// +kubebuilder:validation:Enum=Default;Short;Medium;Long
+	// +optional
+	Interval TimeSliceInterval `json:"interval,omitempty"`
 	// Memory is how much of the device's memory a share has. Unset: shares are counted and memory is not, and a claim that asks for an amount
 	// of memory does not get the device.
 	// +optional

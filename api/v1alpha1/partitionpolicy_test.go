@@ -293,6 +293,19 @@ func sharingCases() []trustCase {
 		{name: "many shares", spec: ofDevices("sharing: {maxClaims: 257}"), want: []string{at + "maxClaims: Invalid value: 257"}},
 		{name: "strategies alone", spec: ofDevices("sharing: {strategies: [MPS, TimeSlicing]}")},
 		{name: "strategies of shares", spec: ofDevices("sharing: {maxClaims: 2, memory: {default: 1Gi}, strategies: [TimeSlicing]}")},
+		{name: "an interval", spec: ofDevices("sharing: {maxClaims: 2, strategies: [MPS, TimeSlicing], interval: Long}")},
+		{
+			name: "an interval of one claim", spec: ofDevices("sharing: {strategies: [TimeSlicing], interval: Long}"),
+			want: []string{at + "interval: Forbidden: interval is for shares with time slices"},
+		},
+		{
+			name: "an interval without time slices", spec: ofDevices("sharing: {maxClaims: 2, interval: Long}"),
+			want: []string{at + "interval: Forbidden: interval is for shares with time slices"},
+		},
+		{
+			name: "another interval", spec: ofDevices("sharing: {maxClaims: 2, strategies: [TimeSlicing], interval: Never}"),
+			want: []string{at + `interval: Unsupported value: "Never"`},
+		},
 		{name: "no sharing", spec: ofDevices("sharing: {}"), want: []string{at + "maxClaims: Required value: set maxClaims, strategies or both"}},
 		{
 			name: "memory of one claim", spec: ofDevices("sharing: {strategies: [MPS], memory: {default: 1Gi}}"),

@@ -35,6 +35,7 @@ func (s *DeviceSharing) validate(path *field.Path) field.ErrorList {
 			fmt.Sprintf("must be %d to %d", minSharingClaims, maxSharingClaims)))
 	}
 	faults = append(faults, s.validateStrategies(path.Child("strategies"))...)
+	faults = append(faults, s.validateInterval(path.Child("interval"))...)
 	if s.Memory != nil {
 		faults = append(faults, s.Memory.validate(path.Child("memory"))...)
 	}
@@ -54,6 +55,17 @@ func (s *DeviceSharing) validateStrategies(path *field.Path) field.ErrorList {
 		if slices.Contains(s.Strategies[:i], strategy) {
 			faults = append(faults, field.Duplicate(path.Index(i), strategy))
 		}
+	}
+	return faults
+}
+
+func (s *DeviceSharing) validateInterval(path *field.Path) field.ErrorList {
+	if s.Interval == "" {
+		return nil
+	}
+	faults := oneOf(s.Interval, path, IntervalDefault, IntervalShort, IntervalMedium, IntervalLong)
+	if s.MaxClaims == 0 || !slices.Contains(s.Strategies, SharingTimeSlicing) {
+		faults = append(faults, field.Forbidden(path, "interval is for shares with time slices: set maxClaims, and TimeSlicing in strategies"))
 	}
 	return faults
 }

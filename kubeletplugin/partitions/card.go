@@ -39,20 +39,21 @@ func (f *Feature) Settling(name string) bool {
 	return d != nil && d.settling[name]
 }
 
-// Allowed returns the strategies that a policy lets claims choose on a device, which is a GPU or an instance of one.
-func (f *Feature) Allowed(name string) []string {
+// Allowed returns the strategies that a policy lets claims choose on a device, which is a GPU or an instance of one, and the interval of
+// its shares.
+func (f *Feature) Allowed(name string) (strategies []string, interval string) {
 	d := f.decided.Load()
 	if d == nil {
-		return nil
+		return nil, ""
 	}
 	on := d.cards[name]
 	if part, ok := d.parts[name]; ok && part.Instance != nil {
 		on = d.cards[part.Parent]
 	}
 	if on == nil {
-		return nil
+		return nil, ""
 	}
-	return on.settings.Strategies
+	return on.settings.Strategies, on.settings.Interval
 }
 
 // card is a GPU and what it is divided into.

@@ -102,7 +102,9 @@ func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 // divide decides what a GPU is published as.
 func (f *Feature) divide(c *card, now setting, s *inventory.Snapshot, held []mig.Held) {
 	if forbidden := needsPCI(c.settings); !f.PCI && len(forbidden) > 0 {
-		c.settings = partition.Settings{MIG: c.settings.MIG, Sharing: c.settings.Sharing, Strategies: c.settings.Strategies}
+		c.settings = partition.Settings{
+			MIG: c.settings.MIG, Sharing: c.settings.Sharing, Strategies: c.settings.Strategies, Interval: c.settings.Interval,
+		}
 		defer c.forbid(forbidden)
 	}
 	p := partition.Physical{Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, AMD: c.AMD, Held: c.held, Shares: c.shares}

@@ -143,15 +143,19 @@ func TestStrategies(t *testing.T) {
 	if diff := cmp.Diff(before, names(s, "")); diff != "" || sharesOf(s, gpu) != 0 {
 		t.Errorf("%d shares, devices (-before +now):\n%s", sharesOf(s, gpu), diff)
 	}
-	if diff := cmp.Diff([]string{"TimeSlicing"}, p.Allowed(gpu)); diff != "" {
-		t.Errorf("allowed (-want +got):\n%s", diff)
+	allowed := func(name string) string {
+		strategies, interval := p.Allowed(name)
+		return strings.Join(strategies, " ") + " " + interval
 	}
-	if other := p.Allowed("nvidia-0000-19-00-0"); len(other) > 0 {
+	if got := allowed(gpu); got != "TimeSlicing " {
+		t.Errorf("allowed: %s", got)
+	}
+	if other := allowed("nvidia-0000-19-00-0"); other != " " {
 		t.Errorf("allowed on another GPU: %v", other)
 	}
 	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "turns", metav1.DeleteOptions{}))
 	p.until("no policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 0 })
-	if allowed := p.Allowed(gpu); len(allowed) > 0 {
-		t.Errorf("allowed without a policy: %v", allowed)
+	if got := allowed(gpu); got != " " {
+		t.Errorf("allowed without a policy: %v", got)
 	}
 }

@@ -26,6 +26,7 @@ type fakeFeature struct {
 	kinds     step.Kinds
 	leftovers func(ctx context.Context, uid string, d device.Device) ([]step.Step, error)
 	orphans   func() []Orphan
+	settle    func(r *claim.Result)
 }
 
 func (f *fakeFeature) Name() string { return f.name }
@@ -51,6 +52,12 @@ func (f *fakeFeature) Orphans(context.Context) []Orphan {
 		return nil
 	}
 	return f.orphans()
+}
+
+func (f *fakeFeature) Settle(r *claim.Result, _ device.Device) {
+	if f.settle != nil {
+		f.settle(r)
+	}
 }
 
 // lending lends the directories of host devices, with the real step or what a test makes of it.

@@ -59,6 +59,12 @@ func (c *Config) made(name string) (container.Edits, error) {
 	return container.Edits{}, fmt.Errorf("part %s of a device: no step made it: %w", name, fs.ErrNotExist)
 }
 
+// Settler is a Feature that knows what an administrator has decided for a device that several claims share.
+type Settler interface {
+	// Settle completes the configuration of a share with what its claim left open, before it is compared with those of other claims.
+	Settle(r *claim.Result, d device.Device)
+}
+
 // Restorer is a Feature that can restore lost files which the steps of a claim's record need and cannot fetch.
 type Restorer interface {
 	Restore(ctx context.Context, r *record.Record) error

@@ -98,11 +98,19 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 			return err
 		}
 	}
+	for _, f := range e.Features {
+		if s, ok := f.(Settler); ok {
+			s.Settle(result, dev)
+		}
+	}
 	edits, err := claim.Edits(*result, dev)
 	if err != nil {
 		return err
 	}
 	r, d := p.record, deviceRecord(result, dev, edits)
+	if i := len(r.Devices); old != nil && old.BootID == e.BootID {
+		d.Effect, d.Setting = old.Devices[i].Effect, old.Devices[i].Setting // decided once within a boot, as contributions are
+	}
 	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
 		return err
 	}

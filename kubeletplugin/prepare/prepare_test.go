@@ -291,6 +291,37 @@ func keepContentAt(path string) string {
 	return `{"apiVersion":"fettle.dev/v1alpha1","kind":"HostConfig","mountPath":"` + path + `","policy":{"onRelease":"Keep"}}`
 }
 
+// TestSettled: what a feature completes of a share's configuration is what counts beside other claims, and stays so within a boot.
+func TestSettled(t *testing.T) {
+	s := newSite(t)
+	settled := v1alpha1.SharingTimeSlicing
+	settle := func(r *claim.Result) {
+		if r.Config.GPU != nil {
+			r.Config.GPU = &claim.GPUEffective{Strategy: settled}
+		}
+	}
+	s.effects.settle = settle
+	first := s.prepare(allocated("u1", share(aGPU("gpu0"), "s1")))
+	if got := first.Devices[0].Setting; got != "strategy TimeSlicing" {
+		t.Errorf("the share has %q", got)
+	}
+	s.prepare(ofClaim(allocated("u2", share(aGPU("gpu0"), "s2")), timeSlices))
+	settled = v1alpha1.SharingExclusive
+	s = s.restart()
+	s.effects.settle = settle
+	s.setMachine(machine{gpu("gpu0", 7), gpu("gpu1", 1)}) // the records of its claims are made again
+	again := s.prepare(allocated("u1", share(aGPU("gpu0"), "s1")))
+	if again.Devices[0].Setting != first.Devices[0].Setting || again.Devices[0].Effect != first.Devices[0].Effect {
+		t.Errorf("the share has %q after a change of the policy, and had %q", again.Devices[0].Setting, first.Devices[0].Setting)
+	}
+	_, err := s.ask(allocated("u3", share(aGPU("gpu0"), "s3")))
+	if inUse, ok := errors.AsType[*record.InUseError](err); !ok || !inUse.Differs {
+		t.Errorf("error %v, want an InUseError, another configuration", err)
+	}
+}
+
+const timeSlices = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","sharing":{"strategy":"TimeSlicing"}}`
+
 // TestWholeIsNotShared: a device that one claim has for itself is not to be had as a share.
 func TestWholeIsNotShared(t *testing.T) {
 	s := newSite(t)

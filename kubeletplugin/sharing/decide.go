@@ -3,6 +3,7 @@
 package sharing
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -65,12 +66,18 @@ func (f *Feature) decide(r *prepare.Request) (decision, error) {
 	for i := range r.Allocation.Results {
 		g := gpu{result: &r.Allocation.Results[i]}
 		config := g.result.Config.GPU
-		if config == nil || config.Strategy == v1alpha1.SharingExclusive || g.result.AdminAccess {
+		if config == nil || g.result.AdminAccess {
 			continue
 		}
 		var there bool
 		if g.dev, there = r.Find(g.result); !there {
 			continue // Prepare says so
+		}
+		if why := f.whyNotShared(&g); why != "" {
+			return d, g.result.RefuseStrategy(r.Claim, why)
+		}
+		if config.Strategy == v1alpha1.SharingExclusive {
+			continue
 		}
 		if why := f.why(&g); why != "" {
 			return d, g.result.RefuseStrategy(r.Claim, why)
@@ -99,7 +106,7 @@ func (f *Feature) why(g *gpu) string {
 		return "strategies are not enabled on the node: an administrator sets partitions.strategies in the chart's values"
 	case g.uuid() == "":
 		return "its UUID is not known: set nvidia.enabled in the chart's values, and see that nvidia-smi works on the node"
-	case !slices.Contains(f.Allowed(g.dev.Name), string(strategy)):
+	case !f.allows(g.dev.Name, strategy):
 		return fmt.Sprintf("no PartitionPolicy allows %s on it: an administrator lists it in spec.devices.sharing.strategies of the GPU's policy",
 			strategy)
 	case strategy == v1alpha1.SharingTimeSlicing:
@@ -109,6 +116,56 @@ func (f *Feature) why(g *gpu) string {
 		return ""
 	}
 	return f.whyNotMPS(g)
+}
+
+func (f *Feature) allows(name string, strategy v1alpha1.SharingStrategy) bool {
+	strategies, _ := f.Allowed(name)
+	return slices.Contains(strategies, string(strategy))
+}
+
+// shareSetting returns what all shares of a GPU have. It is the policy's alone: with the choice of one claim, claims of other namespaces
+// could not be prepared.
+func (f *Feature) shareSetting(d device.Device) (v1alpha1.SharingStrategy, v1alpha1.TimeSliceInterval) {
+	isWholeGPU := device.StringOf(d.Attributes[device.AttributeVendor]) == "nvidia" &&
+		device.StringOf(d.Attributes[device.AttributeType]) == "gpu"
+	if !f.Enabled || !isWholeGPU || !f.allows(d.Name, v1alpha1.SharingTimeSlicing) {
+		return v1alpha1.SharingExclusive, ""
+	}
+	_, interval := f.Allowed(d.Name)
+	return v1alpha1.SharingTimeSlicing, cmp.Or(v1alpha1.TimeSliceInterval(interval), v1alpha1.IntervalDefault)
+}
+
+// Settle gives a share the setting of its GPU where neither claim nor class chose one. Plan refuses a share with another choice.
+func (f *Feature) Settle(r *claim.Result, d device.Device) {
+	if r.ShareID == nil || r.AdminAccess || r.Config.GPU == nil {
+		return
+	}
+	strategy, interval := f.shareSetting(d)
+	config := *r.Config.GPU
+	if r.Config.Sources[claim.FieldStrategy].Origin == claim.OriginBuiltIn {
+		config.Strategy, config.Interval = strategy, interval
+	}
+	if _, chosen := r.Config.Sources[claim.FieldTimeSlicing]; !chosen && config.Strategy == strategy {
+		config.Interval = interval
+	}
+	r.Config.GPU = &config
+}
+
+// whyNotShared says why a share cannot have the setting that its claim or class chose, empty if it can.
+func (f *Feature) whyNotShared(g *gpu) string {
+	if g.result.ShareID == nil || g.result.Config.GPU.Strategy == v1alpha1.SharingTimeSlicing && f.why(g) != "" {
+		return "" // why says more
+	}
+	strategy, interval := f.shareSetting(g.dev)
+	if config := g.result.Config.GPU; config.Strategy == strategy && config.Interval == interval {
+		return ""
+	}
+	want := string(strategy)
+	if interval != "" {
+		want += " with interval " + string(interval)
+	}
+	return fmt.Sprintf("every share of it has %s, as its PartitionPolicy says: choose that, or leave sharing out of claim and class; "+
+		"an administrator sets another in spec.devices.sharing of the policy", want)
 }
 
 // minimumMajor is Volta's compute capability. The clients of older GPUs need the daemon's /dev/shm, and a container keeps its own.

@@ -3,6 +3,7 @@
 // Package sharing is the feature that sets how programs take turns on NVIDIA's GPUs, as the configuration of a claim chooses it
 // (sharing.strategy) and as a PartitionPolicy allows it.
 //
+//	Settle   has a claim that chose no strategy share a GPU as its policy says
 //	Plan     refuses a strategy that the GPU cannot have, and makes the steps of the others
 //	Run      reports what becomes of daemons
 //	Kinds    gpu.compute-mode and gpu.time-slice, which several claims may have for one GPU, and gpu.mps, a daemon for each claim
@@ -46,8 +47,8 @@ type Config struct {
 	ContainerContext string
 	// DriverRoot is the directory, in the plugin's own tree, that NVIDIA's user-space driver is installed below.
 	DriverRoot string
-	// Allowed returns the strategies that a policy allows on a device.
-	Allowed func(device string) []string
+	// Allowed returns the strategies that a policy allows on a device, and the interval that its shares have with TimeSlicing.
+	Allowed func(device string) (strategies []string, interval string)
 	// Library asks NVIDIA's library.
 	Library *nvml.Prober
 	// Load reads the record of a claim.
@@ -73,6 +74,7 @@ type Feature struct {
 var (
 	_ prepare.Feature = (*Feature)(nil)
 	_ prepare.Adopter = (*Feature)(nil)
+	_ prepare.Settler = (*Feature)(nil)
 )
 
 // pointsDir is the directory, below the state directory, of what GPUs were like before.

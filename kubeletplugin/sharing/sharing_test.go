@@ -67,11 +67,11 @@ func feature(t *testing.T, supervisor string) *sharing.Feature {
 		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Enabled: supervisor != "off", Supervisor: supervisor,
 		ClaimsDir: "/run/fettle/mps", DriverRoot: "/",
 		Library: nvml.NewProber(nvml.Command{Path: "/does/not/exist"}),
-		Allowed: func(name string) []string {
+		Allowed: func(name string) ([]string, string) {
 			if name == "free" {
-				return nil
+				return nil, ""
 			}
-			return []string{"TimeSlicing", "MPS"}
+			return []string{"TimeSlicing", "MPS"}, ""
 		},
 	})
 	check.Must(t, err)

@@ -82,6 +82,10 @@ func (e *Effective) settleSharing() field.ErrorList {
 // allows on the device, so that the feature that knows calls this. Why says the next step too.
 func (r *Result) RefuseStrategy(c *resourceapi.ResourceClaim, why string) error {
 	source := r.Config.Sources[FieldStrategy]
-	return refuse(c, ReasonSharingUnsupported, field.ErrorList{field.Invalid(source.parameters().Child("sharing", "strategy"),
+	path := source.parameters().Child("sharing", "strategy")
+	if source.Origin == OriginBuiltIn {
+		path = field.NewPath("sharing", "strategy") // no configuration chose one: what the device's policy says is not to be had
+	}
+	return refuse(c, ReasonSharingUnsupported, field.ErrorList{field.Invalid(path,
 		r.Config.GPU.Strategy, fmt.Sprintf("request %s got %s: %s", r.Request, r.Device, why))})
 }

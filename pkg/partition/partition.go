@@ -25,6 +25,8 @@ type Settings struct {
 	Sharing *Sharing `json:"sharing,omitempty"`
 	// Strategies are the strategies, by their name in a GPUConfig, that claims may choose.
 	Strategies []string `json:"strategies,omitempty"`
+	// Interval is how long a turn is where claims have shares with time slices, by its name in a GPUConfig. Empty: Default.
+	Interval string `json:"interval,omitempty"`
 }
 
 // Sharing is by how many claims a device is shared, and how much of its memory each may have.

@@ -52,7 +52,7 @@ func (g *dividedGPUs) card(address string) *nvmlsim.Card {
 // The settings of the simulated card, as NVIDIA numbers them.
 const (
 	computeDefault, computeExclusiveProcess = 0, 3
-	shortSlice, longSlice                   = 1, 3
+	longSlice                               = 3
 )
 
 // setting is the compute mode and the time slice of a card.
@@ -69,22 +69,28 @@ const (
 	shortTurns = `{"strategy":"TimeSlicing","timeSlicing":{"interval":"Short"}}`
 )
 
-// timeSlices has two claims share a GPU with one interval, and a third wait that wants another. The GPU is as before once the last is gone.
+// timeSlices has two claims share a GPU with the policy's interval, and a third that wants another refused, whether it comes first or not.
+// The GPU is as before once the last is gone.
 func (g *dividedGPUs) timeSlices(ctx SpecContext) {
 	needsCounters() // the gates of both came in the same versions
 	address := g.address(5)
-	newPolicy(ctx, gpuNode, "e2e-turns", turns(address, 4, v1alpha1.SharingTimeSlicing))
+	long := turns(address, 4, v1alpha1.SharingTimeSlicing)
+	long.Sharing.Interval = v1alpha1.IntervalLong
+	newPolicy(ctx, gpuNode, "e2e-turns", long)
 	eventuallyShared(ctx, wholeName(address), true)
 	ns, other := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "long", chosen(address, longTurns))
 	newTemplate(ctx, other, "short", chosen(address, shortTurns))
-	first, second := newPod(ctx, ns, "first", withTemplate("long")), newPod(ctx, ns, "second", withTemplate("long"))
+	newTemplate(ctx, ns, "any", spec(request("gpu", wholeClass, where(fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, address)))))
+
+	say("a claim with another interval is refused and costs nobody a share")
+	third := newPod(ctx, other, "third", withTemplate("short"))
+	const refused = "every share of it has TimeSlicing with interval Long"
+	eventuallyRefused(ctx, third, "SharingUnsupported", refused)
+	first, second := newPod(ctx, ns, "first", withTemplate("long")), newPod(ctx, ns, "second", withTemplate("any"))
 	running(ctx, first, second)
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
-
-	say("a claim with another interval waits, and is told both, but not whose the first is")
-	third := newPod(ctx, other, "third", withTemplate("short"))
-	eventuallyRefused(ctx, third, "DeviceInUse", "(strategy TimeSlicing, interval Long, not strategy TimeSlicing, interval Short)")
+	eventuallyRefused(ctx, third, "SharingUnsupported", refused)
 	Expect(onlyClaim(ctx, third).Status.String()).NotTo(ContainSubstring(ns))
 
 	say("the interval stays until the last share is gone, whatever becomes of the plugin")
@@ -92,10 +98,8 @@ func (g *dividedGPUs) timeSlices(ctx SpecContext) {
 	killPlugin(ctx, gpuNode)
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: longSlice}))
 	removePods(ctx, second)
-	running(ctx, third)
-	Expect(g.setting(address)).To(Equal(setting{Mode: computeDefault, Slice: shortSlice}))
-	removePods(ctx, third)
 	Eventually(ctx, func() setting { return g.setting(address) }).Should(Equal(setting{}))
+	removePods(ctx, third)
 	dropPolicy(ctx, "e2e-turns")
 }
 

@@ -260,6 +260,10 @@ mig-configs:
 		why        string
 	}{
 		{
+			name: "shares with time slices", spec: "{sharing: {maxClaims: 2, strategies: [TimeSlicing], interval: Long}}", bus: 2,
+			want: &partition.Settings{Sharing: &partition.Sharing{MaxClaims: 2}, Strategies: []string{"TimeSlicing"}, Interval: "Long"},
+		},
+		{
 			name: "dynamic", spec: "{nvidia: {mig: {mode: Dynamic, profiles: [1g.10gb]}}, passthrough: true}", bus: 2,
 			want: &partition.Settings{MIG: &partition.MIG{Mode: partition.MIGDynamic, Profiles: []string{"1g.10gb"}}, Passthrough: true},
 		},

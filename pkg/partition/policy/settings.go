@@ -49,7 +49,7 @@ func (r *Resolver) settings(c *candidate, d *Device, index int) (partition.Setti
 	want := &c.spec.Devices
 	out := partition.Settings{Passthrough: want.Passthrough != nil && *want.Passthrough}
 	if want.Sharing != nil {
-		out.Sharing = sharing(want.Sharing)
+		out.Sharing, out.Interval = sharing(want.Sharing), string(want.Sharing.Interval)
 		for _, strategy := range want.Sharing.Strategies {
 			out.Strategies = append(out.Strategies, string(strategy))
 		}
