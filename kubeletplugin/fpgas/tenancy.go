@@ -26,8 +26,7 @@ func (f *Feature) Review(_ context.Context, s *inventory.Snapshot) {
 
 // tenancy limits which claims may join on a chip. Its zero value is no limit.
 type tenancy struct {
-	// tenant is the namespace or the UID of the claim that may join. It is for people and the scheduler: Prepare compares the UIDs of
-	// namespaces.
+	// tenant is the UID of the namespace or of the claim that may join. Everybody who reads slices sees it, so it is no name.
 	tenant string
 	// exclusive: tenant is a claim, which does not share the chip.
 	exclusive bool
@@ -94,7 +93,10 @@ func tenancyOf(r *record.Record, name string) tenancy {
 			case v1alpha1.CoTenancyShared:
 				return tenancy{}
 			case v1alpha1.CoTenancySameNamespace:
-				return tenancy{tenant: r.Namespace}
+				if r.NamespaceUID == "" {
+					return tenancy{tenant: r.UID, exclusive: true} // an older version prepared it, and noted the name only
+				}
+				return tenancy{tenant: r.NamespaceUID}
 			default:
 				return tenancy{tenant: r.UID, exclusive: true}
 			}

@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/seed"
 )
 
 // threeOnTwo are two regions of one card, one of another, and a GPU.
@@ -44,7 +46,10 @@ func holding(t *testing.T, records ...*record.Record) *Feature {
 
 // held is the record of a claim of a namespace that holds regions under a rule. An empty rule is that of a plugin that knew none.
 func held(namespace, uid, rule string, names ...string) *record.Record {
-	r := &record.Record{Namespace: namespace, Name: "claim-" + uid, UID: uid, Phase: record.Prepared, BootID: testBoot}
+	r := &record.Record{
+		Namespace: namespace, Name: "claim-" + uid, NamespaceUID: "uid-of-" + strings.TrimPrefix(namespace, "team-"), UID: uid,
+		Phase: record.Prepared, BootID: testBoot,
+	}
 	for _, name := range names {
 		r.Devices = append(r.Devices, record.Device{Request: name, Pool: nodefixture.Node + "/fpga", Name: name, CoTenancy: rule})
 	}
@@ -59,25 +64,28 @@ func TestTenants(t *testing.T) {
 	swapped.Devices[0].CoTenancy = "SameNamespace"
 	admin := held("team-b", "look", "Exclusive", "r0")
 	admin.Devices[0].AdminAccess = true
+	unnamed := held("team-a", "u1", "SameNamespace", "r0")
+	unnamed.NamespaceUID = ""
 	for _, tc := range []struct {
 		name    string
 		records []*record.Record
 		want    map[string]string
 	}{
+		{"a record of a plugin that noted the namespace's name only", []*record.Record{unnamed}, map[string]string{"r1": "u1", "r2": "u1"}},
 		{"nobody", nil, map[string]string{}},
-		{"a namespace", []*record.Record{held("team-a", "u1", "SameNamespace", "r0")}, map[string]string{"r1": "team-a", "r2": "team-a"}},
+		{"a namespace", []*record.Record{held("team-a", "u1", "SameNamespace", "r0")}, map[string]string{"r1": "uid-of-a", "r2": "uid-of-a"}},
 		{"one claim", []*record.Record{held("team-a", "u1", "Exclusive", "r1")}, map[string]string{"r0": "u1", "r2": "u1"}},
 		{"everybody", []*record.Record{held("team-a", "u1", "Shared", "r0")}, map[string]string{}},
 		{"a record of a plugin that knew no rule", []*record.Record{held("team-a", "u1", "", "r0")}, map[string]string{"r1": "u1", "r2": "u1"}},
 		{
 			"two of a namespace",
 			[]*record.Record{held("team-a", "u1", "SameNamespace", "r0"), held("team-a", "u2", "SameNamespace", "r2")},
-			map[string]string{"r1": "team-a"},
+			map[string]string{"r1": "uid-of-a"},
 		},
 		{
 			"who shares, and who does not",
 			[]*record.Record{held("team-a", "u1", "SameNamespace", "r0"), held("team-a", "u2", "Shared", "r1")},
-			map[string]string{"r2": "team-a"},
+			map[string]string{"r2": "uid-of-a"},
 		},
 		{"a claim with two rules", []*record.Record{mixed}, map[string]string{"r2": "u1"}},
 		{"in either order", []*record.Record{swapped}, map[string]string{"r2": "u1"}},
@@ -90,6 +98,37 @@ func TestTenants(t *testing.T) {
 				t.Errorf("tenants (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestTenantsHaveNoNames: whatever claims hold, what a node publishes of who may join names neither a namespace nor a claim.
+func TestTenantsHaveNoNames(t *testing.T) {
+	r := seed.New(t)
+	rules := []string{"", "Exclusive", "SameNamespace", "Shared"}
+	said := 0
+	for range 30 {
+		var records []*record.Record
+		for i, name := range []string{"r0", "r1", "r2", "other"} {
+			if r.IntN(2) == 0 {
+				continue
+			}
+			one := held([]string{"team-a", "team-b"}[r.IntN(2)], fmt.Sprint("u", i), rules[r.IntN(len(rules))], name)
+			if r.IntN(4) == 0 {
+				one.NamespaceUID = ""
+			}
+			records = append(records, one)
+		}
+		for device, tenant := range holding(t, records...).tenantsOf(threeOnTwo()) {
+			said++
+			for _, one := range records {
+				if strings.Contains(tenant, one.Namespace) || strings.Contains(tenant, one.Name) {
+					t.Fatalf("%s says %q, which names claim %s/%s", device, tenant, one.Namespace, one.Name)
+				}
+			}
+		}
+	}
+	if said == 0 {
+		t.Error("nothing was published")
 	}
 }
 

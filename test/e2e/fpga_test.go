@@ -339,11 +339,21 @@ func claimOn(interfaceID, class string, c v1alpha1.FPGAConfig) resourceapi.Resou
 	return s
 }
 
-// tolerates lets a claim have a region of a chip that a namespace holds.
-func tolerates(claim *resourceapi.ResourceClaimSpec, namespace string) {
-	claim.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{
-		Key: "fettle.dev/tenant", Operator: resourceapi.DeviceTolerationOpEqual, Value: namespace,
-	}}
+// tolerates lets a claim have a region of a chip that a namespace holds. Releases before an upgrade may publish the namespace's name.
+func tolerates(ctx context.Context, claim *resourceapi.ResourceClaimSpec, namespace string) {
+	GinkgoHelper()
+	for _, value := range []string{namespaceUID(ctx, namespace), namespace} {
+		claim.Devices.Requests[0].Exactly.Tolerations = append(claim.Devices.Requests[0].Exactly.Tolerations, resourceapi.DeviceToleration{
+			Key: "fettle.dev/tenant", Operator: resourceapi.DeviceTolerationOpEqual, Value: value,
+		})
+	}
+}
+
+func namespaceUID(ctx context.Context, namespace string) string {
+	GinkgoHelper()
+	ns, err := h.Kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	return string(ns.UID)
 }
 
 // named is a configuration that loads a ClusterFPGABitstream.
@@ -670,7 +680,7 @@ func (f *fpgas) tenants(ctx SpecContext) {
 	eventuallyUnschedulable(ctx, second, "cannot allocate all claims")
 	if !older { // there the taint is not kept, so nobody can tolerate it
 		joins := claimRegion(fpgaClass, 1, v1alpha1.FPGAConfig{})
-		tolerates(&joins, ours)
+		tolerates(ctx, &joins, ours)
 		newTemplate(ctx, ours, "joins", joins)
 		beside := newPod(ctx, ours, "beside", withTemplate("joins"))
 		running(ctx, beside)
@@ -696,7 +706,7 @@ func (f *fpgas) eventuallyKept(ctx context.Context, port int, namespace string) 
 		for _, t := range region.Taints {
 			kept = append(kept, t.Key+"="+t.Value)
 		}
-		g.Expect(kept).To(ContainElement("fettle.dev/tenant=" + namespace))
+		g.Expect(kept).To(ContainElement("fettle.dev/tenant=" + namespaceUID(ctx, namespace)))
 	}).Should(Succeed())
 }
 

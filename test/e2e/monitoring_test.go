@@ -94,7 +94,7 @@ func makeNews(ctx context.Context, ns string, f *fpgas) {
 	kernels.cache(ctx, ns, "unreachable", kernels.Host+"/team/nothing:v1")
 	refused := v1alpha1.FPGAConfig{Bitstream: &v1alpha1.BitstreamSource{Name: "missing"}}
 	missing := claimRegion("fpga-upgrade", 1, refused)
-	tolerates(&missing, r.namespace)
+	tolerates(ctx, &missing, r.namespace)
 	newTemplate(ctx, r.namespace, "missing", missing)
 	refusedAtPrepare(ctx, newPod(ctx, r.namespace, "missing", withTemplate("missing")), "BitstreamUnusable", "does not exist")
 

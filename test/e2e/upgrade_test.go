@@ -213,7 +213,7 @@ func (f *fpgas) regions(ctx context.Context, newClass func(context.Context, stri
 		c := named("e2e-upgrade")
 		c.Program = v1alpha1.ProgramAlways
 		claim := claimRegion("fpga-upgrade", port, c)
-		tolerates(&claim, r.namespace)
+		tolerates(ctx, &claim, r.namespace)
 		newTemplate(ctx, r.namespace, fmt.Sprintf("port%d", port), claim)
 	}
 	return r
