@@ -20,6 +20,9 @@ const ConditionRepelling = "Repelling"
 // it.
 const ConditionPriorityClasses = "PriorityClasses"
 
+// ConditionReclaiming is true while pods of a class of the policy may have others evicted. A policy without reclaim: Evict does not have it.
+const ConditionReclaiming = "Reclaiming"
+
 // TaintsAnnotation is on nodes. It lists the taints that Fettle's controller put there, as KEY=VALUE:EFFECT, sorted and separated by
 // commas. The controller takes off what is listed, and nothing else.
 const TaintsAnnotation = "fettle.dev/taints"

@@ -94,6 +94,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	record(&p, faults, reports, j.Clock.Now())
 	recordTaints(&p, faults, standings(&p, nodes), foreign, j.tainting, j.Clock.Now())
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
+	recordReclaim(&p, faults, j.Clock.Now())
 	again, unread := j.checkRepelled(ctx, &p, nodes)
 	written, err := j.status.Patch(ctx, before, &p)
 	if err != nil {
@@ -109,8 +110,8 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// announce makes an Event if the policy became valid or invalid, or is invalid for another reason, and if nodes got all of its taints or
-// cannot get them.
+// announce makes an Event if the policy became valid or invalid, or is invalid for another reason, if nodes got all of its taints or
+// cannot get them, and if reclaim: Evict evicts no pod.
 func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPolicy) {
 	was := status.Condition(before.Status.Conditions, v1alpha1.ConditionValid)
 	is := status.Condition(now.Status.Conditions, v1alpha1.ConditionValid)
@@ -126,6 +127,8 @@ func (j *judge) announce(ctx context.Context, before, now *v1alpha1.PartitionPol
 		Type: v1alpha1.ConditionRepelling, Well: metav1.ConditionFalse, Silent: []string{ReasonNotRead},
 	}, status.Rule{
 		Type: v1alpha1.ConditionPriorityClasses, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid, ReasonWaiting, ReasonSwitchedOff},
+	}, status.Rule{
+		Type: v1alpha1.ConditionReclaiming, Well: metav1.ConditionTrue, Silent: []string{ReasonNotValid},
 	})
 }
 

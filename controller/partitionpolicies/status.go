@@ -56,6 +56,10 @@ const (
 	ReasonClassesMade = "ClassesMade"
 	// ReasonClassTaken: somebody else, or another policy, has a PriorityClass with the same name.
 	ReasonClassTaken = "ClassTaken"
+	// ReasonReclaims: pods of some namespace may have others evicted.
+	ReasonReclaims = "Reclaims"
+	// ReasonNoReclaimNamespaces: no class names a namespace whose pods may have others evicted, so no pod is.
+	ReasonNoReclaimNamespaces = "NoReclaimNamespaces"
 	// ReasonSwitchedOff: the administrator has no nodes tainted and no PriorityClasses made.
 	ReasonSwitchedOff = "SwitchedOff"
 	// ReasonWaiting: a node does not have its taints yet. It also stands for the reason of a node that gives none.
