@@ -20,7 +20,8 @@ const ConditionRepelling = "Repelling"
 // it.
 const ConditionPriorityClasses = "PriorityClasses"
 
-// ConditionReclaiming is true while pods of a class of the policy may have others evicted. A policy without reclaim: Evict does not have it.
+// ConditionReclaiming is true while pods of a class of the policy may have others evicted. A policy without reclaim: Evict does not have
+// it.
 const ConditionReclaiming = "Reclaiming"
 
 // TaintsAnnotation is on nodes. It lists the taints that Fettle's controller put there, as KEY=VALUE:EFFECT, sorted and separated by

@@ -128,7 +128,8 @@ type DeviceSharing struct {
 	MaxClaims int32 `json:"maxClaims,omitempty"`
 	// Strategies are what a class or claim may choose in sharing.strategy of its GPUConfig: TimeSlicing, MPS. They are for NVIDIA's GPUs.
 	// TimeSlicing sets how long a turn is, for all programs of a whole GPU. With maxClaims it is what every claim has that has a share of a
-	// whole GPU, with this policy's interval, and a claim that chooses otherwise is refused. MPS runs NVIDIA's Multi-Process Service for the programs of one
+	// whole GPU, with this policy's interval, and a claim that chooses otherwise is refused. MPS runs NVIDIA's Multi-Process
+	// Service for the programs of one
 	// claim that has the GPU, or an instance of a static layout, for itself; it needs mps.enabled in the chart's values. Unset: neither.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

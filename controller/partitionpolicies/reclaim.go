@@ -14,8 +14,8 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
-// recordReclaim writes to the status whether reclaim: Evict can evict any pod. It does so only for pods in the reclaimNamespaces of a class,
-// and a policy that names none looks as if it worked.
+// recordReclaim writes to the status whether reclaim: Evict can evict any pod. It does so only for pods in the reclaimNamespaces of a
+// class, and a policy that names none looks as if it worked.
 func recordReclaim(p *v1alpha1.PartitionPolicy, faults field.ErrorList, now time.Time) {
 	if p.Spec.Nodes == nil || p.Spec.Nodes.Reclaim != v1alpha1.ReclaimEvict {
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionReclaiming)

@@ -98,19 +98,13 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 			return err
 		}
 	}
-	for _, f := range e.Features {
-		if s, ok := f.(Settler); ok {
-			s.Settle(result, dev)
-		}
-	}
+	e.settle(result, dev)
 	edits, err := claim.Edits(*result, dev)
 	if err != nil {
 		return err
 	}
 	r, d := p.record, deviceRecord(result, dev, edits)
-	if i := len(r.Devices); old != nil && old.BootID == e.BootID {
-		d.Effect, d.Setting = old.Devices[i].Effect, old.Devices[i].Setting // decided once within a boot, as contributions are
-	}
+	e.keepSetting(old, len(r.Devices), &d)
 	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
 		return err
 	}
@@ -130,6 +124,22 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 	}
 	r.Devices = append(r.Devices, d)
 	return nil
+}
+
+// settle has the features complete the configuration of a share.
+func (c *Config) settle(result *claim.Result, dev device.Device) {
+	for _, f := range c.Features {
+		if s, ok := f.(Settler); ok {
+			s.Settle(result, dev)
+		}
+	}
+}
+
+// keepSetting leaves a device with the setting of its record: it is decided once within a boot, as contributions are.
+func (e *Engine) keepSetting(old *record.Record, i int, d *record.Device) {
+	if old != nil && old.BootID == e.BootID {
+		d.Effect, d.Setting = old.Devices[i].Effect, old.Devices[i].Setting
+	}
 }
 
 // recordedName returns the CDI device that kubelet got for a device in this boot, or "" if it got none for the same edits. kubelet hands
