@@ -45,7 +45,7 @@ func Validate(dir string, at *field.Path) field.ErrorList {
 		return field.ErrorList{field.Invalid(at, dir, "must have printable characters only")}
 	}
 	for _, tree := range ReservedTrees() {
-		if Within(dir, tree) || Within(tree, dir) {
+		if Overlap(dir, tree) {
 			return field.ErrorList{field.Invalid(at, dir, "must not cover or lie in "+tree+": use a directory such as /mnt/data")}
 		}
 	}
@@ -56,6 +56,10 @@ func Validate(dir string, at *field.Path) field.ErrorList {
 func Within(dir, tree string) bool {
 	return dir == tree || tree == "/" || strings.HasPrefix(dir, tree+"/")
 }
+
+// Overlap reports whether two clean absolute paths cannot both have a mount of their own: they are one path, or one lies below the other, where
+// the outer mount has no place for the inner one or hides it.
+func Overlap(a, b string) bool { return Within(a, b) || Within(b, a) }
 
 // Check is Validate for a directory that no object names: one that the content of an image asks for.
 func Check(dir string) error { return Validate(dir, field.NewPath("path")).ToAggregate() }

@@ -363,7 +363,7 @@ func validateContainerPath(dir string, path *field.Path, cluster bool) field.Err
 		trees, instead = mountpath.ClosedTrees(), ""
 	}
 	for _, tree := range trees {
-		if mountpath.Within(dir, tree) || mountpath.Within(tree, dir) {
+		if mountpath.Overlap(dir, tree) {
 			return field.ErrorList{field.Invalid(path, dir, "must not cover or lie in "+tree+instead)}
 		}
 	}

@@ -318,11 +318,8 @@ func conflicts(uses map[string][]cachemount.Use) error {
 func shared(a, b *cachemount.Use) string {
 	for _, m := range a.Mounts {
 		for _, n := range b.Mounts {
-			if mountpath.Within(m.Target, n.Target) {
-				return m.Target
-			}
-			if mountpath.Within(n.Target, m.Target) {
-				return n.Target
+			if mountpath.Overlap(m.Target, n.Target) {
+				return max(m.Target, n.Target) // the inner one of the two
 			}
 		}
 	}

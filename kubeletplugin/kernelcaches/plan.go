@@ -39,16 +39,21 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
 	for _, request := range slices.Sorted(maps.Keys(uses)) {
 		var own container.Edits
+		givers := map[string]string{}
 		for i := range uses[request] {
 			use := &uses[request][i]
 			s, err := use.Step()
 			if err != nil {
 				return prepare.Contribution{}, err
 			}
-			own = own.With(f.Mounter.Edits(use))
+			edits := f.Mounter.Edits(use)
+			for _, m := range edits.Mounts {
+				givers[m.ContainerPath] = use.String()
+			}
+			own = own.With(edits)
 			c.Steps = append(c.Steps, s)
 		}
-		c.Edits[request] = prepare.Edits{Own: own}
+		c.Edits[request] = prepare.Edits{Own: own, Givers: givers}
 	}
 	if c.Decision, err = json.Marshal(uses); err != nil {
 		return prepare.Contribution{}, fmt.Errorf("encode which caches claim %s has: %w", r.Claim.Name, err)

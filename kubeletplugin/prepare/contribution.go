@@ -27,6 +27,7 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 		return e.keepContributions(p, old)
 	}
 	edits := map[string]Edits{}
+	mounts := deviceMounts(p.record)
 	var errs []error
 	for _, f := range e.Features {
 		c, err := f.Plan(ctx, requestFor(f, p.record, in, old, machine))
@@ -35,6 +36,10 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 			continue
 		}
 		p.addContribution(f.Name(), &c, edits)
+		mounts = append(mounts, featureMounts(f.Name(), c.Edits)...)
+	}
+	if old == nil { // what a claim had in an earlier boot, it keeps
+		errs = append(errs, checkMounts(mounts))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

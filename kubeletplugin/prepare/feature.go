@@ -121,6 +121,8 @@ type Contribution struct {
 type Edits struct {
 	// Shared are edits that other claims may have as well. Own are edits of this claim only.
 	Shared, Own container.Edits
+	// Givers names the object that mounts something, by the path in the container. Errors name it.
+	Givers map[string]string
 }
 
 // Empty reports whether there is nothing to edit.

@@ -133,7 +133,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 		if found.Empty() {
 			continue // all of it was optional, and is not on the node
 		}
-		c.Edits[request.Request] = prepare.Edits{Shared: found.Shared, Own: found.Own}
+		c.Edits[request.Request] = prepare.Edits{Shared: found.Shared, Own: found.Own, Givers: found.Givers}
 		c.Steps = append(c.Steps, found.Steps...)
 		decision[request.Request] = request
 	}

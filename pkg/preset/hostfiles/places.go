@@ -124,3 +124,13 @@ func (l *lookup) mountAbove(name string) *container.Mount {
 	}
 	return deepest
 }
+
+// givers returns the preset of each mount by its path in the container.
+func (l *lookup) givers() map[string]string {
+	out := map[string]string{}
+	for i := range l.mounted {
+		at := l.mounted[i].ContainerPath
+		out[at] = l.places[at].from.String()
+	}
+	return out
+}

@@ -72,7 +72,10 @@ func TestStrongerLibraryIsLoaded(t *testing.T) {
 		check.Must(t, err)
 		winner := "/opt/" + order[len(order)-1] + "/"
 		if len(found.Shared.Mounts) != 1 || !strings.HasPrefix(found.Shared.Mounts[0].HostPath, winner) {
-			t.Errorf("%v: mounts %+v, want one of %s", order, found.Shared.Mounts, winner)
+			t.Fatalf("%v: mounts %+v, want one of %s", order, found.Shared.Mounts, winner)
+		}
+		if giver := found.Givers[found.Shared.Mounts[0].ContainerPath]; giver != "ClusterDevicePreset "+order[len(order)-1] {
+			t.Errorf("%v: the mount is from %q", order, giver)
 		}
 		if len(found.Overrides) != len(order)-1 || !strings.Contains(strings.Join(found.Overrides, "\n"), " of ClusterDevicePreset "+
 			order[len(order)-1]+" overrides that of ClusterDevicePreset "+order[0]) {
