@@ -57,8 +57,8 @@ func Within(dir, tree string) bool {
 	return dir == tree || tree == "/" || strings.HasPrefix(dir, tree+"/")
 }
 
-// Overlap reports whether two clean absolute paths cannot both have a mount of their own: they are one path, or one lies below the other, where
-// the outer mount has no place for the inner one or hides it.
+// Overlap reports whether two clean absolute paths are one path or one lies below the other. Of mounts at such paths one hides the other,
+// or has no place for it.
 func Overlap(a, b string) bool { return Within(a, b) || Within(b, a) }
 
 // Check is Validate for a directory that no object names: one that the content of an image asks for.

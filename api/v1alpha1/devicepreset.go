@@ -265,6 +265,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.separator) || has(self.mode) && self.mode in ['prepend', 'append']",message="separator is for mode prepend and append"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || has(self.mode) && self.mode == 'append' && has(self.value) && !has(self.separator)",message="PATH and LD_LIBRARY_PATH take only mode append, with a value: another would hide what the image sets"
 // +kubebuilder:validation:XValidation:rule="!(self.name in ['PATH', 'LD_LIBRARY_PATH']) || !has(self.value) || self.value.matches('^(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+(:(/([^/.:]|[.][^/.:]|[.][.][^/:])[^/:]*)+)*$') && self.value.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.value.contains('\\uFFFD')",message="the value of PATH and LD_LIBRARY_PATH: directories between colons, each absolute, clean and printable: no //, no . or .. and no / at the end"
+// +kubebuilder:validation:XValidation:rule="self.name != 'LD_LIBRARY_PATH' || !has(self.value) || !self.value.matches('[ #=;,*?$]|\\\\[|\\\\]|\\\\\\\\')",message="the directories of LD_LIBRARY_PATH must have none of the characters that mean something to a loader, such as = or a space"
 type PresetEnv struct {
 	// Name is the variable's. No preset may set Fettle's own: FETTLE_*, FPGA_AFU*, FPGA_BITSTREAM_ID*, FPGA_DRIVER_PARAMS*, FPGA_REGION*.
 	// Only a ClusterDevicePreset may set LD_*, NVIDIA_* and GLIBC_TUNABLES.
@@ -274,7 +275,7 @@ type PresetEnv struct {
 	Name string `json:"name"`
 	// Value is taken as it is: $(NAME) is not expanded.
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="must have no NUL character"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} \\\\t\\\\n]*$') && !self.contains('\\uFFFD')",message="must have printable characters, tabs and line feeds only"
 	// +optional
 	Value *string `json:"value,omitempty"`
 	// ValueFrom is where the value is read when a claim is prepared.
@@ -285,7 +286,7 @@ type PresetEnv struct {
 	Mode EnvMode `json:"mode,omitempty"`
 	// Separator is what stands between values that are joined. Unset: a colon.
 	// +kubebuilder:validation:MaxLength=8
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="must have no NUL character"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} \\\\t\\\\n]*$') && !self.contains('\\uFFFD')",message="must have printable characters, tabs and line feeds only"
 	// +optional
 	Separator *string `json:"separator,omitempty"`
 }
@@ -384,7 +385,7 @@ const (
 type PresetScratch struct {
 	// SizeLimit is the most that it holds, such as 512Mi. What is written counts as memory of the pod that writes it.
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",message="must be a quantity above 0, such as 512Mi"
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('8Ei'))",message="must be a quantity above 0 and below 8Ei, such as 512Mi"
 	SizeLimit string `json:"sizeLimit"`
 	// Medium is Memory, a tmpfs, for which the chart's presets.scratch must be on. Unset: Memory.
 	// +kubebuilder:validation:Enum=Memory
@@ -489,7 +490,7 @@ type PresetHook struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.all(d, d.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && d.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !d.contains('\\uFFFD'))",message="each must be absolute, clean and printable: no //, no . or .. and no / at the end"
+	// +kubebuilder:validation:XValidation:rule="self.all(d, d.matches('^(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+$') && d.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !d.contains('\\uFFFD') && !d.matches('[ #=:;,*?$]|\\\\[|\\\\]|\\\\\\\\'))",message="each must be absolute, clean and printable, with none of the characters that mean something to a loader, such as = or a space"
 	// +optional
 	Directories []string `json:"directories,omitempty"`
 	// Links are made in the container.
@@ -510,7 +511,7 @@ type PresetLink struct {
 	// Target is what it says.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD')",message="must be a path of printable characters"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[\\\\p{L}\\\\p{M}\\\\p{N}\\\\p{P}\\\\p{S} ]*$') && !self.contains('\\uFFFD') && self.matches('^(/|[.]|(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)+|[.][.](/[.][.])*(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)*|([^/.]|[.][^/.]|[.][.][^/])[^/]*(/([^/.]|[.][^/.]|[.][.][^/])[^/]*)*)$') && !self.contains('::') && !self.endsWith(':')",message="must be a clean path of printable characters, with no :: in it and no : at the end"
 	Target string `json:"target"`
 }
 

@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"regexp"
 	"slices"
@@ -373,8 +374,8 @@ func validateContainerPath(dir string, path *field.Path, cluster bool) field.Err
 func (s *PresetScratch) validate(path *field.Path) field.ErrorList {
 	faults := noLonger(s.SizeLimit, maxSizeLimit, path.Child("sizeLimit"))
 	size, err := resource.ParseQuantity(s.SizeLimit)
-	if err != nil || size.Sign() <= 0 {
-		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0, such as 512Mi"))
+	if err != nil || size.Sign() <= 0 || size.CmpInt64(math.MaxInt64) > 0 { // the value of a larger one is 0
+		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0 and below 8Ei, such as 512Mi"))
 	}
 	return append(faults, oneOf(s.Medium, path.Child("medium"), ScratchMemory)...)
 }

@@ -22,8 +22,8 @@ type mounted struct {
 	giver string
 }
 
-// MountError refuses a claim in which two objects or devices mount something at one path of a container, or at paths of which one lies below
-// the other. The runtime would hide one of them, or fail to make the place for the inner one in the outer one.
+// MountError refuses a claim in which two objects or devices mount something at one path of a container, or at paths of which one lies
+// below the other. The runtime would hide one of them, or fail to make the place for the inner one in the outer one.
 type MountError struct {
 	// Outer and Inner name what mounts at OuterPath and at InnerPath. InnerPath is OuterPath or lies below it.
 	Outer, OuterPath, Inner, InnerPath string
@@ -60,9 +60,9 @@ func featureMounts(feature string, edits map[string]Edits) []mounted {
 	return out
 }
 
-// checkMounts returns a MountError for each two mounts that exclude each other. It compares those of different features, and of features with
-// those of devices. It does not know which requests a container uses, so it compares all of the claim. Each feature decides between its own
-// mounts. Two devices may be at one path: a class may give it to each request, and each container may use one request.
+// checkMounts returns a MountError for each two mounts that exclude each other. It compares those of different features, and of features
+// with those of devices. It does not know which requests a container uses, so it compares all of the claim. Each feature decides between
+// its own mounts. Two devices may be at one path: a class may give it to each request, and each container may use one request.
 func checkMounts(all []mounted) error {
 	slices.SortStableFunc(all, func(a, b mounted) int {
 		return cmp.Or(cmp.Compare(a.ContainerPath, b.ContainerPath), cmp.Compare(a.giver, b.giver))
