@@ -133,8 +133,8 @@ func accelerator() *metav1.PartialObjectMetadata {
 	return reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
 }
 
-// Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads, and of tenants' bitstreams and kernel caches
-// those that have a bound. Of other objects it drops the managed fields.
+// Trim keeps of AcceleratorNodes in the manager's cache only the fields that a reconciler reads, and of tenants' bitstreams and kernel
+// caches those that have a bound. Of other objects it drops the managed fields.
 func Trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *v1alpha1.FPGABitstream:

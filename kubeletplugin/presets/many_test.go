@@ -148,7 +148,7 @@ func TestManyConfigMaps(t *testing.T) {
 func TestLargePresetOfATenant(t *testing.T) {
 	w := newPresetWorld(t)
 	large.KeepsLittle(t, &v1alpha1.DevicePreset{}, large.Unstructured(func(object any) (any, error) {
-		kept, err := w.Feature.read(object)
+		kept, err := w.read(object)
 		read, ok := kept.(*readPreset)
 		if err != nil || !ok || read.preset == nil {
 			return kept, err

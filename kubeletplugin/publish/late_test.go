@@ -43,7 +43,9 @@ func TestTenantTaint(t *testing.T) {
 		}
 		return out
 	}
-	tenant := []resourceapi.DeviceTaint{{Key: "fettle.dev/tenant", Value: "0b7c5d3e-8c1f-4a55-9a3b-1f6f0c9f5a11", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	tenant := []resourceapi.DeviceTaint{{
+		Key: "fettle.dev/tenant", Value: "0b7c5d3e-8c1f-4a55-9a3b-1f6f0c9f5a11", Effect: resourceapi.DeviceTaintEffectNoSchedule,
+	}}
 	want := map[string][]resourceapi.DeviceTaint{"r0": nil, "r1": tenant, "r2": tenant, "other": nil}
 	kept := v.With(inventory.Health{TaintsKept: true})
 	if diff := cmp.Diff(want, taints(kept)); diff != "" || len(kept.Withheld) > 0 {

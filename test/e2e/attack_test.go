@@ -194,7 +194,8 @@ while :; do
 	for to in %s; do
 		for i in $(seq 32); do
 			nc "${to%%:*}" "${to##*:}" <&9 >/dev/null 2>&1 &
-			{ printf 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\000\000\000\004\000\000\000\000\000'; cat <&9; } | nc "${to%%:*}" "${to##*:}" >/dev/null 2>&1 &
+			{ printf 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\000\000\000\004\000\000\000\000\000'; cat <&9; } |
+				nc "${to%%:*}" "${to##*:}" >/dev/null 2>&1 &
 		done
 	done
 	sleep 20
@@ -215,7 +216,8 @@ func connections(ctx context.Context, ns string, i int) {
 	Expect(ports).NotTo(BeEmpty())
 	var pods []*corev1.Pod
 	for n, node := range []string{gpuNode, gpuNode, mixedNode, mixedNode} {
-		pods = append(pods, newPod(ctx, ns, fmt.Sprintf("connect-%d-%d", i, n), onNode(node), script(fmt.Sprintf(connect, strings.Join(ports, " ")))))
+		to := script(fmt.Sprintf(connect, strings.Join(ports, " ")))
+		pods = append(pods, newPod(ctx, ns, fmt.Sprintf("connect-%d-%d", i, n), onNode(node), to))
 	}
 	for _, pod := range pods {
 		running(ctx, pod)

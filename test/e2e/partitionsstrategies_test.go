@@ -81,7 +81,8 @@ func (g *dividedGPUs) timeSlices(ctx SpecContext) {
 	ns, other := newNamespace(ctx, nil), newNamespace(ctx, nil)
 	newTemplate(ctx, ns, "long", chosen(address, longTurns))
 	newTemplate(ctx, other, "short", chosen(address, shortTurns))
-	newTemplate(ctx, ns, "any", spec(request("gpu", wholeClass, where(fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, address)))))
+	there := fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress == %q`, address)
+	newTemplate(ctx, ns, "any", spec(request("gpu", wholeClass, where(there))))
 
 	say("a claim with another interval is refused and costs nobody a share")
 	third := newPod(ctx, other, "third", withTemplate("short"))

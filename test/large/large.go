@@ -119,6 +119,7 @@ func visit(v reflect.Value, path string, look func(path string, text reflect.Val
 			v.Set(reflect.MakeMap(v.Type()))
 			v.SetMapIndex(key, into)
 		}
+	default: // no text
 	}
 }
 

@@ -119,8 +119,8 @@ func (p *Plugin) register(ctx context.Context, n Node) (err error) {
 // goesOn is in the answer to a call whose time was used up. On a busy machine that happens, and kubelet calls again.
 const goesOn = "goes on in the background"
 
-// Prepare asks for claims as kubelet does, and says how long that took. An answer that refuses one of them is an error, so that no refusal is
-// taken for a fast answer.
+// Prepare asks for claims as kubelet does, and says how long that took. An answer that refuses one of them is an error, so that no refusal
+// is taken for a fast answer.
 func (p *Plugin) Prepare(ctx context.Context, claims []*drapb.Claim) (*drapb.NodePrepareResourcesResponse, time.Duration, error) {
 	request := &drapb.NodePrepareResourcesRequest{Claims: claims}
 	begin := time.Now()
