@@ -74,7 +74,8 @@ func warmsPods() {
 	}
 	each("has links into the cache for a pod in a user namespace, where it adds its own", (*kernelCaches).seeds, ofNode)
 	It("runs on, and prepares others' claims, while tenants take all that they can of everything",
-		later("an attack of minutes"), ofNode, func(ctx SpecContext) { kernels.attacked(ctx) }, NodeTimeout(h.Patient(4*time.Minute+3*attackFor())))
+		later("an attack of minutes"), ofNode, func(ctx SpecContext) { kernels.attacked(ctx) },
+		NodeTimeout(h.Patient(4*time.Minute+3*attackFor())))
 	each("is there again after the plugin is killed and the container ended, with no registry", (*kernelCaches).lasts, ofNode)
 	each("waits for a registry that is away, and goes on where one broke off", (*kernelCaches).away, ofNode,
 		later("waits for the retries of a registry that is away"))
