@@ -87,7 +87,9 @@ func TestSlowRegistriesOfManyNamespaces(t *testing.T) {
 							queue <- fmt.Sprint("mallory", i)
 						}
 						if round == 0 {
+							synctest.Wait() // a worker that has got an object takes the turn for it
 							queue <- "alice"
+							synctest.Wait()
 						}
 					}
 				}()

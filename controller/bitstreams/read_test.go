@@ -257,8 +257,9 @@ func TestSlowRegistriesHoldUpEachOther(t *testing.T) {
 			waiting += quickRead
 		}
 		for n := range 4 {
+			after := time.Duration(1 + random.Int64N(int64(slow*slowRead)))
 			running.Go(func() {
-				time.Sleep(time.Duration(1 + random.Int64N(int64(slow*slowRead))))
+				time.Sleep(after)
 				read(fmt.Sprint("team-", n), puller{[]byte("soon"), time.Second}, waiting+4*(quickRead+time.Second), nil)
 			})
 		}

@@ -33,7 +33,8 @@ func TestTenantTaint(t *testing.T) {
 		regionOf("r0", "0000:3b:00.0"), regionOf("r1", "0000:3b:00.0"), regionOf("r2", "0000:3b:00.0"), regionOf("other", "0000:5e:00.0"),
 		nodefixture.GPU("gpu0", 0),
 	)
-	v.Tenants = map[string]string{"r1": "team-a", "r2": "team-a"}
+	const team = "0b7c5d3e-8c1f-4a55-9a3b-1f6f0c9f5a11" // the UID of a namespace
+	v.Tenants = map[string]string{"r1": team, "r2": team}
 	taints := func(v *inventory.Snapshot) map[string][]resourceapi.DeviceTaint {
 		out := map[string][]resourceapi.DeviceTaint{}
 		for _, slice := range Resources(nodefixture.Node, v).Pools[nodefixture.Node+"/fpga"].Slices {
@@ -43,9 +44,7 @@ func TestTenantTaint(t *testing.T) {
 		}
 		return out
 	}
-	tenant := []resourceapi.DeviceTaint{{
-		Key: "fettle.dev/tenant", Value: "0b7c5d3e-8c1f-4a55-9a3b-1f6f0c9f5a11", Effect: resourceapi.DeviceTaintEffectNoSchedule,
-	}}
+	tenant := []resourceapi.DeviceTaint{{Key: "fettle.dev/tenant", Value: team, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	want := map[string][]resourceapi.DeviceTaint{"r0": nil, "r1": tenant, "r2": tenant, "other": nil}
 	kept := v.With(inventory.Health{TaintsKept: true})
 	if diff := cmp.Diff(want, taints(kept)); diff != "" || len(kept.Withheld) > 0 {
@@ -56,7 +55,7 @@ func TestTenantTaint(t *testing.T) {
 	if diff := cmp.Diff(map[string][]resourceapi.DeviceTaint{"r0": nil, "other": nil}, taints(dropped)); diff != "" {
 		t.Errorf("published where taints are dropped (-want +got):\n%s", diff)
 	}
-	if why := dropped.Withheld; len(why) != 2 || why["r2"] != "another reason" || !strings.Contains(why["r1"], "held by team-a") {
+	if why := dropped.Withheld; len(why) != 2 || why["r2"] != "another reason" || !strings.Contains(why["r1"], "held by "+team) {
 		t.Errorf("withheld %v", why)
 	}
 	if len(v.Withheld) != 1 {
