@@ -43,7 +43,7 @@ func testBudget(t *testing.T, server *apiServer) {
 	for _, kind := range []struct{ kind, resource, namespace string }{
 		{"DevicePreset", "devicepresets", "budget"}, {"ClusterDevicePreset", "clusterdevicepresets", ""},
 	} {
-		for limit, fits := range map[string]bool{"512Mi": true, "16Gi": true, "16384Mi": true, "17Gi": false, "900Ti": false, "1e20": false} {
+		for limit, fits := range map[string]bool{"512Mi": true, "16Gi": true, "16384Mi": true, "17Gi": false, "900Ti": false, "9e18": false} {
 			o := newPreset(kind.kind)
 			o.SetName("budgeted")
 			mounts := []any{
