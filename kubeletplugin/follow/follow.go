@@ -45,12 +45,27 @@ type Informer struct {
 	cache.SharedIndexInformer
 	// open counts watches.
 	open atomic.Int32
+	// before has the copies' versions when a watch was opened that begins with all objects. While copies have them, it is not read that far.
+	before atomic.Pointer[versions]
+}
+
+// versions are resource versions: what client-go has read from the API server, and what it has put into the store.
+type versions struct{ read, stored string }
+
+func (i *Informer) versions() versions {
+	return versions{i.LastSyncResourceVersion(), i.GetStore().LastStoreSyncResourceVersion()}
 }
 
 // Current reports whether all objects were read and a watch is open. Between two watches copies may be old: after the API server is
-// unreachable client-go waits for up to a minute, and for some seconds after a definition changed. Who must not decide by old objects asks
-// the API server then.
-func (i *Informer) Current() bool { return i.HasSynced() && i.open.Load() > 0 }
+// unreachable client-go waits for up to a minute, and for some seconds after a definition changed. They still are while the next watch
+// sends the objects that are there. Who must not decide by old objects asks the API server then.
+func (i *Informer) Current() bool {
+	if !i.HasSynced() || i.open.Load() == 0 {
+		return false
+	}
+	before, now := i.before.Load(), i.versions()
+	return before == nil || before.read != now.read && before.stored != now.stored
+}
 
 // opened counts a watch until it is stopped. Reflectors stop every watch, those that ended included.
 func (i *Informer) opened(w watch.Interface) watch.Interface {
@@ -80,10 +95,15 @@ func New[List runtime.Object](source Source[List], o Options) (*Informer, error)
 			return source.List(ctx, selected(options))
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			var before *versions
+			if options.SendInitialEvents != nil && *options.SendInitialEvents {
+				before = new(informer.versions())
+			}
 			w, err := source.Watch(ctx, selected(options))
 			if err != nil {
 				return nil, err
 			}
+			informer.before.Store(before)
 			return informer.opened(w), nil
 		},
 	}

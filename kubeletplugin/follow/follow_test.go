@@ -112,3 +112,55 @@ func TestCurrent(t *testing.T) {
 	stopped()
 	becomes(false, "stopped")
 }
+
+// streaming is an API server whose watches begin with all objects, as the test sends them.
+type streaming struct{ watches chan *watch.FakeWatcher }
+
+func (s streaming) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return nil, errors.New("this server streams lists")
+}
+
+func (s streaming) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if options.SendInitialEvents == nil || !*options.SendInitialEvents {
+		return nil, errors.New("client-go opens no other watch here")
+	}
+	w := watch.NewFake()
+	select {
+	case s.watches <- w:
+		return w, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestCurrentWhileRead: a watch that follows one which broke off sends what is there, and until it has sent all of it the copies are old.
+func TestCurrentWhileRead(t *testing.T) {
+	server := streaming{make(chan *watch.FakeWatcher)}
+	informer, err := New(server, Options{Object: &corev1.Pod{}, Keep: unlabelled})
+	check.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := Run(ctx, informer)
+	defer func() { cancel(); stopped() }()
+	// send sends a pod and then says that this is all.
+	send := func(w *watch.FakeWatcher, name, podVersion, version string) {
+		p := pod("a", name)
+		p.ResourceVersion = podVersion
+		w.Add(p)
+		if informer.Current() {
+			t.Errorf("current before all was sent, with the pods %v", informer.GetStore().ListKeys())
+		}
+		all := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: version, Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		}}
+		w.Action(watch.Bookmark, all)
+		check.Eventually(t, "current with pod "+name, informer.Current)
+		if _, there, err := informer.GetStore().GetByKey("a/" + name); !there || err != nil {
+			t.Errorf("current without pod %s, but %v (%v)", name, informer.GetStore().ListKeys(), err)
+		}
+	}
+	first := <-server.watches
+	send(first, "first", "5", "10")
+	first.Stop()
+	second := <-server.watches
+	send(second, "second", "15", "20")
+}

@@ -77,7 +77,7 @@ func answersDashboards(ctx SpecContext) {
 const watchedStack = "e2e-watched"
 
 // makeNews has happen in a namespace what no cluster begins with: a stack with a check that is late, a pod that waits, a claim that is
-// refused and one whose files are lost, a region that is programmed, a cache, and registries that do not answer.
+// refused and one whose files are lost, a region that is programmed, a cache, registries that do not answer, and a kubelet that does not.
 func makeNews(ctx context.Context, ns string, f *fpgas) {
 	GinkgoHelper()
 	lateCheck(ctx)
@@ -110,6 +110,16 @@ func makeNews(ctx context.Context, ns string, f *fpgas) {
 	Expect(err).NotTo(HaveOccurred())
 	eventuallyEvent(ctx, metav1.NamespaceDefault, "Node", gpuNode, "SpecRestored", onlyClaim(ctx, placed).Name)
 	eventuallyUnschedulable(ctx, waits, noneLeft)
+
+	say("the plugin cannot ask kubelet whose the devices are")
+	plugin := pluginOf(ctx, gpuNode)
+	Expect(h.StopComponent(ctx, gpuNode, "kubelet", true)).To(Succeed())
+	Eventually(ctx, func(g Gomega) {
+		metrics, err := h.Metrics(ctx, plugin.Name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(metrics).To(HaveKey(`fettle_background_errors_total{source="claiminfo"}`))
+	}).Should(Succeed())
+	Expect(h.StartComponent(ctx, gpuNode, "kubelet")).To(Succeed())
 }
 
 // lateCheck makes a stack whose claims are checked every minute, of a class that has no device any more after the first check.
