@@ -155,3 +155,18 @@ func TestErrorChains(t *testing.T) {
 		t.Errorf("got %q", err)
 	}
 }
+
+// TestLabelNamesAFile: a label that gives a file a place of its own, where only a directory can have one, gives none.
+func TestLabelNamesAFile(t *testing.T) {
+	for name, content := range map[string]string{
+		"K/__grp__k.json":         `{"child_paths": {"k.json": "/p/K/k.json"}}`,
+		"__grp__k.json":           `{"child_paths": {"k.json": "/p/k.json"}}`,
+		"K/vllm_compile_cache.py": `{0: '/p/K/artifact_1'}`,
+	} {
+		files := fstest.MapFS{"io.triton.cache/" + name: {Data: []byte(content)}}
+		labels := map[string]string{labelMounts: `[{"subPath": "` + name + `", "absPath": "/mnt/x"}]`}
+		if _, err := Inspect(files, Options{Labels: labels}); err != nil {
+			t.Logf("%s: %v", name, err) // what it says is others' to test: it says something
+		}
+	}
+}

@@ -41,10 +41,10 @@ func codeOf(files map[string]int64, name string) Code {
 	return ""
 }
 
-// subPath returns the part of the cache that a file is in.
+// subPath returns the part of the cache that a file is in. A part is a directory: a label that names the file itself makes none.
 func (s *scanner) subPath(name string) string {
 	for _, m := range s.cache.Labels.Mounts {
-		if below(name, m.SubPath) {
+		if name != m.SubPath && below(name, m.SubPath) {
 			return m.SubPath
 		}
 	}

@@ -118,12 +118,18 @@ func needs(raw json.RawMessage) ([]budget.Need, error) {
 const lowPriority = 10
 
 // atLowPriority runs do on a thread that yields the processors to the rest of the plugin: what one claim has made in memory must not delay
-// the claims that need none of it. The thread is not unlocked, so it ends with its goroutine, and its priority with it.
+// the claims that need none of it. The thread is not unlocked, so it ends with its goroutine, and its priority with it. What do reads is a
+// tenant's, so its panic is an error: another goroutine's would end the plugin, again after each start.
 func atLowPriority(do func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, lowPriority) // of this thread; without it the work is only in the way of others
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("%w: reading it fails in an unforeseen way: %v", kernelcache.ErrInvalid, r)
+			}
+		}()
 		done <- do()
 	}()
 	return <-done

@@ -103,3 +103,11 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 }
+
+// TestPanicIsAnError: what a tenant's files have the reader do ends that reading, and nothing else.
+func TestPanicIsAnError(t *testing.T) {
+	err := atLowPriority(func() error { panic("out of range") })
+	if !errors.Is(err, kernelcache.ErrInvalid) || !strings.Contains(err.Error(), "out of range") {
+		t.Errorf("got %v", err)
+	}
+}
