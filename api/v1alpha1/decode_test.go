@@ -216,3 +216,24 @@ func comparePrefixes(t *testing.T, want []string, faults field.ErrorList) {
 		t.Errorf("wrong faults (-want +got):\n%s", diff)
 	}
 }
+
+// TestQuantityTakesNoTime: a tenant's configuration has a quantity whose power of ten nobody can compute. It is refused unread.
+func TestQuantityTakesNoTime(t *testing.T) {
+	for _, text := range []string{
+		`"1234567890123456789e1000000000"`, `"1e1000000000"`, `"1e-1000000000"`, `"1E+100"`, `1e300`, `12345678901234567890e1000000000`,
+	} {
+		raw := gpuHead + `,"sharing":{"mps":{"pinnedMemoryLimit":` + text + `}}}`
+		if _, faults := DecodeConfig([]byte(raw), field.NewPath("parameters")); len(faults) == 0 {
+			t.Errorf("%s is taken", text)
+		}
+		scratch := PresetScratch{SizeLimit: strings.Trim(text, `"`)}
+		if faults := scratch.validate(field.NewPath("scratch")); len(faults) == 0 {
+			t.Errorf("%s is taken for memory", text)
+		}
+	}
+	for _, text := range []string{"512Mi", "1e9", "1E", "2E3", "1.5Gi", "1e+10"} {
+		if err := checkExponent(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

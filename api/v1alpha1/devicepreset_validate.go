@@ -373,6 +373,9 @@ func validateContainerPath(dir string, path *field.Path, cluster bool) field.Err
 
 func (s *PresetScratch) validate(path *field.Path) field.ErrorList {
 	faults := noLonger(s.SizeLimit, maxSizeLimit, path.Child("sizeLimit"))
+	if err := checkExponent(s.SizeLimit); err != nil {
+		return append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, err.Error()))
+	}
 	size, err := resource.ParseQuantity(s.SizeLimit)
 	if err != nil || size.Sign() <= 0 || size.CmpInt64(math.MaxInt64) > 0 { // the value of a larger one is 0
 		faults = append(faults, field.Invalid(path.Child("sizeLimit"), s.SizeLimit, "must be a quantity above 0 and below 8Ei, such as 512Mi"))

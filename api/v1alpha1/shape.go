@@ -61,10 +61,37 @@ func checkDecoder(value any, decoder json.Unmarshaler, path *field.Path) field.E
 	}
 	raw, err := json.Marshal(value)
 	if err == nil {
+		err = checkExponent(string(raw))
+	}
+	if err == nil {
 		err = decoder.UnmarshalJSON(raw)
 	}
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, value, "must be "+what+": "+err.Error())}
+	}
+	return nil
+}
+
+// maxExponent is how many digits the exponent of a quantity may have. Reading or comparing one computes the power of ten: with eight digits
+// that takes seconds, and with ten more memory than a node has.
+const maxExponent = 2
+
+var errExponent = fmt.Errorf("its exponent has more than %d digits: use a suffix such as Gi", maxExponent)
+
+// checkExponent returns an error for a text of which no quantity may be made. It is for texts that the API server did not read as one.
+func checkExponent(text string) error {
+	at := strings.LastIndexAny(text, "eE")
+	if at < 0 {
+		return nil
+	}
+	digits := 0
+	for _, r := range text[at+1:] {
+		if r >= '0' && r <= '9' {
+			digits++
+		}
+	}
+	if digits > maxExponent {
+		return errExponent
 	}
 	return nil
 }
