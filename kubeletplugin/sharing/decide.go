@@ -99,6 +99,7 @@ func (f *Feature) decide(r *prepare.Request) (decision, error) {
 // why says why a GPU cannot have the strategy that was chosen for it, empty if it can.
 func (f *Feature) why(g *gpu) string {
 	strategy := g.result.Config.GPU.Strategy
+	allowed, _ := f.Allowed(g.dev.Name)
 	switch vendor := device.StringOf(g.dev.Attributes[device.AttributeVendor]); {
 	case vendor != "nvidia":
 		return "only NVIDIA's GPUs have strategies: choose Exclusive, or leave it out"
@@ -106,7 +107,7 @@ func (f *Feature) why(g *gpu) string {
 		return "strategies are not enabled on the node: an administrator sets partitions.strategies in the chart's values"
 	case g.uuid() == "":
 		return "its UUID is not known: set nvidia.enabled in the chart's values, and see that nvidia-smi works on the node"
-	case !f.allows(g.dev.Name, strategy):
+	case !slices.Contains(allowed, string(strategy)):
 		return fmt.Sprintf("no PartitionPolicy allows %s on it: an administrator lists it in spec.devices.sharing.strategies of the GPU's policy",
 			strategy)
 	case strategy == v1alpha1.SharingTimeSlicing:
@@ -118,20 +119,15 @@ func (f *Feature) why(g *gpu) string {
 	return f.whyNotMPS(g)
 }
 
-func (f *Feature) allows(name string, strategy v1alpha1.SharingStrategy) bool {
-	strategies, _ := f.Allowed(name)
-	return slices.Contains(strategies, string(strategy))
-}
-
 // shareSetting returns what all shares of a GPU have. It is the policy's alone: with the choice of one claim, claims of other namespaces
 // could not be prepared.
 func (f *Feature) shareSetting(d device.Device) (v1alpha1.SharingStrategy, v1alpha1.TimeSliceInterval) {
 	isWholeGPU := device.StringOf(d.Attributes[device.AttributeVendor]) == "nvidia" &&
 		device.StringOf(d.Attributes[device.AttributeType]) == "gpu"
-	if !f.Enabled || !isWholeGPU || !f.allows(d.Name, v1alpha1.SharingTimeSlicing) {
+	strategies, interval := f.Allowed(d.Name)
+	if !f.Enabled || !isWholeGPU || !slices.Contains(strategies, string(v1alpha1.SharingTimeSlicing)) {
 		return v1alpha1.SharingExclusive, ""
 	}
-	_, interval := f.Allowed(d.Name)
 	return v1alpha1.SharingTimeSlicing, cmp.Or(v1alpha1.TimeSliceInterval(interval), v1alpha1.IntervalDefault)
 }
 

@@ -230,8 +230,8 @@ func (s *Store) sealTree(dir string, m TreeMetadata) error {
 	return s.fs.SyncFS(s.path(dir))
 }
 
-// completeTree gives the tree its name in the store, on the disk too after its content, and opens it. Without the lock another call could
-// evict it before it is opened, as a tree that nobody used yet.
+// completeTree gives the tree its name in the store, on the disk too after its content, and opens it. It opens the tree under the lock: an
+// open tree is in use, and one that nobody uses yet could be evicted.
 func (s *Store) completeTree(ctx context.Context, d Digest, dir string) (*Tree, error) {
 	unlock, err := s.lockNames(ctx)
 	if err != nil {
