@@ -288,7 +288,7 @@ func (c *overlapCheck) things(d *record.Device) error {
 		if name == d.Name {
 			continue
 		}
-		if err := c.holders(d, d.Pool, name, func(other *record.Device) bool { return sameThing(d.Edits, other.Edits) }); err != nil {
+		if err := c.holders(d, d.Pool, name, func(other *record.Device) bool { return sameThing(d, other) }); err != nil {
 			return err
 		}
 	}
@@ -323,14 +323,18 @@ func (c *overlapCheck) entry(uid, pool, name string) (*record.Record, *record.De
 	}
 	i := slices.IndexFunc(owner.Devices, func(other record.Device) bool { return other.Pool == pool && other.Name == name })
 	if i >= 0 {
-		return owner, &owner.Devices[i]
+		held := owner.Devices[i]
+		if owner.BootID != c.BootID {
+			held.Place = container.Place{} // file systems have other numbers now
+		}
+		return owner, &held
 	}
 	held := record.Device{Pool: pool, Name: name}
 	now, known := c.machine.Find(held.Kind(), name)
 	if !known {
 		return owner, nil
 	}
-	held.Edits = now.Edits
+	held.Edits, held.Place = now.Edits, now.Place
 	return owner, &held
 }
 
@@ -342,8 +346,8 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("device %s was %s when the claim got it, and is %s in the node's configuration now: "+
-		"put the configuration back, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
+	return fmt.Sprintf("device %s was %s when the claim got it, and is %s now: "+
+		"put the node's configuration, or the directory, back, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
 }
 
 // checkMoved compares a device with what the claim holds by its name since this boot.
@@ -352,6 +356,9 @@ func (e *Engine) checkMoved(old *record.Record, i int, d *record.Device) error {
 		return nil
 	}
 	was, now := sources(old.Devices[i].Edits), sources(d.Edits)
+	if old.Devices[i].Place.Moved(d.Place) {
+		was, now = append(was, old.Devices[i].Place.String()), append(now, d.Place.String())
+	}
 	if slices.Equal(was, now) {
 		return nil
 	}
@@ -373,8 +380,8 @@ func sources(edits container.Edits) []string {
 
 // sameThing says whether two devices of the admin's configuration give a container the same directory, or one inside the other's, or the
 // same node.
-func sameThing(a, b container.Edits) bool {
-	return device.SharesDirectory(a, b) || slices.ContainsFunc(a.Nodes, func(one container.Node) bool {
-		return slices.ContainsFunc(b.Nodes, func(other container.Node) bool { return one.Major == other.Major && one.Minor == other.Minor })
+func sameThing(a, b *record.Device) bool {
+	return device.SharesDirectory(a.Edits, b.Edits, a.Place, b.Place) || slices.ContainsFunc(a.Edits.Nodes, func(one container.Node) bool {
+		return slices.ContainsFunc(b.Edits.Nodes, func(other container.Node) bool { return one.Major == other.Major && one.Minor == other.Minor })
 	})
 }

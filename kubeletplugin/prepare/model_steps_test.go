@@ -373,7 +373,7 @@ func (m *model) damageRecord() {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		now, known := modelMachine().Find(d.Kind(), d.Name)
-		if !known || !sameThing(d.Edits, now.Edits) && d.Kind() == device.KindHost {
+		if !known || !sameThing(d, &record.Device{Edits: now.Edits, Place: now.Place}) && d.Kind() == device.KindHost {
 			return
 		}
 	}

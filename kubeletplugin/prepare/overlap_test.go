@@ -245,6 +245,37 @@ func TestDirectoryIsAnotherOne(t *testing.T) {
 	}
 }
 
+// TestDirectoryByAnotherPath: a directory that a claim holds is not given to another claim by a second path to it, and not to its own claim
+// where the path leads elsewhere. After a reboot the numbers of file systems say nothing.
+func TestDirectoryByAnotherPath(t *testing.T) {
+	s := newSite(t)
+	placed := func(name string, at container.Place) device.Device {
+		d := ssd(name)
+		d.Place = at
+		return d
+	}
+	held := container.Place{FileSystem: "8:1", Path: "/disk", Directory: "8:1 12"}
+	s.setMachine(machine{placed("ssd0", held), ssd("ssd1")})
+	c := allocated("u1", aDisk("ssd0"))
+	s.prepare(c)
+	for what, at := range map[string]container.Place{
+		"a second path": {FileSystem: "8:1", Path: "/disk"}, "inside": {FileSystem: "8:1", Path: "/disk/in"},
+		"around": {FileSystem: "8:1", Path: "/"}, "renamed": {FileSystem: "8:1", Path: "/other", Directory: "8:1 12"},
+	} {
+		s.setMachine(machine{placed("ssd0", held), placed("ssd1", at)})
+		if _, err := s.ask(allocated("u2", aDisk("ssd1"))); Reason(err) != "DeviceInUse" {
+			t.Errorf("%s: error %v", what, err)
+		}
+	}
+	s.setMachine(machine{placed("ssd0", container.Place{FileSystem: "8:1", Path: "/disk", Directory: "8:1 13"}), ssd("ssd1")})
+	if _, err := s.ask(c); Reason(err) != "DeviceMoved" {
+		t.Errorf("error %v", err)
+	}
+	s = s.reboot()
+	s.setMachine(machine{ssd("ssd0"), placed("ssd1", held)})
+	s.prepare(allocated("u2", aDisk("ssd1")))
+}
+
 // TestMovedDeviceLeavesOthersPresets: two claims have one preset. The device of one gets other numbers, and only that one's containers
 // cannot start.
 func TestMovedDeviceLeavesOthersPresets(t *testing.T) {

@@ -156,6 +156,7 @@ func deviceRecord(result *claim.Result, dev device.Device, edits container.Edits
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
 		Effect: result.Effect(), Setting: result.Setting(), Memory: result.Memory(), Edits: edits,
+		Place: dev.Place,
 	}
 	if result.Config.FPGA != nil {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)

@@ -42,6 +42,8 @@ type Device struct {
 	Shared bool `json:"shared,omitempty"`
 	// Edits are what a container that is given this device needs. They are never published.
 	Edits container.Edits `json:"edits"`
+	// Place is where a directory of the host is. It is the zero value of every other device.
+	Place container.Place `json:"place,omitzero"`
 	// Card names the counters that the device shares with others which are parts of the same physical device, or the whole of it. It is the
 	// name of the physical device. Empty: the device shares nothing. Consumes is what the device takes of them.
 	Card     string                         `json:"card,omitempty"`
@@ -97,9 +99,10 @@ func Slices(devices []Device, limit int) [][]resourceapi.Device {
 	return cut
 }
 
-// SharesDirectory reports whether two edits mount the same directory of the host, or one inside the other's.
-func SharesDirectory(a, b container.Edits) bool {
-	return slices.ContainsFunc(a.Mounts, func(one container.Mount) bool {
+// SharesDirectory reports whether two devices, of which there are the edits and the places, are the same directory of the host, or one is
+// inside the other.
+func SharesDirectory(a, b container.Edits, at, other container.Place) bool {
+	return at.Overlaps(other) || slices.ContainsFunc(a.Mounts, func(one container.Mount) bool {
 		return slices.ContainsFunc(b.Mounts, func(other container.Mount) bool {
 			return mountpath.Within(one.HostPath, other.HostPath) || mountpath.Within(other.HostPath, one.HostPath)
 		})

@@ -130,7 +130,7 @@ func (inv *Inventory) sameDirectory(d device.Device) string {
 		return ""
 	}
 	for _, other := range inv.Devices {
-		if other.Kind == d.Kind && other.Name != d.Name && device.SharesDirectory(d.Edits, other.Edits) {
+		if other.Kind == d.Kind && other.Name != d.Name && device.SharesDirectory(d.Edits, other.Edits, d.Place, other.Place) {
 			return other.Name
 		}
 	}

@@ -527,3 +527,24 @@ func TestSameDirectory(t *testing.T) {
 		t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
 	}
 }
+
+// TestMountedTwice: a directory that is mounted at a second path, whole or in part, is no second device.
+func TestMountedTwice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	root := t.TempDir()
+	for _, name := range []string{"ssd0/in", "ssd1", "ssd2", "ssd3"} {
+		check.Must(t, os.MkdirAll(filepath.Join(root, "mnt/disks", name), 0o755))
+	}
+	at := func(name string) string { return filepath.Join(root, "mnt/disks", name) }
+	for from, to := range map[string]string{"ssd0/in": "ssd1", "ssd2": "ssd2"} {
+		check.Must(t, unix.Mount(at(from), at(to), "", unix.MS_BIND, ""))
+		t.Cleanup(func() { check.Must(t, unix.Unmount(at(to), unix.MNT_DETACH)) })
+	}
+	got := discoverIn(t, root, Options{HostDevices: []HostDevice{{Name: "disk", Directories: []string{"/mnt/disks/*"}}}})
+	want := []string{"disk-ssd2", "disk-ssd3", "/mnt/disks/ssd0 SameDirectory", "/mnt/disks/ssd1 SameDirectory"}
+	if diff := cmp.Diff(want, summary(got)); diff != "" {
+		t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+	}
+}

@@ -72,6 +72,10 @@ func checkGlob(field, pattern string) error {
 // hostDevices finds what the admin's configuration names. What no glob matches is no problem: the disk may come later.
 func hostDevices(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	var found Inventory
+	places, err := tree.Places()
+	if err != nil {
+		found.Problems = append(found.Problems, Problem{Subject: "/proc/self/mountinfo", Reason: ReasonListingFailed, Message: err.Error()})
+	}
 	for _, h := range opts.HostDevices {
 		if err := h.Validate(); err != nil {
 			found.Problems = append(found.Problems, Problem{
@@ -80,7 +84,7 @@ func hostDevices(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory 
 			})
 			continue
 		}
-		found.add(h.matches(ctx, tree, h.Directories, func(d *draft, name string) { h.directory(d, name, opts.Capacity) }))
+		found.add(h.matches(ctx, tree, h.Directories, func(d *draft, name string) { h.directory(d, name, places, opts.Capacity) }))
 		found.add(h.matches(ctx, tree, h.CharDevices, h.charDevice))
 	}
 	return found
@@ -112,8 +116,13 @@ func (h HostDevice) matches(ctx context.Context, tree *sysfs.Tree, globs []strin
 }
 
 // directory mounts one directory. It must be one by itself: through a link the owner of the link would choose what pods get.
-func (h HostDevice) directory(d *draft, name string, capacity func(string) (int64, error)) {
+func (h HostDevice) directory(d *draft, name string, places sysfs.Places, capacity func(string) (int64, error)) {
 	if err := checkDirectory(d.tree, name); err != nil {
+		d.withhold(ReasonHostPathUnusable, err)
+		return
+	}
+	var err error
+	if d.device.Place, err = places.Of(name); err != nil {
 		d.withhold(ReasonHostPathUnusable, err)
 		return
 	}
