@@ -90,7 +90,7 @@ func newRun(t *testing.T) *run {
 	}
 	r.specs.dir = r.cdi
 	t.Cleanup(func() { r.cleanUp(t) })
-	for _, name := range []string{"r", "log", "cdi", "host"} {
+	for _, name := range []string{"r", "log", "cdi", "host", stateDisk} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -103,12 +103,17 @@ func newRun(t *testing.T) *run {
 	if err := r.boot(firstNumbering()); err != nil {
 		t.Fatal(err)
 	}
+	disk, err := mountSmall(t.Context(), filepath.Join(dir, stateDisk+".img"), filepath.Join(dir, stateDisk))
+	if err != nil {
+		lacking(t, fmt.Sprintf("no disk that gets full can be made: %v", err))
+	}
+	r.mounted = append(r.mounted, disk)
 	for i := range slowCount {
 		disk, err := mountSlow(t.Context(), dir, r.root, i)
 		if err != nil {
 			lacking(t, fmt.Sprintf("no disk that hangs can be made: %v", err))
 		}
-		r.slow = append(r.slow, disk)
+		r.slow, r.mounted = append(r.slow, disk), append(r.mounted, disk)
 	}
 	return r
 }
@@ -119,7 +124,7 @@ func (r *run) cleanUp(t *testing.T) {
 	if pid, err := child("kube-apiserver"); err == nil {
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
-	for _, disk := range r.slow {
+	for _, disk := range r.mounted {
 		if err := disk.unmount(); err != nil {
 			t.Error(err)
 		}

@@ -30,7 +30,11 @@ const (
 
 // mountSlow makes the file system from an image beside the host's tree.
 func mountSlow(ctx context.Context, dir, root string, i int) (*slowDisk, error) {
-	image, path := filepath.Join(dir, dirName(i)+".img"), filepath.Join(root, dirParent, dirName(i))
+	return mountSmall(ctx, filepath.Join(dir, dirName(i)+".img"), filepath.Join(root, dirParent, dirName(i)))
+}
+
+// mountSmall makes an image with a file system of 8 MiB and 2,048 inodes, and mounts it.
+func mountSmall(ctx context.Context, image, path string) (*slowDisk, error) {
 	const size = 8 << 20
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size)); err != nil {
 		return nil, err

@@ -77,6 +77,12 @@ func (r *run) do(ctx context.Context, f fault, last bool) error {
 		return r.rolled(ctx)
 	case faultWipe:
 		return r.wipe(ctx)
+	case faultFill:
+		return r.fill(ctx, f)
+	case faultUnload:
+		return r.unload(ctx, f)
+	case faultRename:
+		return r.rename(ctx, f)
 	case faultLook:
 		return r.look(ctx)
 	}

@@ -23,6 +23,10 @@ type scale struct {
 	rolls int
 	// wipes empty the CDI directory under a kubelet that lives and asks nobody again.
 	wipes int
+	// fills leave no space where the plugin has its state, unloads take the GPUs' driver away, both for a while.
+	fills, unloads int
+	// renames let two directories have each other's name for a while.
+	renames int
 	// looks are the quiet moments in which everything is checked.
 	looks int
 }
@@ -30,7 +34,8 @@ type scale struct {
 // standard is one round of make chaos.
 func standard() scale {
 	return scale{
-		prepares: 5000, kills: 200, reboots: 20, pauses: 20, hangs: 20, stops: 10, restarts: 10, rolls: 8, wipes: 5, looks: 40,
+		prepares: 5000, kills: 200, reboots: 20, pauses: 20, hangs: 20, stops: 10, restarts: 10, rolls: 8, wipes: 5, fills: 15, unloads: 10,
+		renames: 15, looks: 40,
 	}
 }
 
@@ -38,7 +43,7 @@ func standard() scale {
 // time that continuous integration has for everything.
 func short() scale {
 	s := standard().times(1000)
-	s.stops, s.restarts, s.rolls, s.wipes = 3, 3, 3, 3
+	s.stops, s.restarts, s.rolls, s.wipes, s.fills, s.unloads, s.renames = 3, 3, 3, 3, 3, 3, 3
 	return s
 }
 
@@ -49,6 +54,7 @@ func (s scale) times(prepares int) scale {
 	return scale{
 		prepares: prepares, kills: part(s.kills), reboots: part(s.reboots), pauses: part(s.pauses), hangs: part(s.hangs),
 		stops: part(s.stops), restarts: part(s.restarts), rolls: part(s.rolls), wipes: part(s.wipes), looks: part(s.looks),
+		fills: part(s.fills), unloads: part(s.unloads), renames: part(s.renames),
 	}
 }
 
@@ -103,7 +109,8 @@ type fault struct {
 	at int
 	// wait comes before it, and length is how long it lasts.
 	wait, length time.Duration
-	// early: a kill does not wait until the plugin serves; a hang waits for nothing else to go wrong meanwhile.
+	// early: a kill does not wait until the plugin serves; a hang waits for nothing else to go wrong meanwhile; a plugin is killed while
+	// directories have each other's name.
 	early bool
 	// choice decides which plugin or disk.
 	choice uint64
@@ -126,6 +133,11 @@ const (
 	faultRolled faultKind = "rolled"
 	// faultWipe empties the CDI directory.
 	faultWipe faultKind = "wipe"
+	// faultFill fills the disk of the plugin's state, faultUnload takes the GPUs' driver away, both for a while.
+	faultFill   faultKind = "fill"
+	faultUnload faultKind = "unload"
+	// faultRename lets two directories have each other's name for a while.
+	faultRename faultKind = "rename"
 	// faultLook is the checker's.
 	faultLook faultKind = "look"
 )
@@ -234,6 +246,9 @@ func makeFaults(random *rand.Rand, s scale) []fault {
 	spread(s.stops, fault{kind: faultStop}, 300*time.Millisecond, 1500*time.Millisecond)
 	spread(s.restarts, fault{kind: faultRestart}, 0, 0)
 	spread(s.wipes, fault{kind: faultWipe}, 0, 0)
+	spread(s.fills, fault{kind: faultFill}, 200*time.Millisecond, 1500*time.Millisecond)
+	spread(s.unloads, fault{kind: faultUnload}, 500*time.Millisecond, 4*time.Second)
+	spread(s.renames, fault{kind: faultRename}, 0, 1500*time.Millisecond)
 	spread(s.looks, fault{kind: faultLook}, 0, 0)
 	first := len(faults)
 	part := spread(s.rolls, fault{kind: faultRoll}, 0, 0)

@@ -42,7 +42,7 @@ func TestPlan(t *testing.T) {
 	}
 	want := map[faultKind]int{
 		faultKill: 200, faultReboot: 20, faultPause: 20, faultHang: 20, faultStop: 10, faultRestart: 10, faultRoll: 8, faultRolled: 8,
-		faultWipe: 5, faultLook: 40,
+		faultWipe: 5, faultFill: 15, faultUnload: 10, faultRename: 15, faultLook: 40,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)

@@ -460,6 +460,7 @@ func (r *run) askBack(ctx context.Context, claims []*tenancy) bool {
 			all = false
 		case answer.Error != "":
 			r.failed([]*tenancy{t}, "unprepare", answer.Error)
+			r.needsSpace(t, answer.Error)
 			all = false
 		default:
 			r.trace.note("%s is unprepared", t.name)

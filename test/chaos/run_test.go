@@ -33,7 +33,8 @@ type run struct {
 	ledger         *ledger
 	scheduler      *scheduler
 	kubelet        *kubeletState
-	slow           []*slowDisk
+	// slow are the disks that hang, mounted all that must be unmounted.
+	slow, mounted []*slowDisk
 
 	plan plan
 	// offset is the number of operations before this round.
@@ -85,7 +86,7 @@ func (r *run) start(ctx context.Context, binary string) error {
 	r.fleet = newFleet(ctx, binary, r.dir, []string{
 		"--kubeconfig=" + r.api.kubeconfig, "--config=" + config, "--node-name=" + nodeName, "--namespace=fettle-system",
 		"--host-root=" + r.root, "--kubelet-plugins-dir=" + at("p"), "--kubelet-registry-dir=" + at("r"), "--cdi-root=" + r.cdi,
-		"--state-dir=" + at("state"), "--kubelet-state=" + r.kubelet.path,
+		"--state-dir=" + at(stateDisk+"/state"), "--kubelet-state=" + r.kubelet.path,
 		"--nvml-command=", "-v=2",
 	}, r.trace, r.report)
 	host, err := readHost(r.root)

@@ -12,10 +12,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -82,6 +84,112 @@ func lendsDirectories() {
 				Expect(inside(ctx, p, main, "cat /mnt/ssd/*/name")).To(Equal(p.Name + "\n"))
 			}
 		})
+
+	It("keeps the directories of two namespaces apart while they are renamed, covered, mounted twice and full",
+		later("unit tests and chaos show each by itself"), ofNode, keepsApart, SpecTimeout(h.Patient(faultLimit)))
+}
+
+// keepsApart changes what the paths of directories lead to while pods of two namespaces have them.
+func keepsApart(ctx SpecContext) {
+	one, other := lent(ctx), lent(ctx)
+	whole := func(l *borrower) {
+		GinkgoHelper()
+		Expect(inside(ctx, l.pod, main, "cat /mnt/ssd/*/file")).To(Equal(l.pod.Namespace + "\n"))
+	}
+
+	say("the directories have each other's name: a claim ends only when its own is back")
+	exchange := func() {
+		GinkgoHelper()
+		Expect(unix.Renameat2(unix.AT_FDCWD, one.path(), unix.AT_FDCWD, other.path(), unix.RENAME_EXCHANGE)).To(Succeed())
+	}
+	exchange()
+	whole(one)
+	whole(other)
+	one.leave(ctx)
+	one.cannotEnd(ctx)
+	whole(other)
+	Expect(onDisk(ctx, one.disk)).To(ConsistOf("file"), "it is the other's directory")
+	exchange()
+	eventuallyGone(ctx, one.pod)
+	Eventually(func() []string { return onDisk(ctx, one.disk) }).Should(BeEmpty())
+	whole(other)
+
+	say("another directory is mounted over one: it is not emptied")
+	onNodeDo(ctx, "mount -t tmpfs cover /mnt/disks/"+other.disk+" && touch /mnt/disks/"+other.disk+"/foreign")
+	other.leave(ctx)
+	other.cannotEnd(ctx)
+	Expect(onDisk(ctx, other.disk)).To(ConsistOf("foreign"))
+	onNodeDo(ctx, "umount /mnt/disks/"+other.disk)
+	eventuallyGone(ctx, other.pod)
+	Eventually(func() []string { return onDisk(ctx, other.disk) }).Should(BeEmpty())
+
+	say("a directory that is mounted at a second path is published by neither")
+	eventuallyPublished(ctx, gpuNode+"/host", "kept-ssd3", "solo-ssd2", "ssd-ssd0", "ssd-ssd1")
+	onNodeDo(ctx, "mount --bind /mnt/disks/ssd0 /mnt/disks/ssd1")
+	eventuallyPublished(ctx, gpuNode+"/host", "kept-ssd3", "solo-ssd2")
+	onNodeDo(ctx, "umount /mnt/disks/ssd1")
+	eventuallyPublished(ctx, gpuNode+"/host", "kept-ssd3", "solo-ssd2", "ssd-ssd0", "ssd-ssd1")
+
+	say("a claim that fills its disk leaves it empty")
+	onNodeDo(ctx, "mount -t tmpfs -o size=1m,nr_inodes=64 small /mnt/disks/ssd2")
+	DeferCleanup(func(ctx SpecContext) { onNodeDo(ctx, "umount -l /mnt/disks/ssd2") })
+	for range 2 {
+		ns := newNamespace(ctx, nil)
+		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("solo")))))
+		pod := newPod(ctx, ns, "full", withTemplate("ssd"))
+		running(ctx, pod)
+		const fill = `cd /scratch/ssd2 && ls -A; dd if=/dev/zero of=big bs=64k 2>/dev/null; i=0; while touch $i 2>/dev/null; do i=$((i+1)); done; echo full`
+		Expect(inside(ctx, pod, main, fill)).To(Equal("full\n"))
+		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
+		eventuallyGone(ctx, pod)
+		Eventually(func() []string { return onDisk(ctx, "ssd2") }).Should(BeEmpty())
+	}
+}
+
+// borrower is a pod of a namespace of its own to which one of the two alike disks is lent, with a file in it.
+type borrower struct {
+	pod  *corev1.Pod
+	disk string
+}
+
+func lent(ctx context.Context) *borrower {
+	GinkgoHelper()
+	ns := newNamespace(ctx, nil)
+	newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("ssd")))))
+	b := &borrower{pod: newPod(ctx, ns, "borrower", withTemplate("ssd"), onNode(gpuNode))}
+	running(ctx, b.pod)
+	b.disk = strings.TrimPrefix(results(onlyClaim(ctx, b.pod))[0].Device, "ssd-")
+	inside(ctx, b.pod, main, "cd /mnt/ssd/* && echo "+ns+" > file")
+	return b
+}
+
+// path is that of the disk on the machine.
+func (b *borrower) path() string { return filepath.Join(h.MachineDir(gpuNode), "mnt/disks", b.disk) }
+
+func (b *borrower) leave(ctx context.Context) {
+	GinkgoHelper()
+	Expect(h.Kube.CoreV1().Pods(b.pod.Namespace).Delete(ctx, b.pod.Name, metav1.DeleteOptions{})).To(Succeed())
+}
+
+// cannotEnd waits until the namespace is told that the claim's directory is not there.
+func (b *borrower) cannotEnd(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		events, err := h.Kube.EventsV1().Events(b.pod.Namespace).List(ctx, metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		var notes []string
+		for i := range events.Items {
+			notes = append(notes, events.Items[i].Note)
+		}
+		g.Expect(notes).To(ContainElement(ContainSubstring(step.ErrReplaced.Error())))
+	}).Should(Succeed())
+}
+
+// onNodeDo runs a script on the GPU node.
+func onNodeDo(ctx context.Context, script string) {
+	GinkgoHelper()
+	_, err := h.OnNode(ctx, gpuNode, "sh", "-c", script)
+	Expect(err).NotTo(HaveOccurred())
 }
 
 func asUser(p *corev1.Pod) {

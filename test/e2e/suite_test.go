@@ -282,11 +282,36 @@ func place(ctx context.Context, node string, machines ...string) *sim.Machine {
 	return m
 }
 
-// placeChanged makes a node be a machine that has the devices of those that are named.
+// placeChanged makes a node be a machine that has the devices of those that are named. The claims of specs that ended need the devices
+// of the machine before until they are gone.
 func placeChanged(ctx context.Context, node string, m *sim.Machine, machines ...string) {
 	GinkgoHelper()
+	endedGone(ctx)
 	Expect(h.Place(ctx, node, m)).To(Succeed())
 	placed[node] = machines
+}
+
+// endedGone waits until the namespaces that are being deleted have no claims.
+func endedGone(ctx context.Context) {
+	GinkgoHelper()
+	Expect(h.Poll(ctx, "the claims of ended specs to go", reconciled, func(ctx context.Context) error {
+		namespaces, err := h.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range namespaces.Items {
+			if ns := &namespaces.Items[i]; ns.DeletionTimestamp != nil {
+				claims, err := h.Kube.ResourceV1().ResourceClaims(ns.Name).List(ctx, metav1.ListOptions{})
+				if err != nil {
+					return err
+				}
+				if len(claims.Items) > 0 {
+					return fmt.Errorf("claim %s/%s is there", ns.Name, claims.Items[0].Name)
+				}
+			}
+		}
+		return nil
+	})).To(Succeed())
 }
 
 // hostDevices is what the chart is told of the disks: two alike, and two that a claim can name.
