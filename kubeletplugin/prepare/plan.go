@@ -103,6 +103,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 	if err != nil {
 		return err
 	}
+	e.keepNodes(old, len(p.record.Devices), &edits)
 	r, d := p.record, deviceRecord(result, dev, edits)
 	e.keepSetting(old, len(r.Devices), &d)
 	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
@@ -113,7 +114,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 		return nil
 	}
 	recorded := e.recordedName(old, len(r.Devices), edits)
-	isCommon := equality.Semantic.DeepEqual(edits, dev.Edits) && len(edits.Made) == 0 && !isOwnDevice(recorded)
+	isCommon := (recorded != "" || equality.Semantic.DeepEqual(edits, dev.Edits)) && len(edits.Made) == 0 && !isOwnDevice(recorded)
 	if isCommon {
 		if d.CDIDevice, err = e.addCommonSpec(p, edits, recorded); err != nil {
 			return err
@@ -132,6 +133,17 @@ func (c *Config) settle(result *claim.Result, dev device.Device) {
 		if s, ok := f.(Settler); ok {
 			s.Settle(result, dev)
 		}
+	}
+}
+
+// keepNodes leaves a device with the nodes of its record while these are still its own: within a boot, a node that comes or goes beside them
+// needs no new answer.
+func (e *Engine) keepNodes(old *record.Record, i int, edits *container.Edits) {
+	if old == nil || old.BootID != e.BootID {
+		return
+	}
+	if was := old.Devices[i].Edits; len(was.Nodes) > 0 && slices.Equal(was.Made, edits.Made) && sameNumbers(was, *edits) {
+		edits.Nodes = was.Nodes
 	}
 }
 

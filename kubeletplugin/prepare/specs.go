@@ -118,19 +118,19 @@ func (e *Engine) moved(r *record.Record) bool {
 	return false
 }
 
-// sameNumbers compares the nodes that a claim got with those that its device has now. Where a step makes what a container gets, a device
-// has only the nodes that are known before. It may have become such a device, or ceased to be one, since the claim got it.
+// sameNumbers reports whether the nodes that a claim got are still those of its device. A node that the device has beside them changes
+// nothing. A node that several devices have in common may be missing now, since its driver makes it when a program first needs it. Where a
+// step makes what a container gets, a device has only the nodes that are known before, and it may have become such a device, or ceased to
+// be one, since the claim got it.
 func sameNumbers(got, now container.Edits) bool {
-	same := func(a, b container.Node) bool { return a.Path == b.Path && a.Major == b.Major && a.Minor == b.Minor }
-	if len(got.Made)+len(now.Made) == 0 {
-		return slices.EqualFunc(got.Nodes, now.Nodes, same)
-	}
-	for _, a := range got.Nodes {
-		if slices.ContainsFunc(now.Nodes, func(b container.Node) bool { return a.Path == b.Path && !same(a, b) }) {
-			return false
+	made := len(got.Made)+len(now.Made) > 0
+	return !slices.ContainsFunc(got.Nodes, func(a container.Node) bool {
+		i := slices.IndexFunc(now.Nodes, func(b container.Node) bool { return a.Path == b.Path })
+		if i < 0 {
+			return !made && !a.Common()
 		}
-	}
-	return true
+		return a.Major != now.Nodes[i].Major || a.Minor != now.Nodes[i].Minor
+	})
 }
 
 // withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the

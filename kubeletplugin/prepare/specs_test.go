@@ -345,6 +345,57 @@ func TestPolicyComesWhileHeld(t *testing.T) {
 	s.reported("DeviceMoved u1")
 }
 
+// TestCommonNodeComesAndGoes: a node that all devices of a driver have in common, such as /dev/nvidia-modeset, is made when a program first
+// needs it. The device is the same with and without it: containers can be restarted, and kubelet gets the same answer.
+func TestCommonNodeComesAndGoes(t *testing.T) {
+	for _, name := range []string{"nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl", "kfd"} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			without, with := gpu("gpu0", 0), gpu("gpu0", 0)
+			with.Edits.Nodes = append(with.Edits.Nodes, container.Node{Path: "/dev/" + name, Major: 195, Minor: 254, Permissions: "rw"})
+			for i, change := range [][2]device.Device{{without, with}, {with, without}} {
+				c := allocated([]string{"u0", "u1"}[i], aGPU("gpu0"))
+				s.setMachine(machine{change[0]})
+				first := s.prepare(c)
+				s.setMachine(machine{change[1]})
+				s.tidy()
+				s.reported()
+				s.isWhole(first)
+				if diff := cmp.Diff(first, s.prepare(c), sameRecord()); diff != "" {
+					t.Errorf("kubelet asks again (-first +second):\n%s", diff)
+				}
+				s.unprepare(first.UID)
+			}
+			moved := with
+			moved.Edits = container.Edits{Nodes: slices.Clone(with.Edits.Nodes)}
+			moved.Edits.Nodes[1].Major++
+			s.setMachine(machine{with})
+			s.prepare(allocated("u2", aGPU("gpu0")))
+			s.setMachine(machine{moved})
+			s.tidy()
+			s.reported("DeviceMoved u2")
+		})
+	}
+}
+
+// TestAdminRegionDoesNotMove: a claim with admin access to a region gets no node of it, so none can move. What else the claim has stays
+// usable.
+func TestAdminRegionDoesNotMove(t *testing.T) {
+	s := newSite(t)
+	region := gpu("region0", 3)
+	region.Kind = device.KindFPGA
+	s.setMachine(machine{gpu("gpu0", 0), region})
+	c := allocated("u1", aGPU("gpu0"), asAdmin(result("region0", device.KindFPGA, "region0")))
+	r := s.prepare(c)
+	s.tidy()
+	s.reported()
+	s.isWhole(r)
+	check.Must(t, os.RemoveAll(s.cdiDir()))
+	s.tidy()
+	s.reported("SpecRestored u1")
+	s.isWhole(r)
+}
+
 // TestNothingIsRestoredTwice: a file that came between two looks was not gone, and what somebody else works on is not restored.
 func TestNothingIsRestoredTwice(t *testing.T) {
 	s := newSite(t)

@@ -49,6 +49,11 @@ type Node struct {
 	Permissions string `json:"permissions"`
 }
 
+// Common reports whether a node is one that all devices of a driver have in common. The driver may make it when a program first needs it.
+func (n Node) Common() bool {
+	return slices.Contains([]string{"kfd", "nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"}, path.Base(n.Path))
+}
+
 // Mount is a bind mount of a directory or file of the host.
 type Mount struct {
 	HostPath      string `json:"hostPath"`

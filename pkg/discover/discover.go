@@ -8,7 +8,6 @@ package discover
 import (
 	"cmp"
 	"context"
-	"path"
 	"slices"
 	"sync"
 
@@ -139,10 +138,7 @@ func (inv *Inventory) sameDirectory(d device.Device) string {
 
 // ownNodes are the nodes that belong to this device alone.
 func ownNodes(d device.Device) []container.Node {
-	shared := []string{"kfd", "nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"}
-	return slices.DeleteFunc(slices.Clone(d.Edits.Nodes), func(n container.Node) bool {
-		return slices.Contains(shared, path.Base(n.Path))
-	})
+	return slices.DeleteFunc(slices.Clone(d.Edits.Nodes), container.Node.Common)
 }
 
 // subjectOf is the PCI address or the host path of a device.
