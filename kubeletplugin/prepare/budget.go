@@ -33,11 +33,11 @@ func (e *Engine) createWithin(ctx context.Context, r *record.Record, inDoubt boo
 	if err != nil {
 		return err
 	}
-	release, err := e.withoutOverlaps(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer release()
+	return e.checkOverlaps(ctx, r, func() error { return e.createAsked(ctx, r, &asked, inDoubt) })
+}
+
+// createAsked creates a record if what it asks for fits into the node's budget.
+func (e *Engine) createAsked(ctx context.Context, r *record.Record, asked *budget.Holding, inDoubt bool) error {
 	if len(asked.Needs) > 0 {
 		hold, err := e.Store.LockBudget(ctx)
 		if err != nil {
@@ -48,14 +48,14 @@ func (e *Engine) createWithin(ctx context.Context, r *record.Record, inDoubt boo
 		if err != nil {
 			return err
 		}
-		if err := e.Limits.Check(asked, held); err != nil {
+		if err := e.Limits.Check(*asked, held); err != nil {
 			return err
 		}
 	}
 	if err := e.Store.Acquire(r); err != nil {
 		return err
 	}
-	err = e.Store.Create(r)
+	err := e.Store.Create(r)
 	if err != nil && !inDoubt {
 		err = errors.Join(err, e.Store.Remove(r))
 	}

@@ -142,13 +142,14 @@ func (e *OverlapError) Error() string {
 		"the scheduler choose another device", e.Device, e.Held, e.Owner.HolderTo(e.Namespace, e.Deleted))
 }
 
-// withoutOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
+// checkOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
 // that by the counters of the card; counters change, and so does the admin's configuration. It comes before the record: an Undo of what was
-// only intended would empty the other claim's directory. Until release, no other caller decides on such a record.
-func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release func(), err error) {
+// only intended would empty the other claim's directory. No other caller decides on such a record until write, which writes the record,
+// has returned. A step takes too long for that.
+func (e *Engine) checkOverlaps(ctx context.Context, r *record.Record, write func() error) error {
 	machine := e.Machine()
 	if machine == nil {
-		return nil, errNotScanned
+		return errNotScanned
 	}
 	check := overlapCheck{Engine: e, machine: machine, record: r, names: map[string][]string{}}
 	for i := range r.Devices {
@@ -159,7 +160,7 @@ func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release
 		}
 		if d.Kind() != device.KindHost {
 			if err := check.unlisted(exposed{d, dev}); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if d.Kind() == device.KindHost || dev.Card != "" {
@@ -167,17 +168,17 @@ func (e *Engine) withoutOverlaps(ctx context.Context, r *record.Record) (release
 		}
 	}
 	if len(check.exposed) == 0 {
-		return func() {}, nil
+		return write()
 	}
 	hold, err := e.Store.LockOverlaps(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer hold.Release()
 	if err := check.run(); err != nil {
-		hold.Release()
-		return nil, err
+		return err
 	}
-	return hold.Release, nil
+	return write()
 }
 
 // overlapCheck looks for claims that hold what a record asks for by another name.

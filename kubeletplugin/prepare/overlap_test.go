@@ -113,6 +113,33 @@ func TestOneThingOneClaim(t *testing.T) {
 	}
 }
 
+// TestSlowRenewalDelaysNobody: after a reboot a step of one claim hangs, or the undoing of a step that the claim needs no more. Other claims
+// for host devices get theirs meanwhile.
+func TestSlowRenewalDelaysNobody(t *testing.T) {
+	for hangs, now := range map[string]string{"apply": "/mnt/disks/ssd0", "undo": "/mnt/disks/other"} {
+		t.Run(hangs, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				check.Must(t, os.MkdirAll(s.disk("other"), 0o755))
+				slow, quick := allocated("u1", aDisk("ssd0")), allocated("u2", aDisk("ssd1"))
+				s.prepare(slow)
+				s.prepare(quick)
+				s = s.reboot()
+				s.setMachine(machine{hostDevice("ssd0", now), ssd("ssd1")})
+				g := s.guard("ssd0")
+				renewed := s.asking(slow)
+				s.at(g, hangs)
+				_, err := s.ask(quick)
+				check.Must(t, err)
+				s.inPhase("u2", record.Prepared)
+				g.open()
+				got := receive(t, renewed)
+				check.Must(t, got.err)
+				s.isWhole(got.record)
+			})
+		})
+	}
+}
+
 // TestOverlapNamesNobody: a claim of another namespace is not named.
 func TestOverlapNamesNobody(t *testing.T) {
 	s := newSite(t)

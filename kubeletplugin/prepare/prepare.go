@@ -215,20 +215,20 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 		return nil, err
 	}
 	r := p.record
-	release, err := e.withoutOverlaps(op.ctx, r)
-	if err != nil {
+	// Refused before anything is undone: the pod may need it.
+	if err := e.checkOverlaps(op.ctx, r, func() error { return nil }); err != nil {
 		return nil, err
 	}
-	defer release()
 	for i := len(old.Steps) - 1; i >= 0; i-- {
 		if s := old.Steps[i].Step; !containsStep(r.Steps, s) {
+			op.setActivity("undoes step " + s.String())
 			if err := e.undoStep(op.ctx, s, allParts); err != nil {
 				return nil, err
 			}
 		}
 	}
 	r.Phase = record.Renewing
-	if err := e.Store.Create(r); err != nil {
+	if err := e.checkOverlaps(op.ctx, r, func() error { return e.Store.Create(r) }); err != nil {
 		return nil, err
 	}
 	return r, e.complete(op, r, p.specs)
