@@ -96,6 +96,7 @@ func TestDoubtOfDeviceThatIsGone(t *testing.T) {
 	if _, err := s.ask(allocated("u3", aDisk("ssd0"))); !isInUse(err) {
 		t.Errorf("error %v, want that it is not given back yet", err)
 	}
+	s.atRest("u1") // what the collections before began has ended
 	s.collect(t.Context())
 	s.reported("ClaimCollected u1")
 	if there(data) {
