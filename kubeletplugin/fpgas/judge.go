@@ -137,11 +137,11 @@ func (j *judge) find(ctx context.Context, b *bitstream, asked *verdict, policies
 	if found != nil && found.Result != v1alpha1.VerdictWarned {
 		return found, nil
 	}
-	if err, holds := j.recent(key); holds {
-		if err == nil {
-			return found, nil
-		}
+	switch err, holds := j.recent(key); {
+	case holds && err != nil:
 		return nil, err
+	case holds && found != nil: // else the record of the warning is gone
+		return found, nil
 	}
 	err := j.ask(ctx, b, asked, policies)
 	switch {

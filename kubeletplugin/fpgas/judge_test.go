@@ -200,6 +200,20 @@ func TestRefusalIsRemembered(t *testing.T) {
 	}
 }
 
+// TestWarningWithoutVerdict: a warning is still remembered when its record is gone, as when tenants named more images than are kept. The
+// bitstream is judged again.
+func TestWarningWithoutVerdict(t *testing.T) {
+	c, key := newCourt(t), signed.NewKey(t)
+	c.put(c.object("team-a", "nlb3", c.image("team/nlb3", shell, nlb3)))
+	open, strict := c.both()
+	c.rule("release", "team/*", 1, v1alpha1.VerificationWarn, key)
+	c.passes("warned of", c.programs(open, byName))
+	check.Must(t, c.judge.verdicts.Keep(func(string) bool { return false }))
+	c.passes("warned of again", c.programs(open, byName))
+	check.Must(t, c.judge.verdicts.Keep(func(string) bool { return false }))
+	c.forbids("warned of again", c.programs(strict, byName), "requireSignature", "no signature")
+}
+
 // TestReferenceIsRefusedUnasked: a reference that no signature would save sends no packet to the host that the tenant chose.
 func TestReferenceIsRefusedUnasked(t *testing.T) {
 	c := newCourt(t)
