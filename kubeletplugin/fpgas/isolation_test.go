@@ -222,6 +222,30 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 	}
 }
 
+// TestTracesOfLostClaim: a claim whose record is lost leaves a region that may hold anything, and so does a content file that cannot be
+// read. No namespace is known then, so every next claim counts as another tenant: it does not get the logic that is there.
+func TestTracesOfLostClaim(t *testing.T) {
+	for name, leave := range map[string]func(l *lab){
+		"a programming that failed": func(l *lab) { l.breakRegion(asks("team-a", "u1", "r0", "", nlb3Named)) },
+		"a damaged content file":    func(l *lab) { l.forget("r0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := twoTenants(t)
+			leave(l)
+			dev, _ := l.device(&claim.Result{Kind: device.KindFPGA, Device: "r0"})
+			content, err := l.contents.Read("r0")
+			check.Must(t, err)
+			steps, err := l.Leftovers(t.Context(), content.Claim, device.Device{Kind: device.KindFPGA, Name: "r0", Region: dev.Region})
+			check.Must(t, err)
+			l.giveBack(steps)
+			for _, namespace := range []string{"team-a", "team-b"} {
+				_, err := l.use(asks(namespace, "u2", "r0", `,"allowUnclearedMemory":true`, ""))
+				wants(t, err, region.ErrTraces, shell)
+			}
+		})
+	}
+}
+
 // TestMemoryTenant: a tenant that reads attributes by the errors of CEL learns whether two cards hold data of the same tenant, and not of
 // which one: neither by the text nor by trying names. Another node says something else of the same tenant.
 func TestMemoryTenant(t *testing.T) {

@@ -285,9 +285,10 @@ func (p *Programmer) resetAndRelease(ctx context.Context, params *Program, r *fp
 				"bind its device to the driver again, or add a ClusterFPGABitstream that is blank", params.Device, ErrUnknownState, err, r.InterfaceID)
 		}
 		// The region works, but Fettle cannot tell which bytes it holds, so the next claim programs it. The programming that was cut off may
-		// not have begun; then the traces are those of the tenant before.
+		// not have begun; then the traces are those of the tenant before. The step of a claim whose record is lost has no tenant: the traces
+		// may be anybody's.
 		tenant := params.Claim.Tenant()
-		if content.Namespace != "" && content.Namespace != tenant {
+		if tenant == "" || content.Namespace != "" && content.Namespace != tenant {
 			tenant = severalTenants
 		}
 		content = Content{AFU: state.AFU, BootID: p.config.BootID, Namespace: tenant, Memory: content.Memory}
