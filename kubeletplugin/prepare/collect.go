@@ -83,7 +83,19 @@ func (e *Engine) isGone(ctx context.Context, r *record.Record) bool {
 	return err == nil && !matchesAllocation(r, allocation)
 }
 
-// releaseLost releases a claim, unless somebody works on it: then it is not lost.
+// errNotLost: the claim is used again, or may be.
+var errNotLost = errors.New("is not lost")
+
+// isLost reports whether neither kubelet nor the API server has a claim. It returns false if one of them cannot be asked.
+func (e *Engine) isLost(ctx context.Context, uid string) bool {
+	asking, cancel := context.WithTimeout(ctx, e.Budget)
+	defer cancel()
+	known, err := kubeletclaims.Read(e.KubeletState)
+	return err == nil && !known[uid] && e.goneFromAPI(asking, uid)
+}
+
+// releaseLost releases a claim, unless somebody works on it: then it is not lost. It looks again when it has the claim's lock, since kubelet
+// may have prepared the claim after the pass looked.
 func (e *Engine) releaseLost(ctx context.Context, uid string) {
 	hold, err := e.Store.TryLockClaim(uid)
 	switch {
@@ -94,15 +106,20 @@ func (e *Engine) releaseLost(ctx context.Context, uid string) {
 		return
 	}
 	hold.Release()
-	r, err := e.runUnprepare(ctx, uid, e.Now(), false)
-	if err != nil {
+	accept := func(*operation) bool { return false }
+	//nolint:contextcheck // the work has its operation's context
+	r, err := e.do(ctx, uid, recovering, accept, func(op *operation) (*record.Record, error) {
+		return e.unprepare(op, e.Now(), func(ctx context.Context) bool { return e.isLost(ctx, uid) })
+	})
+	switch {
+	case errors.Is(err, errNotLost), Overtaken(err):
+		return
+	case err != nil:
 		e.report(ctx, ReasonRecoveryFailed, &record.Record{UID: uid}, "give back a claim that is gone: "+err.Error())
 		return
-	}
-	if e.Store.InDoubt(uid) {
+	case e.Store.InDoubt(uid):
 		return // it keeps devices that are not here now
-	}
-	if r == nil {
+	case r == nil:
 		r = &record.Record{UID: uid}
 	}
 	e.report(ctx, ReasonClaimCollected, r, "neither kubelet nor the API server knows that it holds devices here: they are free again")

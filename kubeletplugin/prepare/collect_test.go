@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -164,6 +165,40 @@ func TestCollectInEveryState(t *testing.T) {
 		s.records()
 		s.reported("ClaimCollected u1")
 	})
+}
+
+// TestCollectedClaimIsPreparedMeanwhile: a claim that was gone in the pass before is created and prepared again while the next pass looks for
+// it. Its pod keeps what it got.
+func TestCollectedClaimIsPreparedMeanwhile(t *testing.T) {
+	for _, back := range []string{"kubelet", "the API server"} {
+		t.Run(back, func(t *testing.T) {
+			s := newSite(t)
+			s.kubeletHolds()
+			c := allocated("u1", aGPU("gpu0"), aDisk("ssd0"))
+			s.prepare(c)
+			data := s.write("ssd0")
+			s.drop(c)
+			s.collect(t.Context())
+			get := s.Claim
+			s.Claim = func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+				s.Claim = get
+				answer, err := get(ctx, namespace, name)
+				s.prepare(c)
+				if back == "kubelet" {
+					s.kubeletHolds("u1")
+					s.drop(c)
+				}
+				return answer, err
+			}
+			s.collect(t.Context())
+			s.records("u1")
+			s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
+			s.reported()
+			if !there(data) {
+				t.Error("the data was taken")
+			}
+		})
+	}
 }
 
 // TestCollectInDoubt: a claim whose record was set aside is collected when kubelet does not know it.

@@ -40,21 +40,18 @@ func (e *Engine) backgroundContext(op *operation) (context.Context, context.Canc
 // Unprepare releases a claim and returns the released record, or nil if the claim had none. Cleanup may continue after the return; the
 // devices stay locked until it is done.
 func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Moment) (*record.Record, error) {
-	return e.runUnprepare(ctx, uid, arrived, true)
-}
-
-// runUnprepare runs Unprepare. With early it returns as soon as the release is certain, before the cleanup.
-func (e *Engine) runUnprepare(ctx context.Context, uid string, arrived record.Moment, early bool) (*record.Record, error) {
 	// A Prepare that arrived between two Unprepares must not take effect after the second, so a later call does not share an earlier result.
 	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
 	//nolint:contextcheck // the cleanup after the answer uses the operation's context, which outlives the call's
 	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
-		return e.unprepare(op, arrived, early)
+		return e.unprepare(op, arrived, nil)
 	})
 }
 
-func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*record.Record, error) {
+// unprepare releases a claim for kubelet, which is answered before the cleanup, or for the collection. That says in isLost whether the claim
+// is still lost when nobody else can work on it any more.
+func (e *Engine) unprepare(op *operation, arrived record.Moment, isLost func(context.Context) bool) (*record.Record, error) {
 	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
 	if err != nil {
 		return nil, err
@@ -64,6 +61,9 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 			hold.Release()
 		}
 	}()
+	if isLost != nil && !isLost(op.ctx) {
+		return nil, errNotLost
+	}
 	if err := hold.LeaveTombstone(op.ctx, arrived); err != nil {
 		// A failing disk must not keep pods from ending. The plugin collects what a late Prepare then leaves.
 		klog.FromContext(op.ctx).Error(err, "A late Prepare of this claim may not be refused", "claimUID", op.uid)
@@ -80,7 +80,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, early bool) (*r
 		return nil, err
 	}
 	released := r.Clone() // for the caller
-	deferred := early && !op.inDoubt && e.markReleasing(r)
+	deferred := isLost == nil && !op.inDoubt && e.markReleasing(r)
 	if deferred {
 		_, err = e.undoSteps(op.ctx, op, r, partUndo)
 	} else {
