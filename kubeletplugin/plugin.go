@@ -427,7 +427,7 @@ func (p *Plugin) bindingKinds() []binding.Kind {
 		{
 			Kind: device.KindFPGA, Subject: "the bitstream is", BindAfter: fpgas.BindAfter,
 			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
-				return p.features.fpgas.Fetch(ctx, c, a, findIn(s))
+				return p.fetchBitstreams(ctx, c, a, findIn(s))
 			},
 		},
 		{
@@ -466,6 +466,19 @@ func (p *Plugin) machine() prepare.Machine {
 
 func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 	return p.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// fetchBitstreams brings the files of a claim to the node, as its Prepare does.
+func (p *Plugin) fetchBitstreams(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
+	uid, err := p.namespaceUID(ctx, c.Namespace)
+	if err != nil {
+		return err
+	}
+	fetch := p.features.fpgas.Fetch(&prepare.Request{Claim: c, NamespaceUID: uid, Allocation: a, Find: find})
+	if fetch == nil {
+		return nil
+	}
+	return fetch(ctx)
 }
 
 // namespaceUID reads the UID of a namespace.

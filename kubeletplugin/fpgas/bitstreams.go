@@ -12,12 +12,14 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -36,6 +38,26 @@ type bitstreams struct {
 	client  *registry.Client
 	// namespace is the driver's, which has the secrets of cluster-wide bitstreams. hostRoot is the host's tree.
 	namespace, hostRoot string
+	clock               clock.PassiveClock
+
+	mu sync.Mutex
+	// read are the artifacts that were read by reference, see fromReference.
+	read map[string]readArtifact
+}
+
+const (
+	// readTTL is how long an artifact that was read counts as readable. It covers the time from the fetch of a claim's files to its plan, which
+	// asks no registry while it holds the card.
+	readTTL = time.Minute
+	// maxRead limits what is kept, since tenants choose the references.
+	maxRead = 1024
+)
+
+// readArtifact is what a registry said of an artifact.
+type readArtifact struct {
+	top    artifact.Descriptor
+	images []oci.Image
+	until  time.Time
 }
 
 // bitstream is a bitstream that was resolved for a region.
@@ -227,15 +249,11 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 	if err != nil {
 		return nil, fmt.Errorf("bitstream.ref: %w", err)
 	}
-	source := b.client.TenantSource(ref, nil)
-	top, err := source.Resolve(ctx)
+	found, err := b.readReference(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	images, err := oci.List(ctx, source, top)
-	if err != nil {
-		return nil, fmt.Errorf("bitstream %s: %w", text, err)
-	}
+	top, images := found.top, found.images
 	of := claim.Bitstream{Repository: ref.Repository()}
 	i := slices.IndexFunc(images, func(image oci.Image) bool { return image.Config.InterfaceID == interfaceID })
 	if i < 0 {
@@ -259,6 +277,38 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 			Reference: ref.Repository() + "@" + image.Manifest.String(), Digest: image.Layer.Digest.String(), Size: image.Layer.Size,
 		},
 	}, nil
+}
+
+// readReference reads the images of an artifact without credentials. What it read a moment ago is not asked for again: a digest names the same
+// bytes, and everybody may read them.
+func (b *bitstreams) readReference(ctx context.Context, ref artifact.Reference) (readArtifact, error) {
+	key := ref.String()
+	b.mu.Lock()
+	found, known := b.read[key]
+	b.mu.Unlock()
+	if known && b.clock.Now().Before(found.until) {
+		return found, nil
+	}
+	source := b.client.TenantSource(ref, nil)
+	top, err := source.Resolve(ctx)
+	if err != nil {
+		return readArtifact{}, err
+	}
+	images, err := oci.List(ctx, source, top)
+	if err != nil {
+		return readArtifact{}, fmt.Errorf("bitstream %s: %w", key, err)
+	}
+	found = readArtifact{top: top, images: images, until: b.clock.Now().Add(readTTL)}
+	if ref.Digest().IsZero() {
+		return found, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.read) >= maxRead {
+		clear(b.read)
+	}
+	b.read[key] = found
+	return found, nil
 }
 
 // configAFU returns the AFU id by a config alone: the file, which has it too, is fetched only after its signature was checked. Where the

@@ -382,8 +382,9 @@ func TestFindReferenceFails(t *testing.T) {
 			}
 		})
 	}
+	unread := l.image("team/unread", shell, nlb3)
 	l.Down.Store(true)
-	_, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/team/nlb0@" + image.Manifest}, shell)
+	_, err := l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/team/unread@" + unread.Manifest}, shell)
 	wants(t, err, artifact.ErrUnavailable)
 	_, err = l.bitstreams.find(t.Context(), "team-a", &v1alpha1.BitstreamSource{Ref: "no reference"}, shell)
 	wants(t, err, nil, "bitstream.ref")

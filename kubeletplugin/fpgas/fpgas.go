@@ -2,6 +2,7 @@
 
 // Package fpgas is the feature that programs the node's FPGA regions for claims.
 //
+//	Fetch      brings the files of a claim to the node, before anything is locked
 //	Plan       resolves the bitstream of each region, checks that the claim may load it, and makes the steps that program it
 //	Review     adds the content of regions to a snapshot, and the tenants that may join on a chip
 //	Orphans    finds regions that a claim left in an unknown state
@@ -81,6 +82,7 @@ type Feature struct {
 
 var (
 	_ prepare.Feature    = (*Feature)(nil)
+	_ prepare.Fetcher    = (*Feature)(nil)
 	_ prepare.Adopter    = (*Feature)(nil)
 	_ prepare.Restorer   = (*Feature)(nil)
 	_ inventory.Reviewer = (*Feature)(nil)
@@ -98,7 +100,10 @@ func New(c Config) *Feature {
 	regions := filepath.Join(c.StateDir, regionsDir)
 	f := &Feature{
 		Config: c, except: c.File.Except(), contents: region.OpenContents(disk.OS{}, regions), metrics: newMetrics(c.Registry),
-		bitstreams: &bitstreams{dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot},
+		bitstreams: &bitstreams{
+			dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot, clock: c.Clock,
+			read: map[string]readArtifact{},
+		},
 	}
 	f.judge = newJudge(&f.Config, filepath.Join(c.StateDir, verdictsDir))
 	f.failures = region.OpenFailures(f.contents, c.File.MaxFailedProgrammings, nil)
@@ -162,8 +167,8 @@ func (f *Feature) siblings(name string) (others []string) {
 
 var errNotScanned = errors.New("the machine was not scanned yet")
 
-// Plan makes the steps for the claim's regions, and fetches the files. The first steps pin all files; the others act on one region after
-// the other.
+// Plan makes the steps for the claim's regions. It also fetches what Fetch did not, and what is gone again. The first steps pin all files; the
+// others act on one region after the other.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	if err := f.contents.Make(); err != nil {
@@ -224,13 +229,20 @@ func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 	return nil
 }
 
-// Fetch fetches the files that a claim will need.
-func (f *Feature) Fetch(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
-	all, err := f.planAll(ctx, c, "", a, find) // whose traces there are, Prepare finds out
-	if err != nil {
-		return err
+// Fetch returns what resolves a claim's bitstreams and fetches their files, or nil for a claim without regions. Plan resolves them again and
+// asks no registry for what is here by then.
+func (f *Feature) Fetch(r *prepare.Request) func(context.Context) error {
+	hasRegion := func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }
+	if !slices.ContainsFunc(r.Allocation.Results, hasRegion) {
+		return nil
 	}
-	return f.fetch(ctx, all)
+	return func(ctx context.Context) error {
+		all, err := f.planAll(ctx, r.Claim, r.NamespaceUID, r.Allocation, r.Find)
+		if err != nil {
+			return err
+		}
+		return f.fetch(ctx, all)
+	}
 }
 
 // planAll plans a claim's regions, in the order of the allocation. It leaves out regions that this node does not program.

@@ -43,6 +43,7 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/signed"
 )
 
 // twoRegions are a card's, which are programmed one at a time.
@@ -375,10 +376,8 @@ func TestFetch(t *testing.T) {
 	l.put(l.object("team-a", "nlb3", image))
 	l.putBlank()
 	fetch := func(class string) error {
-		c := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), class), `"bitstream":{"name":"nlb3"}`)
-		a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
-		check.Must(t, err)
-		return l.Fetch(t.Context(), c, a, l.device)
+		return l.fetch(fpgaOwn(
+			fpgaClass(nodefixture.Allocated("u1", fpgaResult("a", "r0"), fpgaResult("b", "r1")), class), `"bitstream":{"name":"nlb3"}`))
 	}
 	wants(t, fetch(`"policy":{"allowKeep":true}`), nil, string(claim.ReasonForbiddenByPolicy))
 	if l.Requests.Load() > 0 {
@@ -396,6 +395,52 @@ func TestFetch(t *testing.T) {
 	if len(l.cards.trace) > 0 {
 		t.Errorf("touched: %v", l.cards.trace)
 	}
+}
+
+// fetch brings the files of a claim to the node.
+func (l *lab) fetch(c *resourceapi.ResourceClaim) error {
+	l.t.Helper()
+	a, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: nodefixture.Node})
+	check.Must(l.t, err)
+	return l.Fetch(&prepare.Request{Claim: c, NamespaceUID: l.namespaceUID(c.Namespace), Allocation: a, Find: l.device})(l.t.Context())
+}
+
+// TestPlanAsksNoRegistry: what was fetched is planned without a request, since other claims wait for the card meanwhile. That holds for
+// objects, references and what a policy warns of.
+func TestPlanAsksNoRegistry(t *testing.T) {
+	c, key := newCourt(t), signed.NewKey(t)
+	image := c.image("team/nlb3", shell, nlb3)
+	c.put(c.object("team-a", "nlb3", image))
+	c.putBlank()
+	open, _ := c.both()
+	for _, mode := range []v1alpha1.VerificationMode{v1alpha1.VerificationSkip, v1alpha1.VerificationWarn} {
+		c.rule("release", "team/*", 1, mode, key)
+		for _, bitstream := range []string{byName, `"ref":"` + c.Host + `/team/nlb3@` + image.Manifest + `"`} {
+			asked := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{`+open+`}`), `"bitstream":{`+bitstream+`}`)
+			check.Must(t, c.fetch(asked))
+			before := c.Requests.Load()
+			_, err := c.plan(asked)
+			check.Must(t, err)
+			if n := c.Requests.Load() - before; n != 0 {
+				t.Errorf("%s, %s: %d requests", mode, bitstream, n)
+			}
+		}
+	}
+}
+
+// TestFetchOfTheSameTenant: a blank image that cannot be fetched keeps no claim waiting whose own namespace left the traces.
+func TestFetchOfTheSameTenant(t *testing.T) {
+	l := twoTenants(t)
+	steps, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
+	check.Must(t, err)
+	l.giveBack(steps)
+	blank := l.image("team/blank", shell, blankAFU)
+	object := l.clusterObject("blank", blank)
+	object.Spec.Blank, object.Spec.Namespaces = true, nil
+	l.put(object)
+	l.Intercept(blank.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	check.Must(t, l.fetch(asks("team-a", "u2", "r0", "", nlb3Named)))
+	wants(t, l.fetch(asks("team-b", "u3", "r0", "", nlb3Named)), artifacts.ErrNotFetched)
 }
 
 // TestBindAfter: of all classes the one that asks for the most counts. A claim that only looks keeps no pod waiting.

@@ -49,6 +49,48 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 	return e.assignEdits(p, edits)
 }
 
+// fetch has the features fetch what they need to plan a claim, before anything is locked. A claim that was planned in this boot needs
+// nothing. Files are fetched for as long as it takes, and the next call finds them.
+func (e *Engine) fetch(op *operation, in *input) error {
+	old, err := e.Store.Load(op.uid)
+	if err != nil {
+		old = nil
+	}
+	machine := e.Machine()
+	if old != nil && old.BootID == e.BootID && matchesAllocation(old, in.allocation) || machine == nil {
+		return nil
+	}
+	planned := &record.Record{Namespace: in.claim.Namespace, Name: in.claim.Name, UID: op.uid}
+	if err := e.setTenant(op.ctx, planned, *in, old); err != nil {
+		return err
+	}
+	in.namespaceUID = planned.NamespaceUID
+	var fetches []func(context.Context) error
+	for _, f := range e.Features {
+		fetcher, ok := f.(Fetcher)
+		if !ok {
+			continue
+		}
+		r := requestFor(f, planned, *in, old, machine)
+		if fetch := fetcher.Fetch(&r); fetch != nil {
+			fetches = append(fetches, fetch)
+		}
+	}
+	if len(fetches) == 0 {
+		return nil
+	}
+	if err := op.detach(); err != nil {
+		return err
+	}
+	op.setActivity("fetches what it needs")
+	for _, fetch := range fetches {
+		if err := fetch(op.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // requestFor returns the Request to a feature.
 func requestFor(f Feature, planned *record.Record, in input, old *record.Record, machine Machine) Request {
 	r := Request{

@@ -27,6 +27,8 @@ type fakeFeature struct {
 	leftovers func(ctx context.Context, uid string, d device.Device) ([]step.Step, error)
 	orphans   func() []Orphan
 	settle    func(r *claim.Result)
+	fetch     func(r *Request) func(context.Context) error
+	restore   func(ctx context.Context) error
 }
 
 func (f *fakeFeature) Name() string { return f.name }
@@ -52,6 +54,20 @@ func (f *fakeFeature) Orphans(context.Context) []Orphan {
 		return nil
 	}
 	return f.orphans()
+}
+
+func (f *fakeFeature) Fetch(r *Request) func(context.Context) error {
+	if f.fetch == nil {
+		return nil
+	}
+	return f.fetch(r)
+}
+
+func (f *fakeFeature) Restore(ctx context.Context, _ *record.Record) error {
+	if f.restore == nil {
+		return nil
+	}
+	return f.restore(ctx)
 }
 
 func (f *fakeFeature) Settle(r *claim.Result, _ device.Device) {

@@ -20,7 +20,7 @@ import (
 )
 
 // Feature contributes to the preparation of a claim. Every effect that the plugin must undo later is a step. Steps have no network, so Plan
-// may already bring files to the node.
+// may already bring files to the node. It runs while the claim's devices are locked, so a Fetcher brings them before.
 type Feature interface {
 	// Name returns the key of the feature's decision in a record. It must never change.
 	Name() string
@@ -63,6 +63,13 @@ func (c *Config) made(name string) (container.Edits, error) {
 type Settler interface {
 	// Settle completes the configuration of a share with what its claim left open, before it is compared with those of other claims.
 	Settle(r *claim.Result, d device.Device)
+}
+
+// Fetcher is a Feature that fetches files from a network for the claims that need them.
+type Fetcher interface {
+	// Fetch returns a function that fetches what Plan needs for a claim, or nil if that is nothing. It runs before Plan and before anything is
+	// locked, so that a slow registry holds up no other claim. It may take longer than a call.
+	Fetch(r *Request) func(ctx context.Context) error
 }
 
 // Restorer is a Feature that can restore lost files which the steps of a claim's record need and cannot fetch.

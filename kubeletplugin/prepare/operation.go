@@ -24,9 +24,11 @@ type operation struct {
 	started time.Duration
 	ctx     context.Context //nolint:containedctx // it outlives the call that started it
 	cancel  context.CancelCauseFunc
-	// unlink stops the end of the call from cancelling the operation, and returns false if the call has ended already. detach closes detached.
+	// unlink stops the end of the call from cancelling the operation, and returns false if the call has ended already. detach closes detached,
+	// and outlives says that it did.
 	unlink   func() bool
 	detached chan struct{}
+	outlives bool
 	done     chan struct{}
 
 	// arrived is the arrival of an Unprepare. Like record and err, it is set by the work and may be read when done is closed.
@@ -104,9 +106,13 @@ func (o *operation) setUndoing(r *record.Record) {
 	o.undoing, o.undoingSince = r, time.Now()
 }
 
-// detach lets the operation outlive its call. It is called once, before the first change, and fails if the call has ended.
+// detach lets the operation outlive its call. The work calls it before the first change. It fails if the call has ended.
 func (o *operation) detach() error {
+	if o.outlives {
+		return nil
+	}
 	if o.unlink() {
+		o.outlives = true
 		close(o.detached)
 		return nil
 	}
@@ -252,6 +258,9 @@ func (e *Engine) startOperation(ctx context.Context, uid string, v verb, w work)
 	e.wg.Go(func() {
 		defer unstop()
 		op.record, op.err = w(op)
+		if op.err != nil && errors.Is(context.Cause(detached), ErrOvertaken) && !Overtaken(op.err) { // whatever the features make of it
+			op.err = fmt.Errorf("%w: %w", ErrOvertaken, op.err)
+		}
 		op.unlink()
 		e.mu.Lock()
 		delete(e.operations, uid)

@@ -342,6 +342,103 @@ func TestDeviceIsWaitedFor(t *testing.T) {
 	})
 }
 
+// TestSlowFetchHoldsNothing: while a claim's files are fetched from a slow registry, the claim before gives the device back, and others get
+// theirs. The fetch goes on after its call, and the next call gets the result.
+func TestSlowFetchHoldsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.prepare(allocated("u0", aDisk("ssd0")))
+		registry := make(chan struct{})
+		s.effects.fetch = func(r *Request) func(context.Context) error {
+			if r.Claim.UID != "u1" {
+				return nil
+			}
+			return func(ctx context.Context) error {
+				select {
+				case <-registry:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+		}
+		c := allocated("u1", aDisk("ssd0"))
+		_, err := s.ask(c)
+		s.pending(err, "u1", "is being prepared", "fetches")
+		_, err = s.Unprepare(t.Context(), "u0", s.now())
+		check.Must(t, err)
+		s.atRest("u0")
+		s.prepare(allocated("u2", aDisk("ssd0")))
+		s.unprepare("u2")
+		close(registry)
+		s.wg.Wait()
+		s.inPhase("u1", record.Prepared)
+		s.prepare(c)
+	})
+}
+
+// TestSlowRestoreHoldsNothing: a pass fetches again what a claim lost, from a slow registry. Its pod ends meanwhile.
+func TestSlowRestoreHoldsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.prepare(allocated("u1", aDisk("ssd0")))
+		registry := make(chan struct{})
+		s.effects.restore = func(context.Context) error {
+			<-registry
+			return nil
+		}
+		s.pass(t.Context(), nil)
+		_, err := s.Unprepare(t.Context(), "u1", s.now())
+		check.Must(t, err)
+		close(registry)
+		s.wg.Wait()
+		s.records()
+		s.reported()
+	})
+}
+
+// TestFetchEndsWithUnprepare: kubelet gives a claim back whose files are being fetched. Nothing is prepared afterwards.
+func TestFetchEndsWithUnprepare(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.effects.fetch = func(*Request) func(context.Context) error {
+			return func(ctx context.Context) error {
+				<-ctx.Done()
+				return fmt.Errorf("the registry says nothing: %w", ctx.Err())
+			}
+		}
+		asked := s.asking(allocated("u1", aDisk("ssd0")))
+		synctest.Wait()
+		s.unprepare("u1")
+		if got := receive(t, asked); !Overtaken(got.err) {
+			t.Errorf("error %v, want that an Unprepare came", got.err)
+		}
+		s.records()
+	})
+}
+
+// TestFetchFails: what cannot be fetched refuses the claim, and nothing is held. A claim that holds its device needs no fetch.
+func TestFetchFails(t *testing.T) {
+	s := newSite(t)
+	c := allocated("u1", aDisk("ssd0"))
+	s.prepare(c)
+	s.effects.fetch = func(*Request) func(context.Context) error {
+		return func(context.Context) error { return errInjected }
+	}
+	s.prepare(c)
+	_, err := s.ask(allocated("u2", aDisk("ssd1")))
+	check.WantErr(t, err, errInjected)
+	s.records("u1")
+	s.heldBy("", aDisk("ssd1"))
+	s = s.reboot()
+	s.effects.fetch = func(r *Request) func(context.Context) error {
+		if !r.AfterReboot {
+			t.Error("the decisions of before the reboot count")
+		}
+		return func(context.Context) error { return errInjected }
+	}
+	_, err = s.ask(c)
+	check.WantErr(t, err, errInjected)
+	s.heldBy("u1", aDisk("ssd0"))
+}
+
 // TestStopCutsOff: the process ends in the middle of a step, and the next one undoes what was begun, since nobody was told of it.
 func TestStopCutsOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {

@@ -49,7 +49,7 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 	if machine == nil {
 		return plan{}, errNotScanned
 	}
-	if err := e.setTenant(ctx, r, a, old); err != nil {
+	if err := e.setTenant(ctx, r, in, old); err != nil {
 		return plan{}, err
 	}
 	for i := range a.Results {
@@ -72,12 +72,14 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 
 // setTenant notes the namespace of a claim with regions by its UID, since a namespace that was deleted and made again is another tenant.
 // A claim stays the tenant that its record says.
-func (e *Engine) setTenant(ctx context.Context, r *record.Record, a claim.Allocation, old *record.Record) (err error) {
-	if old != nil {
+func (e *Engine) setTenant(ctx context.Context, r *record.Record, in input, old *record.Record) (err error) {
+	hasRegion := func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }
+	switch {
+	case old != nil:
 		r.NamespaceUID = old.NamespaceUID
-		return nil
-	}
-	if slices.ContainsFunc(a.Results, func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }) {
+	case in.namespaceUID != "":
+		r.NamespaceUID = in.namespaceUID
+	case slices.ContainsFunc(in.allocation.Results, hasRegion):
 		r.NamespaceUID, err = e.NamespaceUID(ctx, r.Namespace)
 	}
 	return err

@@ -38,7 +38,7 @@ func (e *Engine) Prepare(
 	accept := func(op *operation) bool { return matchesAllocation(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
-		return e.prepare(op, input{c, siblings, allocation, recorded}, arrived)
+		return e.prepare(op, input{claim: c, siblings: siblings, allocation: allocation, recorded: recorded}, arrived)
 	})
 }
 
@@ -49,11 +49,18 @@ type input struct {
 	allocation claim.Allocation
 	// recorded says that the allocation was resolved with the policies in it alone, because the claim holds its devices.
 	recorded bool
+	// namespaceUID is the UID of the claim's namespace, if it was read before the plan.
+	namespaceUID string
 }
 
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
 	a := in.allocation
-	hold, old, err := e.lock(op.ctx, op, op.uid, append(deviceNames(a), e.cardLocks(a)...))
+	if err := e.fetch(op, &in); err != nil {
+		return nil, err
+	}
+	waiting, cancel := context.WithTimeoutCause(op.ctx, e.Budget, errBudget) // the fetch may have outlived the call
+	defer cancel()
+	hold, old, err := e.lock(waiting, op, op.uid, append(deviceNames(a), e.cardLocks(a)...))
 	if err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func TestReleasedMeanwhile(t *testing.T) {
 	s.unprepare("u1")
 	arrived := s.now()
 	_, err = s.do(t.Context(), "u1", preparing, func(*operation) bool { return false }, func(op *operation) (*record.Record, error) {
-		return s.Engine.prepare(op, input{c, nil, allocation, recorded}, arrived)
+		return s.Engine.prepare(op, input{claim: c, siblings: nil, allocation: allocation, recorded: recorded}, arrived)
 	})
 	if !errors.Is(err, ErrChanged) {
 		t.Errorf("error %v, want %v", err, ErrChanged)

@@ -53,7 +53,7 @@ func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, t
 
 // restore restores the effects and specs of a prepared claim, reports what it did, and returns false if that failed.
 func (e *Engine) restore(ctx context.Context, r *record.Record) bool {
-	restored, err := e.restoreEffects(ctx, r.UID)
+	restored, err := e.restoreEffects(ctx, r)
 	switch {
 	case err != nil:
 		e.report(ctx, ReasonEffectLost, r, err.Error())
@@ -167,10 +167,17 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	return nil
 }
 
-// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked. It reports whether
-// a spec with edits was missing.
-func (e *Engine) restoreEffects(ctx context.Context, uid string) (restored bool, err error) {
-	hold, r, err := e.tryLock(uid)
+// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released since
+// its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow registry
+// must not keep its pod from ending.
+func (e *Engine) restoreEffects(ctx context.Context, read *record.Record) (restored bool, err error) {
+	if err := e.restoreInputs(ctx, read); err != nil {
+		if !e.HasRecord(read.UID) {
+			err = nil
+		}
+		return false, err
+	}
+	hold, r, err := e.tryLock(read.UID)
 	if err != nil || r == nil {
 		return false, err
 	}
