@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -74,16 +75,25 @@ const (
 )
 
 // UnknownMIG are the bus ids of the GPUs whose MIG mode or instances the library could not tell. It answered the question with an error, as
-// it does when the mode changes meanwhile.
+// it does when the mode changes meanwhile, or it did not answer what the instances are named and owned by.
 func (r Report) UnknownMIG() []string {
+	untold := map[string]bool{}
+	for _, dev := range r.Devices {
+		untold[dev.PCIBusID] = dev.MIGMode != nil && dev.MIG == nil
+	}
 	var out []string
 	for _, fault := range r.Faults {
-		if fault.Field == FieldMIGMode || fault.Field == FieldMIG {
+		asked := fault.Field == FieldMIGMode || fault.Field == FieldMIG
+		if asked || untold[fault.Device] && slices.Contains(NeededByMIG(), fault.Field) {
 			out = append(out, fault.Device)
 		}
 	}
 	return out
 }
+
+// NeededByMIG are the fields of a Device without which nothing is told of its instances: profiles are named by the memory, instances are
+// owned by the UUID of their GPU, and the architecture tells whether the MIG mode changes without a reset.
+func NeededByMIG() []string { return []string{"uuid", "memoryBytes", "architecture"} }
 
 // Decode reads one report of at most 1 MiB: strict JSON, nothing after it, and every device with a bus id of its own.
 func Decode(r io.Reader) (Report, error) { return decode[Report](r, "report") }

@@ -64,12 +64,13 @@ func (d *division) withoutMIG(want *MIG) {
 	}
 }
 
-// destroyOthers lists the instances that Fettle made, that no claim has and that are not in the layout.
+// destroyOthers lists the instances that Fettle made, that no claim has and that are not in the layout. An instance of a profile without a
+// name may be a claim's.
 func (d *division) destroyOthers(m *nvml.MIG, layout []Slot) {
 	for _, instance := range m.Instances {
 		wanted := slices.ContainsFunc(layout, func(s Slot) bool { return s.is(instance) })
 		p := slices.IndexFunc(m.Profiles, func(p nvml.MIGProfile) bool { return p.ID == instance.ProfileID })
-		held := p >= 0 && d.held(MIGName(d.physical.Device.Name, m.Profiles[p].Name, instance.Placement.Start))
+		held := p < 0 || d.held(MIGName(d.physical.Device.Name, m.Profiles[p].Name, instance.Placement.Start))
 		if !wanted && !held && !slices.Contains(d.physical.Foreign, instance.Placement) {
 			d.out.Destroy = append(d.out.Destroy, instance)
 		}

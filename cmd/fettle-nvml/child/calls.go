@@ -34,6 +34,7 @@ const (
 	costsReport   = "there is no report, and GPUs are published with what the kernel tells"
 	costsGPU      = "the GPU is withheld; the others are not"
 	costsField    = "the GPU is published without it"
+	costsParts    = "the GPU is published without it; one with a MIG mode as where MIG's answers fail, also if the library lacks the function"
 	costsMode     = "the GPU is not published until a report tells: it may be divided"
 	costsMIG      = "no part of the GPU is published until a report tells, and in MIG mode not the whole"
 	costsVerb     = "the claim waits, and the step is tried again"
@@ -62,14 +63,14 @@ func callsForGPUs() []Call {
 		{Name: "DeviceGetHandleByPciBusId", Use: "the GPU of a claim", Failure: costsVerb},
 
 		{Name: "Device.GetPciInfo", Use: "which GPU it is", Failure: costsGPU, Field: "pciBusID"},
-		{Name: "Device.GetUUID", Use: "what the GPU is known by", Failure: costsField, Field: "uuid", Absent: lacking()},
+		{Name: "Device.GetUUID", Use: "what the GPU is known by", Failure: costsParts, Field: "uuid", Absent: lacking()},
 		{Name: "Device.GetName", Use: "the product's name", Failure: costsField, Field: "name", Absent: lacking()},
 		{Name: "Device.GetSerial", Use: "the serial number", Failure: costsField, Field: "serial", Absent: lacking()},
 		{Name: "Device.GetVbiosVersion", Use: "the firmware's version", Failure: costsField, Field: "vbiosVersion", Absent: lacking()},
 		{Name: "Device.GetBrand", Use: "the brand", Failure: costsField, Field: "brand", Absent: lacking()},
-		{Name: "Device.GetMemoryInfo", Use: "the size of the memory", Failure: costsField, Field: "memoryBytes", Absent: lacking()},
+		{Name: "Device.GetMemoryInfo", Use: "the size of the memory", Failure: costsParts, Field: "memoryBytes", Absent: lacking()},
 		{
-			Name: "Device.GetArchitecture", Use: "the generation; whether MIG mode changes without a reset", Failure: costsField,
+			Name: "Device.GetArchitecture", Use: "the generation; whether MIG mode changes without a reset", Failure: costsParts,
 			Field: "architecture", Symbol: "nvmlDeviceGetArchitecture", Absent: lacking(),
 		},
 		{

@@ -6,6 +6,7 @@ package child
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -53,10 +54,15 @@ type questions struct {
 	gpu    gonvml.Device
 	device nvml.Device
 	faults []nvml.Fault
+	// lacking are the questions that the library said it has no answer to.
+	lacking []nvml.Fault
 }
 
 // answered says whether an answer of a function can be used.
 func (q *questions) answered(function string, ret gonvml.Return) bool {
+	if absent(function, ret) {
+		q.lacking = append(q.lacking, faultOf(q.device.PCIBusID, callOf(function).Field, ret))
+	}
 	return answered(function, q.device.PCIBusID, callOf(function).Field, ret, &q.faults)
 }
 
@@ -79,7 +85,7 @@ func (q *questions) ask() {
 // mig asks how a GPU with a MIG mode can be divided and is divided. A GPU without one is not asked, so it costs nothing there. What cannot
 // be read withholds all of it: an instance that is not known of could be given away twice.
 func (q *questions) mig(mig *nvml.MIG) {
-	if !there(q.lib, "Device.GetMaxMigDeviceCount") {
+	if !there(q.lib, "Device.GetMaxMigDeviceCount") || !q.tellsOfMIG() {
 		return
 	}
 	profiles, err := profilesOf(q.gpu)
@@ -103,6 +109,18 @@ func (q *questions) mig(mig *nvml.MIG) {
 	}
 	mig.Instances = plain(instances)
 	q.device.MIG = mig
+}
+
+// tellsOfMIG says whether the answers are there without which an instance cannot be named, or counts as somebody else's. On a GPU with a
+// MIG mode one that the library lacks is a fault too.
+func (q *questions) tellsOfMIG() bool {
+	needed := func(f nvml.Fault) bool { return slices.Contains(nvml.NeededByMIG(), f.Field) }
+	for _, lack := range q.lacking {
+		if needed(lack) {
+			q.faults = append(q.faults, lack)
+		}
+	}
+	return !slices.ContainsFunc(q.faults, needed)
 }
 
 func (q *questions) identity() {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,7 +64,11 @@ func TestGather(t *testing.T) {
 	if err := got.Validate(); err != nil {
 		t.Error(err)
 	}
-	for i, profiles := range []int{7, 7, 0} { // without the size of its memory a GPU's profiles have no names
+	// Without the size of its memory a GPU's profiles have no names, so that nothing of them is told.
+	if division := got.Devices[2].MIG; division != nil || !slices.Contains(got.UnknownMIG(), got.Devices[2].PCIBusID) {
+		t.Errorf("device 2 is divided %+v, unknown of %v; want that it is not known", division, got.UnknownMIG())
+	}
+	for i, profiles := range []int{7, 7} {
 		division := got.Devices[i].MIG
 		if division == nil || division.Current != (i == 1) || len(division.Profiles) != profiles || len(division.Instances) > 0 {
 			t.Errorf("device %d is divided %+v, want %d profiles", i, division, profiles)
