@@ -6,6 +6,7 @@ package child
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
 )
 
@@ -94,6 +97,42 @@ func TestConfinedDriver(t *testing.T) {
 	}
 }
 
+// TestInitialisationRefused: why a library of another version than the kernel module, or one without the module, cannot be initialised is
+// told by the exit status.
+func TestInitialisationRefused(t *testing.T) {
+	self, err := os.Executable()
+	check.Must(t, err)
+	t.Setenv(asChild, "1")
+	for ret, want := range map[gonvml.Return]error{
+		gonvml.ERROR_LIB_RM_VERSION_MISMATCH: nvml.ErrVersions, gonvml.ERROR_DRIVER_NOT_LOADED: nvml.ErrNotLoaded,
+		gonvml.ERROR_NO_PERMISSION: nvml.ErrForbidden,
+	} {
+		root := t.TempDir()
+		buildLibrary(t, root, fmt.Sprintf(refusing, ret))
+		_, err := nvml.NewProber(nvml.Command{Path: self, DriverRoot: root, Timeout: time.Minute}).Query(t.Context())
+		check.WantErr(t, err, want)
+	}
+}
+
+// refusing is a library that cannot be initialised.
+const refusing = `
+int nvmlInit_v2(void) { return %d; }
+const char *nvmlErrorString(int error) { return "refused"; }
+`
+
+// buildLibrary makes the library below a driver's root.
+func buildLibrary(t *testing.T, root, source string, options ...string) {
+	t.Helper()
+	dir := filepath.Join(root, "usr/lib64")
+	check.Must(t, os.MkdirAll(dir, 0o755))
+	compile := exec.CommandContext(t.Context(), "cc", slices.Concat([]string{"-shared", "-fPIC", "-x", "c", "-", "-o",
+		filepath.Join(dir, libraryName)}, options)...)
+	compile.Stdin = strings.NewReader(source)
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 // taken is a library that tries to make a CDI spec as soon as it is initialised.
 const taken = `
 #include <fcntl.h>
@@ -105,16 +144,7 @@ const char *nvmlErrorString(int error) { return error == 4 ? "refused" : "writte
 // library does, reaches nothing.
 func TestTakenOverLibraryWritesNoSpec(t *testing.T) {
 	root, spec := t.TempDir(), filepath.Join(t.TempDir(), "spec.json")
-	dir := filepath.Join(root, "usr/lib64")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	compile := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-DSPEC=\""+spec+"\"", "-x", "c", "-", "-o",
-		filepath.Join(dir, libraryName))
-	compile.Stdin = strings.NewReader(taken)
-	if out, err := compile.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	buildLibrary(t, root, taken, "-DSPEC=\""+spec+"\"")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

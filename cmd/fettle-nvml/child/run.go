@@ -119,12 +119,20 @@ func Load(driverRoot, library string) (gonvml.Interface, string, error) {
 		library = found
 	}
 	lib := gonvml.New(gonvml.WithLibraryPath(library))
-	switch ret := lib.Init(); ret {
+	if err := started(lib.Init()); err != nil {
+		return nil, "", fmt.Errorf("initialise %s: %w", library, err)
+	}
+	return lib, library, nil
+}
+
+// started is what the library's initialisation means.
+func started(ret gonvml.Return) error {
+	switch ret {
 	case gonvml.SUCCESS:
-		return lib, library, nil
+		return nil
 	case gonvml.ERROR_LIBRARY_NOT_FOUND:
-		return nil, "", fmt.Errorf("load %s: %w", library, nvml.ErrNoLibrary)
+		return nvml.ErrNoLibrary
 	default:
-		return nil, "", fmt.Errorf("initialise %s: %w", library, ret)
+		return said(ret)
 	}
 }
