@@ -44,8 +44,10 @@ func (f *Feature) Run(ctx context.Context) {
 // watcher knows what the supervisor said last.
 type watcher struct {
 	*Feature
-	// known are the daemons by their ids. Nil before the first answer.
+	// known are the daemons by their ids.
 	known map[string]mps.Status
+	// met are the devices that were listed since the process began.
+	met map[string]bool
 	// ill are the devices of daemons with a problem, by the daemons' ids.
 	ill map[string][]string
 }
@@ -59,10 +61,7 @@ func (w *watcher) look(ctx context.Context) {
 		klog.FromContext(ctx).V(2).Info("Cannot ask what MPS daemons run", "reason", err)
 		return
 	}
-	if w.known == nil { // what an earlier process reported may have ended since
-		w.levels(ctx, slices.Sorted(maps.Keys(w.Devices())), "")
-		w.ill = map[string][]string{}
-	}
+	w.meet(ctx)
 	next := map[string]mps.Status{}
 	for _, now := range daemons {
 		next[now.ID] = now
@@ -81,6 +80,19 @@ func (w *watcher) look(ctx context.Context) {
 		}
 	}
 	w.known = next
+}
+
+// meet takes back what an earlier process reported of devices that are listed for the first time: it may have ended since.
+func (w *watcher) meet(ctx context.Context) {
+	if w.met == nil {
+		w.met, w.ill = map[string]bool{}, map[string][]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Devices())) {
+		if !w.met[name] {
+			w.met[name] = true
+			w.levels(ctx, []string{name}, "")
+		}
+	}
 }
 
 // levels sets the health of devices. A device of which another daemon has a problem keeps it.
@@ -115,8 +127,13 @@ func (w *watcher) report(ctx context.Context, was, now mps.Status) {
 		return
 	}
 	what := problem(was, now)
-	delete(w.ill, now.ID)
 	devices := w.served(r, now)
+	for _, name := range w.ill[now.ID] { // what the machine does not list now, or without its UUID, is the daemon's as before
+		if !slices.Contains(devices, name) {
+			devices = append(devices, name)
+		}
+	}
+	delete(w.ill, now.ID)
 	if what != "" {
 		w.ill[now.ID] = devices
 	}

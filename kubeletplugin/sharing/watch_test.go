@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // supervisor answers with what a test sets.
@@ -160,5 +161,50 @@ func TestOrphanedDaemon(t *testing.T) {
 	steps, err := f.Leftovers(t.Context(), "uid-1", instance)
 	if err != nil || len(steps) != 1 || steps[0].Kind != mps.StepKind || steps[0].Target != "uid-1" {
 		t.Errorf("left over: %v, %v, want the end of its daemon", steps, err)
+	}
+}
+
+// TestLevelEnds: the problem of a device ends with that of its daemon, although the device has no UUID then, or is not listed, and although it
+// is listed only some time after a new process began.
+func TestLevelEnds(t *testing.T) {
+	s, dir := serve(t)
+	ill := map[string]string{}
+	listed := map[string]string{"a": "GPU-1"}
+	f, err := New(Config{
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
+		Devices: func() map[string]string { return listed },
+		Load: func(uid string) (*record.Record, error) {
+			return &record.Record{UID: uid, Devices: []record.Device{{Name: "a"}}}, nil
+		},
+		Level:      func(_ context.Context, device, problem string) { ill[device] = problem },
+		ClaimEvent: func(*record.Record, string, string, string) {},
+	})
+	check.Must(t, err)
+	look := func(w *watcher, state mps.State) {
+		s.daemons = []mps.Status{{ID: "uid-1", State: state, Devices: []string{"GPU-1"}}}
+		w.look(t.Context())
+	}
+	for name, meanwhile := range map[string]map[string]string{"without a UUID": {"a": ""}, "not listed": {}} {
+		w := &watcher{Feature: f}
+		look(w, mps.Ready)
+		look(w, mps.Dead)
+		if ill["a"] == "" {
+			t.Fatalf("%s: a dead daemon is no problem of its device", name)
+		}
+		listed = meanwhile
+		look(w, mps.Dead)
+		look(w, mps.Ready)
+		if ill["a"] != "" {
+			t.Errorf("%s: the problem stays: %q", name, ill["a"])
+		}
+		listed = map[string]string{"a": "GPU-1"}
+	}
+	ill["a"], listed = "an earlier process's", map[string]string{}
+	w := &watcher{Feature: f}
+	look(w, mps.Ready)
+	listed = map[string]string{"a": "GPU-1"}
+	look(w, mps.Ready)
+	if ill["a"] != "" {
+		t.Errorf("after a restart the problem stays: %q", ill["a"])
 	}
 }
