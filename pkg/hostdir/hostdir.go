@@ -8,11 +8,11 @@ package hostdir
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -139,26 +139,25 @@ func (d *Dir) Restore(ctx context.Context, o Owner) error {
 }
 
 // Dirty reports whether something that was moved aside is not deleted yet.
-func (d *Dir) Dirty() (bool, error) {
-	names, err := d.names()
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(names, isTrash), nil
+func (d *Dir) Dirty() (dirty bool, err error) {
+	err = d.each(context.Background(), func(name string) bool {
+		dirty = isTrash(name)
+		return !dirty
+	})
+	return dirty, err
 }
 
 func isTrash(name string) bool { return strings.HasPrefix(name, trashPrefix) }
 
 // SetAside moves everything in the directory into a subdirectory for Purge. It takes one rename for each entry, whatever the entries hold,
 // and may be called again after a failure. If there are few entries it deletes small files at once, which costs no more. On a full disk it
-// deletes as much as it needs room, at worst everything.
+// deletes as much as it needs room, at worst everything. It moves all entries also after ctx ended.
 func (d *Dir) SetAside(ctx context.Context, id string) error {
-	names, err := d.names()
+	listing := context.WithoutCancel(ctx)
+	names, err := d.content(listing, few+1)
 	if err != nil {
 		return err
 	}
-	// Every entry with a name like trash is deleted as trash, whoever made it.
-	names = slices.DeleteFunc(names, isTrash)
 	if len(names) <= few {
 		names = d.removeSmall(names)
 	}
@@ -167,31 +166,76 @@ func (d *Dir) SetAside(ctx context.Context, id string) error {
 	}
 	trash, err := d.makeTrash(ctx, id)
 	if disk.NoRoom(err) { // others may have filled the disk
-		left, listErr := d.names()
-		if listErr == nil && !slices.ContainsFunc(left, func(name string) bool { return !isTrash(name) }) {
+		if left, listErr := d.content(listing, 1); listErr == nil && len(left) == 0 {
 			return nil
 		}
 	}
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, name := range names {
-		move := func() error {
-			return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
-		}
-		err := move()
-		if errors.Is(err, syscall.EPERM) && allowRemoval(d.root, name) == nil {
-			err = move()
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	err = d.inPasses(listing, func(name string) bool { return !isTrash(name) }, func(name string) error { return d.move(ctx, name, trash) })
+	if err != nil {
 		return fmt.Errorf("set the content of %s aside: %w", d.name, err)
 	}
 	return nil
+}
+
+// content returns the first names of the directory, at most so many, but those of trash. Every entry with a name like trash is deleted as
+// trash, whoever made it.
+func (d *Dir) content(ctx context.Context, most int) (names []string, err error) {
+	err = d.each(ctx, func(name string) bool {
+		if !isTrash(name) {
+			names = append(names, name)
+		}
+		return len(names) < most
+	})
+	return names, err
+}
+
+// move moves an entry into the trash. One that is gone needs no move.
+func (d *Dir) move(ctx context.Context, name, trash string) error {
+	move := func() error {
+		return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
+	}
+	err := move()
+	if errors.Is(err, syscall.EPERM) && allowRemoval(d.root, name) == nil {
+		err = move()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// inPasses does something with the entries of some names, by which each leaves the directory. A file system may pass over names in a
+// directory that changes while it is listed, so there is another pass until one finds none. A pass tries all that it finds, and inPasses
+// fails after one in which an entry stayed.
+func (d *Dir) inPasses(ctx context.Context, wanted func(name string) bool, do func(name string) error) error {
+	const most = 16
+	for range most {
+		done, failed := 0, 0
+		var first error
+		err := d.each(ctx, func(name string) bool {
+			if !wanted(name) {
+				return true
+			}
+			if err := do(name); err == nil {
+				done++
+			} else if failed++; first == nil {
+				first = err
+			}
+			return true
+		})
+		switch {
+		case err != nil:
+			return errors.Join(err, first)
+		case failed > 0:
+			return fmt.Errorf("%d entries, the first: %w", failed, first)
+		case done == 0:
+			return nil
+		}
+	}
+	return fmt.Errorf("entries appear as fast as they are taken away, after %d passes: end the program that writes there", most)
 }
 
 // few and small limit what is deleted while kubelet waits. Freeing some blocks takes no longer than renaming their file.
@@ -223,51 +267,35 @@ func (d *Dir) Sync() error {
 
 // Purge deletes what was moved aside. It stops between entries when ctx ends.
 func (d *Dir) Purge(ctx context.Context) error {
-	names, err := d.names()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, name := range names {
-		if ctx.Err() != nil {
-			break
-		}
-		if isTrash(name) {
-			errs = append(errs, remove(ctx, d.root, name))
-		}
-	}
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := d.inPasses(ctx, isTrash, func(name string) error { return remove(ctx, d.root, name) }); err != nil {
 		return fmt.Errorf("delete what was set aside in %s: %w", d.name, err)
 	}
 	return nil
 }
 
 // makeTrash makes the subdirectory for one claim. The workload could write here, so makeTrash skips every name that exists: content must
-// move into a directory that the plugin made, never behind a link.
+// move into a directory that the plugin made, never behind a link. After some names that are taken it tries those that no workload knows.
 func (d *Dir) makeTrash(ctx context.Context, id string) (string, error) {
 	const attempts = 100
-	for i := range attempts {
-		name := fmt.Sprintf("%s%s-%d", trashPrefix, id, i)
+	for i := 0; ; i++ {
+		name, last := fmt.Sprintf("%s%s-%d", trashPrefix, id, i), i == attempts
+		if last {
+			name = trashPrefix + id + "-" + rand.Text()
+		}
 		err := withRoom(ctx, d.root, "", func() error { return d.root.Mkdir(name, 0o700) })
 		if err == nil {
 			return name, nil
 		}
-		if !errors.Is(err, fs.ErrExist) {
+		if last || !errors.Is(err, fs.ErrExist) {
 			return "", fmt.Errorf("set the content of %s aside: %w", d.name, err)
 		}
 	}
-	return "", fmt.Errorf("set the content of %s aside: %d names like %s%s-0 are taken: empty the directory by hand",
-		d.name, attempts, trashPrefix, id)
 }
 
-func (d *Dir) names() ([]string, error) {
-	dir, err := d.root.Open(".")
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", d.name, err)
+// each calls do for the names in the directory, one batch at a time, until do returns false or ctx ends.
+func (d *Dir) each(ctx context.Context, do func(name string) (more bool)) error {
+	if err := eachName(ctx, d.root, ".", do); err != nil {
+		return fmt.Errorf("list %s: %w", d.name, err)
 	}
-	names, err := dir.Readdirnames(-1)
-	if err := errors.Join(err, dir.Close()); err != nil {
-		return nil, fmt.Errorf("list %s: %w", d.name, err)
-	}
-	return names, nil
+	return nil
 }

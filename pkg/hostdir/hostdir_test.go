@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -313,21 +314,77 @@ func (c *countdown) Err() error {
 	return nil
 }
 
+// TestTakenNames: a claim is released whatever names of trash are taken, by tries before or by the workload, and however often.
 func TestTakenNames(t *testing.T) {
 	p := newPlace(t)
 	d := p.open(t)
-	for i := range 100 {
+	const taken = 100
+	for i := range taken {
 		check.Must(t, os.WriteFile(filepath.Join(p.lent, fmt.Sprintf("%su1-%d", trashPrefix, i)), nil, 0o600))
 	}
-	check.Must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700))
-	if err := d.SetAside(t.Context(), "u1"); err == nil || !strings.Contains(err.Error(), p.lent) {
-		t.Fatalf("error %v, want one that names the directory", err)
+	for tries := range 2 {
+		check.Must(t, os.Mkdir(filepath.Join(p.lent, "d"), 0o700))
+		check.Must(t, d.SetAside(t.Context(), "u1"))
+		if got, want := len(names(t, p.lent)), taken+tries+1; got != want {
+			t.Errorf("%d names, want %d, all of them trash", got, want)
+		}
 	}
-	check.Must(t, d.Purge(t.Context())) // deletes the taken names, so that the next call succeeds
-	check.Must(t, d.SetAside(t.Context(), "u1"))
 	check.Must(t, d.Purge(t.Context()))
 	if left := names(t, p.lent); len(left) > 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// weighed measures the memory in use when the first entry is moved or removed.
+type weighed struct {
+	Root
+	used uint64
+}
+
+func (w *weighed) weigh() {
+	if w.used == 0 {
+		w.used = inUse()
+	}
+}
+
+func inUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (w *weighed) Rename(from, to string) error { w.weigh(); return w.Root.Rename(from, to) }
+
+func (w *weighed) Remove(name string) error { w.weigh(); return w.Root.Remove(name) }
+
+// TestManyNames: what is read of a directory is bounded, however many names a workload left in it.
+func TestManyNames(t *testing.T) {
+	const many, limit = 20_000, 2 << 20
+	for _, prefix := range []string{"f", trashPrefix} {
+		p := newPlace(t)
+		for i := range many {
+			name := fmt.Sprintf("%s%d-%s", prefix, i, strings.Repeat("n", 200))
+			check.Must(t, os.Link(filepath.Join(p.outside, "secret"), filepath.Join(p.lent, name)))
+		}
+		root := &weighed{}
+		d, err := openWith(func(path string) (Root, error) {
+			var err error
+			root.Root, err = OpenRoot(path)
+			return root, err
+		}, p.lent)
+		check.Must(t, err)
+		before := inUse()
+		check.Must(t, d.SetAside(t.Context(), "u1"))
+		check.Must(t, d.Purge(t.Context()))
+		if used := int64(root.used) - int64(before); root.used == 0 || used > limit {
+			t.Errorf("%s: %d bytes are in use for %d names, want at most %d", prefix, used, many, limit)
+		}
+		if left := names(t, p.lent); len(left) > 0 {
+			t.Errorf("%s: %d names are left", prefix, len(left))
+		}
+		check.Must(t, d.Close())
+		p.untouched(t)
 	}
 }
 

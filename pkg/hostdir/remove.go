@@ -45,13 +45,14 @@ func empty(ctx context.Context, dir Root) error {
 	for {
 		left, removed := 0, 0
 		var first error
-		err := eachName(ctx, dir, ".", func(name string) {
+		err := eachName(ctx, dir, ".", func(name string) bool {
 			left++
 			if err := removeOrLift(ctx, dir, name, &lifted); err == nil {
 				removed++
 			} else if first == nil {
 				first = err
 			}
+			return true
 		})
 		switch {
 		case err != nil:
@@ -71,7 +72,7 @@ func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error
 		return err
 	}
 	var first error
-	err = eachName(ctx, dir, name, func(child string) {
+	err = eachName(ctx, dir, name, func(child string) bool {
 		err := removeOne(dir, name+"/"+child)
 		if notEmpty(err) {
 			err = lift(ctx, dir, name+"/"+child, lifted)
@@ -79,6 +80,7 @@ func removeOrLift(ctx context.Context, dir Root, name string, lifted *int) error
 		if first == nil {
 			first = err
 		}
+		return true
 	})
 	if err := errors.Join(err, first); err != nil {
 		return err
@@ -108,8 +110,8 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	return fmt.Errorf("move %s up: no free name", name)
 }
 
-// eachName calls do for the names in a directory below root, one batch at a time, until ctx ends.
-func eachName(ctx context.Context, root Root, dirPath string, do func(name string)) error {
+// eachName calls do for the names in a directory below root, one batch at a time, until do returns false or ctx ends.
+func eachName(ctx context.Context, root Root, dirPath string, do func(name string) (more bool)) error {
 	dir, err := root.Open(dirPath)
 	if err != nil {
 		return err
@@ -121,7 +123,9 @@ func eachName(ctx context.Context, root Root, dirPath string, do func(name strin
 			if ctx.Err() != nil {
 				return errors.Join(ctx.Err(), dir.Close())
 			}
-			do(name)
+			if !do(name) {
+				return dir.Close()
+			}
 		}
 	}
 	if errors.Is(err, io.EOF) {
