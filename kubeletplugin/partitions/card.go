@@ -71,6 +71,12 @@ type card struct {
 	left left
 	// absent says that the machine does not show the GPU now.
 	absent bool
+	// known is the GPU as policies judge it: with the last answers where the machine or the library does not answer now.
+	known device.Device
+	// policy is the PartitionPolicy that holds for the GPU.
+	policy string
+	// frozen says that the policy cannot be carried out, so that the node changes nothing of the GPU.
+	frozen bool
 }
 
 // busy says whether a claim holds anything of the card.
@@ -95,6 +101,7 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 		}
 	}
 	for _, c := range cards {
+		c.known = f.knownOf(&c.Physical)
 		c.held = f.heldOf(&c.Physical)
 		c.shares = f.sharesOf(c)
 	}
@@ -117,11 +124,41 @@ func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 	return was
 }
 
-// heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held.
+// knownOf returns a GPU with the attributes and capacities of before where they are missing now: a selector that looks for one would not
+// match, and the GPU would count as one without a policy.
+func (f *Feature) knownOf(p *discover.Physical) device.Device {
+	was, now := f.memory.Cards[p.Device.Name].Physical, p.Device
+	uuid := device.StringOf(now.Attributes[device.AttributeUUID])
+	former := device.StringOf(was.Device.Attributes[device.AttributeUUID])
+	if was.Model != p.Model || was.Subsystem != p.Subsystem || uuid != "" && former != "" && uuid != former {
+		return now // there is another card in the slot, or nothing is known
+	}
+	now.Attributes, now.Capacity = filled(now.Attributes, was.Device.Attributes), filled(now.Capacity, was.Device.Capacity)
+	return now
+}
+
+// filled returns what is known now, and of before what is missing now.
+func filled[M ~map[K]V, K comparable, V any](now, before M) M {
+	out := maps.Clone(before)
+	if out == nil {
+		return now
+	}
+	maps.Copy(out, now)
+	return out
+}
+
+// heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held. Instances of Fettle are among
+// them whatever the library says of the GPU.
 func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
 	names := partition.Names(partition.Physical{
 		Device: p.Device, MIG: p.MIG, AMD: p.AMD, Functions: &partition.Functions{Total: p.VirtualFunctions},
 	})
+	made, _ := f.mig.Held() // Review reports what it cannot read
+	for _, h := range made {
+		if h.PCIAddress == p.Address && !slices.Contains(names, h.Device) {
+			names = append(names, h.Device)
+		}
+	}
 	held, err := f.Records.HeldOf(device.PoolName(f.Node, p.Device.Kind), names)
 	if err != nil {
 		f.Errors.WithLabelValues("partitions").Inc()

@@ -20,6 +20,9 @@ type job func(ctx context.Context) error
 
 // jobs lists the changes that a card needs, in their order.
 func (f *Feature) jobs(c *card) []job {
+	if c.frozen {
+		return nil
+	}
 	if !c.left.empty() {
 		return f.takeBack(c.left)
 	}

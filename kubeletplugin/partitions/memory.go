@@ -34,6 +34,8 @@ type remembered struct {
 type rememberedCard struct {
 	Physical discover.Physical  `json:"physical"`
 	Settings partition.Settings `json:"settings"`
+	// Policy is the PartitionPolicy that held for the GPU, empty if none did.
+	Policy string `json:"policy,omitempty"`
 }
 
 const memoryVersion = 1

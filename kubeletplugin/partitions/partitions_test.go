@@ -43,6 +43,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
@@ -701,5 +702,98 @@ func TestPassthroughNeedsPolicy(t *testing.T) {
 	})
 	if refused, ok := errors.AsType[*claim.RefusedError](err); !ok || refused.Reason != claim.ReasonForbiddenByPolicy {
 		t.Errorf("a claim whose class does not allow passthrough: %v", err)
+	}
+}
+
+// TestMemoryUntold: a claim keeps its instance while the library does not tell how much memory the GPU has, by which profiles are named. The
+// GPU stays published as it was, with a policy and without one.
+func TestMemoryUntold(t *testing.T) {
+	for _, function := range []string{"Device.GetMemoryInfo", "Device.GetUUID"} {
+		for _, ret := range []nvmlsim.Return{nvmlsim.Unknown, nvmlsim.NotSupported} {
+			t.Run(fmt.Sprint(function, ret), func(t *testing.T) {
+				n := start(t, true)
+				n.policy("mig", dynamic)
+				small := gpu + "-mig-1g-10gb-s0"
+				p := n.process()
+				before := names(p.until("instances", has(small)), gpu)
+				r := p.hold("uid-1", small)
+				p.requery.Send()
+				p.until("the instance", listed(1))
+				check.Must(t, n.machine.Script(nvmlsim.Fault{Function: function, Do: nvmlsim.Fail, Return: ret}))
+				p.askedAgain()
+				if s, _ := p.holder.Get(); !cmp.Equal(before, names(s, gpu)) {
+					t.Errorf("devices (-before +meanwhile):\n%s", cmp.Diff(before, names(s, gpu)))
+				}
+				check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
+				p.until("no policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 0 })
+				if diff := cmp.Diff([]string{"19@0"}, n.occupied()); diff != "" {
+					t.Errorf("instances (-want +got):\n%s", diff)
+				}
+				check.Must(t, n.machine.Script())
+				p.release(r)
+			})
+		}
+	}
+}
+
+const layout = "  devices: {%snvidia: {mig: {mode: Static, layout: [{profile: %s, count: 1}]}}%s}"
+
+// TestMistakenPolicy: a policy with a mistake leaves the layout that it made, and what is published of it, as they are. The next policy does
+// not get the GPU, and neither does a process that starts then.
+func TestMistakenPolicy(t *testing.T) {
+	for name, mistake := range map[string]string{
+		"unknown mode":                "  devices: {nvidia: {mig: {mode: Sometimes}}}",
+		"selector":                    fmt.Sprintf(layout, "deviceSelector: {cel: 'device.nothing'}, ", "3g.40gb", ""),
+		"document without an entry":   "  devices: {nvidia: {mig: {mode: MigParted, migParted: {config: x, document: 'version: v1'}}}}",
+		"label selector of the nodes": "  nodeSelector: {matchExpressions: [{key: a, operator: Sometimes}]}\n" + fmt.Sprintf(layout, "", "3g.40gb", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t, false)
+			n.policy("layout", "  priority: 1\n"+fmt.Sprintf(layout, "", "3g.40gb", ""))
+			n.policy("next", fmt.Sprintf(layout, "", "7g.80gb", ""))
+			p := n.process()
+			before := names(p.until("the layout", has(gpu+"-mig-3g-40gb-s0")), gpu)
+			n.policy("layout", "  priority: 1\n"+mistake)
+			said := func(s *inventory.Snapshot) bool {
+				return len(s.PartitionPolicies) == 2 && s.PartitionPolicies[0].Reason == policy.ReasonInvalid
+			}
+			for range 2 {
+				s := p.until("the mistake", said)
+				same(t, "devices", before, names(s, gpu))
+				if next := s.PartitionPolicies[1]; next.Overruled != 8 || next.Devices != 0 {
+					t.Errorf("the next policy: %+v", next)
+				}
+				p.end()
+				p = n.process()
+			}
+			p.end()
+			same(t, "instances", []string{"9@0"}, n.occupied())
+		})
+	}
+}
+
+// TestUnansweredSelector: a policy that selects GPUs by what the library does not tell now holds for them as before.
+func TestUnansweredSelector(t *testing.T) {
+	for _, function := range []string{"Device.GetBrand", "Device.GetCudaComputeCapability", "DeviceGetCount"} {
+		t.Run(function, func(t *testing.T) {
+			n := start(t, false)
+			selector := `deviceSelector: {cel: '"brand" in device.attributes["fettle.dev"] && "computeCapability" in device.attributes["fettle.dev"]'}, `
+			n.policy("layout", fmt.Sprintf(layout, selector, "3g.40gb", ""))
+			p := n.process()
+			p.until("the layout", has(gpu+"-mig-3g-40gb-s0"))
+			check.Must(t, n.machine.Script(nvmlsim.Fault{Function: function, Do: nvmlsim.Fail, Return: nvmlsim.Unknown}))
+			for range 2 { // what is known outlives the first look without an answer
+				p.askedAgain()
+				s, _ := p.holder.Get()
+				if policies := s.PartitionPolicies; len(policies) != 1 || policies[0].Devices != 8 {
+					t.Errorf("policies %+v", policies)
+				}
+			}
+			check.Must(t, n.machine.Script())
+			p.requery.Send()
+			p.until("the layout", has(gpu+"-mig-3g-40gb-s0"))
+			p.end()
+			same(t, "instances", []string{"9@0"}, n.occupied())
+		})
 	}
 }

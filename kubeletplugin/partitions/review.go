@@ -49,8 +49,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	reasons := map[string][]partition.Reason{}
 	forVMs := map[string]bool{}
 	for _, c := range cards {
-		c.settings = now.result.Settings[c.Device.Name]
-		_, governed := now.result.Settings[c.Device.Name]
+		governed := f.govern(c, &now.result)
 		if !governed && !c.busy() {
 			if c.left = remains.of(c.Address); c.left.empty() {
 				continue // it stays as discovery described it
@@ -78,6 +77,20 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	f.wanted.Send()
 }
 
+// govern gives a card what its policy wants, and reports whether there is something that it wants. Under a policy that cannot be carried out
+// the card keeps what it had; under one that another program's label overrules, that program decides.
+func (f *Feature) govern(c *card, result *policy.Result) bool {
+	name := c.Device.Name
+	settings, governed := result.Settings[name]
+	c.settings, c.policy = settings, result.Holding[name]
+	c.frozen = !governed && c.policy != ""
+	was, known := f.memory.Cards[name]
+	if c.frozen && known && was.Policy != "" && !result.OtherManager(c.policy, name) {
+		c.settings, governed = was.Settings, true
+	}
+	return governed
+}
+
 // setting finds out what the policies want of the GPUs.
 func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 	policies, synced := f.policiesNow()
@@ -94,7 +107,9 @@ func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 	}
 	node := policy.Node{Labels: around.labels}
 	for _, c := range cards {
-		node.Devices = append(node.Devices, policy.Device{Device: c.Device, Model: migparted.Model{Device: c.Model, Subsystem: c.Subsystem}})
+		node.Devices = append(node.Devices, policy.Device{
+			Device: c.known, Model: migparted.Model{Device: c.Model, Subsystem: c.Subsystem}, Former: f.memory.Cards[c.Device.Name].Policy,
+		})
 	}
 	return setting{counters: around.counters, kept: around.kept(), result: f.resolver.Resolve(ctx, node, policies), known: true}
 }
@@ -144,8 +159,9 @@ func (f *Feature) remember(ctx context.Context, now setting, d *decision) {
 			next.Cards = map[string]rememberedCard{}
 		}
 		physical := c.Physical
+		physical.Device = c.known
 		physical.Device.Edits = container.Edits{}
-		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings}
+		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings, Policy: c.policy}
 	}
 	if err := f.memory.keep(next); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot note how GPUs are divided, which the plugin needs after a restart")

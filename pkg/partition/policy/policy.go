@@ -34,6 +34,8 @@ type Device struct {
 	device.Device
 	// Model are the identifiers of its PCI function.
 	Model migparted.Model
+	// Former is the policy that held for the device before, empty if none did or it is not known.
+	Former string
 }
 
 // Result is what holds on a node.
@@ -44,6 +46,15 @@ type Result struct {
 	Holding map[string]string
 	// Policies say of each policy what became of it on the node, by name.
 	Policies []Outcome
+}
+
+// OtherManager says whether a policy waits on a device because another program divides it.
+func (r *Result) OtherManager(policy, device string) bool {
+	return slices.ContainsFunc(r.Policies, func(o Outcome) bool {
+		return o.Policy == policy && slices.ContainsFunc(o.Waits, func(w Reason) bool {
+			return w.Device == device && w.Reason == ReasonOtherManager
+		})
+	})
 }
 
 // Outcome is what became of a policy on a node.
@@ -120,8 +131,8 @@ func (r *Resolver) Check(s *v1alpha1.PartitionPolicySpec, path *field.Path) fiel
 }
 
 // Resolve decides for the devices of a node. Of the policies that select a device, the one with the highest priority holds; of these the
-// oldest; of these the first by name. A policy without devices is not asked. A policy that is not valid holds for nothing if its selector
-// is at fault; else it keeps its devices as they are, so that a mistake in it does not hand them to the next policy.
+// oldest; of these the first by name. A policy without devices is not asked. A policy that is not valid keeps its devices as they are, so
+// that a mistake in it does not hand them to the next policy. If its selector is at fault, these are the devices that it held for before.
 func (r *Resolver) Resolve(ctx context.Context, node Node, policies []v1alpha1.PartitionPolicy) Result {
 	out := Result{Settings: map[string]partition.Settings{}, Holding: map[string]string{}}
 	devices := slices.SortedFunc(slices.Values(node.Devices), func(a, b Device) int { return device.Compare(a.Device, b.Device) })
@@ -135,10 +146,13 @@ func (r *Resolver) Resolve(ctx context.Context, node Node, policies []v1alpha1.P
 			c.fault = faults.ToAggregate().Error()
 			c.Failed = append(c.Failed, Reason{Reason: ReasonInvalid, Message: c.fault})
 		}
-		if selected, err := SelectsNode(p.Spec.NodeSelector, node.Labels); err == nil && !selected {
+		selected, err := SelectsNode(p.Spec.NodeSelector, node.Labels)
+		if err == nil && !selected {
 			continue
-		} else if err == nil && r.selectorCompiles(&p.Spec.Devices) {
-			for i := range devices {
+		}
+		c.blind = err != nil || !r.selectorCompiles(&p.Spec.Devices)
+		for i := range devices {
+			if !c.blind || devices[i].Former == p.Name {
 				r.decide(ctx, &c, &devices[i], indices[devices[i].Name], &out)
 			}
 		}
@@ -155,16 +169,20 @@ type candidate struct {
 	labels map[string]string
 	// fault is what is wrong with the policy.
 	fault string
+	// blind says that a selector of the policy is at fault, so that it selects what it held for before.
+	blind bool
 }
 
 // decide asks a policy about one device, after those that come before it.
 func (r *Resolver) decide(ctx context.Context, c *candidate, d *Device, index int, out *Result) {
-	ok, err := r.selects(ctx, &c.spec.Devices, &d.Device)
-	if err != nil {
-		c.Failed = append(c.Failed, Reason{Device: d.Name, Reason: ReasonSelectorFailed, Message: err.Error()})
-	}
-	if !ok {
-		return
+	if !c.blind {
+		ok, err := r.selects(ctx, &c.spec.Devices, &d.Device)
+		if err != nil {
+			c.Failed = append(c.Failed, Reason{Device: d.Name, Reason: ReasonSelectorFailed, Message: err.Error()})
+		}
+		if !ok {
+			return
+		}
 	}
 	if winner, taken := out.Holding[d.Name]; taken {
 		c.Lost = append(c.Lost, Reason{

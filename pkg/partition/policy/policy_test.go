@@ -379,3 +379,28 @@ func TestDocument(t *testing.T) {
 		t.Errorf("%d policies, want 6", policies)
 	}
 }
+
+// TestMistakenSelector: a policy whose selector is at fault keeps what it held for before, in its place among the policies, and no more.
+func TestMistakenSelector(t *testing.T) {
+	for _, mistake := range []string{
+		devices("{deviceSelector: {cel: 'device.nothing'}, nvidia: {mig: {mode: Dynamic}}}"),
+		"nodeSelector: {matchExpressions: [{key: a, operator: Sometimes}]}\n" + devices(dynamic),
+	} {
+		was, other := gpu(t, "nvidia", 0x1b, 0), gpu(t, "nvidia", 0x3b, 0)
+		was.Former = "p"
+		policies := []v1alpha1.PartitionPolicy{made(t, "p", 1, "priority: 1\n"+mistake), made(t, "q", 1, devices(dynamic))}
+		var r policy.Resolver
+		got := r.Resolve(t.Context(), policy.Node{Devices: []policy.Device{was, other}}, policies)
+		want := []string{"p holds 1 waits 1: InvalidPolicy failed 1: InvalidPolicy", "q holds 1 lost 1: Overruled by p"}
+		if diff := cmp.Diff(want, written(got.Policies)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", mistake, diff)
+		}
+		if _, ok := got.Settings[a]; ok || got.OtherManager("p", a) {
+			t.Errorf("%s: it wants %+v", mistake, got.Settings[a])
+		}
+		policies[0].Spec.Priority = -1
+		if got := r.Resolve(t.Context(), policy.Node{Devices: []policy.Device{was}}, policies); got.Holding[a] != "q" {
+			t.Errorf("%s: %v holds, want the policy of higher priority", mistake, got.Holding)
+		}
+	}
+}
