@@ -24,7 +24,7 @@ func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(held, func(h mig.Held) bool { return h.Device == dev.Name }); i >= 0 && !f.isStatic(dev.Name) {
+	if i := slices.IndexFunc(held, func(h mig.Held) bool { return h.Device == dev.Name }); i >= 0 && !f.stands(dev.Name) {
 		s, err := held[i].Step()
 		if err != nil {
 			return nil, err
@@ -40,14 +40,14 @@ func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([
 	return steps, err
 }
 
-// isStatic says whether a device is an instance of a static layout, which outlives its claims.
-func (f *Feature) isStatic(name string) bool {
+// stands says whether a device is an instance that outlives its claims.
+func (f *Feature) stands(name string) bool {
 	d := f.decided.Load()
 	if d == nil {
 		return false
 	}
 	part, ok := d.parts[name]
-	return ok && part.Instance != nil
+	return ok && d.cards[part.Parent].stands(name, &part)
 }
 
 // Orphans returns the GPUs that are bound for virtual machines of claims which have no record any more.

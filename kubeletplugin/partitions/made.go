@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sriov"
@@ -43,17 +45,32 @@ func (f *Feature) Made(name string) (container.Edits, error) {
 	return container.Edits{Nodes: nodes}, err
 }
 
-// madeInstance looks an instance up. One that fits a layout and that somebody else made is used as it is.
+// madeInstance looks an instance up. One that fits a layout, or a former one, and that somebody else made is used as it is.
 func (f *Feature) madeInstance(c *card, name string, part *partition.Part) (container.Edits, error) {
 	edits, err := f.mig.Edits(name)
-	if part.Instance == nil || !errors.Is(err, fs.ErrNotExist) {
+	instance := c.standing(name, part)
+	if instance == nil || !errors.Is(err, fs.ErrNotExist) {
 		return edits, err
 	}
 	node, err := discover.NVIDIANode(f.tree, c.Address)
 	if err != nil {
 		return container.Edits{}, err
 	}
-	return f.mig.EditsOf(c.place(name, part.Profile, part.ProfileID, part.Placement), int(node.Minor), *part.Instance)
+	return f.mig.EditsOf(c.place(name, part.Profile, part.ProfileID, part.Placement), int(node.Minor), *instance)
+}
+
+// standing returns the instance of a part that outlives its claims, nil for another part.
+func (c *card) standing(name string, part *partition.Part) *nvml.MIGInstance {
+	if part.Instance != nil || c.MIG == nil || !c.stands(name, part) {
+		return part.Instance
+	}
+	at := slices.IndexFunc(c.MIG.Instances, func(one nvml.MIGInstance) bool {
+		return one.ProfileID == part.ProfileID && one.Placement == part.Placement
+	})
+	if at < 0 {
+		return nil
+	}
+	return &c.MIG.Instances[at]
 }
 
 // madePartition looks up the nodes of a partition of an AMD GPU.

@@ -80,9 +80,9 @@ func (c *card) whole() ([]step.Step, error) {
 	return nil, nil
 }
 
-// instance returns the steps that make an instance. One of a static layout is there.
+// instance returns the steps that make an instance. One that stands is there.
 func (c *card) instance(name string, part *partition.Part) ([]step.Step, error) {
-	if part.Instance != nil {
+	if c.stands(name, part) {
 		return nil, nil
 	}
 	w := c.place(name, part.Profile, part.ProfileID, part.Placement)
@@ -92,6 +92,12 @@ func (c *card) instance(name string, part *partition.Part) ([]step.Step, error) 
 	}
 	on, err := c.migMode(true)
 	return []step.Step{on, made}, err
+}
+
+// stands says whether an instance outlives its claims: one of a static layout, or one of a former layout of which claims have shares. The
+// end of one of them must not destroy it under the others; the node destroys it after the last.
+func (c *card) stands(name string, part *partition.Part) bool {
+	return part.Instance != nil || c.shares[name]
 }
 
 // place is the place of an instance as its step is told it.

@@ -5,6 +5,7 @@
 package partitions_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -158,4 +159,33 @@ func TestStrategies(t *testing.T) {
 	if got := allowed(gpu); got != " " {
 		t.Errorf("allowed without a policy: %v", got)
 	}
+}
+
+// TestFormerLayoutShared: two claims have shares of an instance of a layout that the policy does not want any more. One of them is prepared
+// then. It makes nothing and ends without destroying what the other has, nor does it if its record is lost. After the last the node destroys
+// the instance.
+func TestFormerLayoutShared(t *testing.T) {
+	n := start(t, false)
+	n.policy("layout", fmt.Sprintf(layout, "", "3g.40gb", ", sharing: {maxClaims: 4}"))
+	p := n.process()
+	instance := gpu + "-mig-3g-40gb-s0"
+	p.until("shares", withShares(instance, 4))
+	first, second := p.take("uid-1", instance, "share-1", 0), p.take("uid-2", instance, "share-2", 0)
+	n.policy("layout", fmt.Sprintf(layout, "", "7g.80gb", ", sharing: {maxClaims: 4}"))
+	p.until("no share for further claims", withShares(instance, 1))
+	if steps := p.steps("uid-2", instance); len(steps) > 0 {
+		t.Errorf("the second claim has the steps %v", steps)
+	}
+	d := device.Device{Kind: device.KindGPU, Name: instance}
+	if steps, err := p.Leftovers(t.Context(), "uid-2", d); err != nil || len(steps) > 0 {
+		t.Errorf("left over: %v, %v", steps, err)
+	}
+	if edits, err := p.Made(instance); err != nil || len(edits.Nodes) != 3 {
+		t.Errorf("a container gets %+v, %v", edits, err)
+	}
+	p.release(second)
+	same(t, "instances while the first has its share", []string{"9@0"}, n.occupied())
+	p.release(first)
+	p.until("the other layout", has(gpu+"-mig-7g-80gb-s0"))
+	same(t, "instances", []string{"0@0"}, n.occupied())
 }
