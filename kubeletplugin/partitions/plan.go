@@ -133,7 +133,7 @@ func (f *Feature) passthrough(ctx context.Context, r *prepare.Request, result *c
 	}
 	var nodes []sysfs.Number
 	for _, n := range c.Device.Edits.Nodes {
-		if discover.SharedNVIDIANode(n) && c.MIG != nil {
+		if discover.SharedNode(n) {
 			continue
 		}
 		nodes = append(nodes, sysfs.Number{Major: n.Major, Minor: n.Minor})

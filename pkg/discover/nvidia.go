@@ -327,6 +327,12 @@ func SharedNVIDIANode(n container.Node) bool {
 	return !isNumbered(strings.TrimPrefix(n.Path, "/dev/"), "nvidia")
 }
 
+// SharedNode says whether a node is one that all GPUs of a driver have in common. A program that has it open need not use each of them.
+func SharedNode(n container.Node) bool {
+	name := strings.TrimPrefix(n.Path, "/dev/")
+	return name == "kfd" || name == dxg || strings.HasPrefix(name, "nvidia") && SharedNVIDIANode(n)
+}
+
 // dxg is the device node by which programs reach GPUs in the Windows Subsystem for Linux, all of them by the same (drivers/hv/dxgkrnl in
 // Microsoft's kernel).
 const dxg = "dxg"
