@@ -230,9 +230,10 @@ func (m *Monitor) pollOnce(ctx context.Context, targets []health.Target) {
 }
 
 // targets returns the PCI devices of all vendors, or those that the library of one vendor sees, without those whose driver is quiesced.
+// While a GPU of the vendor is about to leave its driver, the library must see none.
 func (m *Monitor) targets(vendor string) []health.Target {
 	v, _ := m.Holder.Get()
-	if v == nil || m.Retirement.On() {
+	if v == nil || m.Retirement.On() || vendor != "" && v.Unbinding[vendor] {
 		return nil
 	}
 	var targets []health.Target

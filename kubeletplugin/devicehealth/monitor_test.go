@@ -548,4 +548,11 @@ func TestForVirtualMachine(t *testing.T) {
 	if has("nvidia") || !has("") || len(w.targets("nvidia")) != 7 {
 		t.Errorf("NVML must report it: %t, the kernel: %t; NVML reports %d GPUs, want 7", has("nvidia"), has(""), len(w.targets("nvidia")))
 	}
+	// While a GPU is about to leave its driver, no child may have it open. The library opens all.
+	leaving := *w.look()
+	leaving.Unbinding = map[string]bool{"nvidia": true}
+	w.Holder.Set(&leaving)
+	if has("nvidia") || len(w.targets("nvidia")) > 0 || !has("") {
+		t.Errorf("NVML reports %d GPUs while one leaves its driver, want none; the kernel: %t", len(w.targets("nvidia")), has(""))
+	}
 }

@@ -43,6 +43,9 @@ type Snapshot struct {
 	Tenants map[string]string
 	// ForVMs are the names of whole GPUs that a claim has for a virtual machine. VFIO has them, and no library of a driver sees them.
 	ForVMs map[string]bool
+	// Unbinding are the vendors of which a GPU is about to leave its driver for a claim's virtual machine. It cannot while a program has it
+	// open, and the vendor's library opens all GPUs.
+	Unbinding map[string]bool
 	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
 	HeldByDeleted map[string]bool
 	// Upgrade is the effect of the taint that every device has while a driver of the node is changed. Empty: there is none.

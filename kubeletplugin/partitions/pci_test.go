@@ -24,8 +24,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/vfio"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/pcisim"
 )
 
@@ -331,6 +334,41 @@ func TestPassthrough(t *testing.T) {
 	same(t, "what virtual machines have afterwards", map[string]bool{}, s.ForVMs)
 	now, _ := s.Find(device.KindGPU, rtx)
 	same(t, "the whole card", whole, now)
+}
+
+// TestPluginLetsGo: the step that gives a card to a virtual machine waits until no program has the card's own node open, and has the plugin
+// look which cards are leaving, whose library it must leave alone until they are gone. A node that all cards have in common tells nothing.
+func TestPluginLetsGo(t *testing.T) {
+	n := startPCI(t, "2xrtx-vfio", true)
+	n.policy("vm", "  devices: {passthrough: true}")
+	p := n.process()
+	name := rtx + "-vfio"
+	s := p.until("the form for virtual machines", has(name))
+	whole, _ := s.Find(device.KindGPU, rtx)
+	var own []sysfs.Number
+	for _, node := range whole.Edits.Nodes {
+		if node.Path == "/dev/nvidia0" {
+			own = append(own, sysfs.Number{Major: node.Major, Minor: node.Minor})
+		}
+	}
+	steps := p.steps("uid-1", name)
+	if len(steps) != 1 || len(own) != 1 || len(whole.Edits.Nodes) < 2 {
+		t.Fatalf("steps %v, nodes %+v", steps, whole.Edits.Nodes)
+	}
+	bind, err := step.Decode[vfio.Params](steps[0].Params)
+	check.Must(t, err)
+	same(t, "nodes by which a program uses the card", own, bind.Nodes)
+
+	r := &record.Record{
+		UID: "uid-1", Namespace: "team-a", Name: "uid-1", BootID: n.boot, Phase: record.Intended,
+		Devices: []record.Device{{Request: "r", Pool: device.PoolName(nodefixture.Node, device.KindGPU), Name: name}},
+		Steps:   []record.Step{{Step: steps[0], State: step.Intended}},
+	}
+	check.Must(t, n.records.Create(r), n.records.Acquire(r))
+	check.Must(t, p.Kinds().Apply(t.Context(), steps[0]))
+	p.until("a card that leaves", func(s *inventory.Snapshot) bool { return cmp.Equal(map[string]bool{"nvidia": true}, s.Unbinding) })
+	p.rescan.Send()
+	p.until("the bound card", func(s *inventory.Snapshot) bool { return len(s.Unbinding) == 0 && s.ForVMs[rtx] })
 }
 
 // TestOrphanOfPassthrough: a card that is bound for a claim of which the record is lost stays the claim's, and is given back by the steps

@@ -47,7 +47,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	remains := f.left(held)
 	next := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}, settling: map[string]bool{}}
 	reasons := map[string][]partition.Reason{}
-	forVMs := map[string]bool{}
+	s.ForVMs, s.Unbinding = map[string]bool{}, map[string]bool{}
 	for _, c := range cards {
 		governed := f.govern(c, &now.result)
 		if !governed && !c.busy() {
@@ -65,12 +65,15 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 		reasons[c.Device.Name] = c.division.Reasons
 		next.add(c)
 		replace(s, c)
-		if name := c.Device.Name; c.absent && c.held[partition.VFIOName(name)] {
-			forVMs[name] = true
+		if name := c.Device.Name; c.held[partition.VFIOName(name)] {
+			if c.absent {
+				s.ForVMs[name] = true
+			} else {
+				s.Unbinding[device.StringOf(c.Device.Attributes[device.AttributeVendor])] = true
+			}
 		}
 		report(s, c, governed)
 	}
-	s.ForVMs = forVMs
 	s.PartitionPolicies = outcomes(now.result.Policies, reasons)
 	f.decided.Store(next)
 	f.remember(ctx, now, next)
