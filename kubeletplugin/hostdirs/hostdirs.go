@@ -89,7 +89,8 @@ func usesScratch(r *claim.Result) bool {
 	return !r.AdminAccess && r.Config.Host != nil && r.Config.Host.OnRelease == v1alpha1.OnReleaseEmpty
 }
 
-// Leftovers returns the steps to undo for a device's directories if the record is lost.
+// Leftovers returns the steps to undo for a device's directories if the record is lost. A directory that its claim had with onRelease Keep
+// has none.
 func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]step.Step, error) {
 	if d.Kind != device.KindHost {
 		return nil, nil
@@ -97,8 +98,8 @@ func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]s
 	var out []step.Step
 	for _, mount := range d.Edits.Mounts {
 		s, err := hostdir.PlanUndo(f.HostRoot, mount.HostPath, uid)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the directory left with its disk
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hostdir.ErrNotScratch) {
+			continue // the directory left with its disk, or is kept
 		}
 		if err != nil {
 			return nil, err

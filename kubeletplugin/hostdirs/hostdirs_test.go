@@ -360,6 +360,24 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// TestLeftoversOfKeep: what claims with onRelease Keep left stays although the record of one is lost, whatever mode the administrator gave
+// the directory, and although it was scratch space before.
+func TestLeftoversOfKeep(t *testing.T) {
+	for _, mode := range []os.FileMode{0o755, 0o777 | os.ModeSticky} {
+		l := withDirectories(t, "d0")
+		check.Must(t, os.Chmod(l.path("d0"), mode))
+		c, a := borrowed(t, v1alpha1.OnReleaseEmpty, ssdResult("a", "d0"))
+		steps, err := l.plan(c, a)
+		check.Must(t, err)
+		check.Must(t, l.Kinds().Apply(t.Context(), steps[0]))
+		check.Must(t, l.Kinds().Undo(t.Context(), steps[0]))
+		check.Must(t, os.WriteFile(filepath.Join(l.path("d0"), "kept"), nil, 0o600))
+		if left, err := l.Leftovers(t.Context(), "u1", nodefixture.SSD("d0")); err != nil || len(left) > 0 {
+			t.Errorf("mode %v: leftovers %v, %v", mode, left, err)
+		}
+	}
+}
+
 // TestWait: nothing is deleted once it returned, and what was not finished is found by the next look.
 func TestWait(t *testing.T) {
 	l := withDirectories(t, "d0")

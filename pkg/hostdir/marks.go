@@ -81,7 +81,8 @@ func isUnknown(err error) bool {
 	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
 
-// attributes reads all extended attributes but those of security modules, which no container sets and runtimes set anew.
+// attributes reads all extended attributes but those of security modules, which no container sets and runtimes set anew, and the mark of
+// scratch space, which ends last.
 func attributes(fd int) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	list, err := grown(func(buffer []byte) (int, error) { return unix.Flistxattr(fd, buffer) })
@@ -92,7 +93,7 @@ func attributes(fd int) (map[string][]byte, error) {
 		return nil, err
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
-		if name == "" || strings.HasPrefix(name, "security.") {
+		if name == "" || name == scratchMark || strings.HasPrefix(name, "security.") {
 			continue
 		}
 		value, err := grown(func(buffer []byte) (int, error) { return unix.Fgetxattr(fd, name, buffer) })
@@ -215,4 +216,65 @@ func setProject(fd int, id uint32) error {
 	}
 	x.project = id
 	return x.ioctl(fd, fsSetXattr)
+}
+
+// scratchMark is the attribute of a directory that a claim has as scratch space. A container cannot change it, unless it may administrate
+// the machine. If the claim's record is lost, only the mark tells the directory from one that is kept.
+const scratchMark = "trusted.fettle.scratch"
+
+// isUnmarkable reports that a file system does not have such marks, or that this process may not set them.
+func isUnmarkable(err error) bool { return isUnknown(err) || errors.Is(err, unix.EPERM) }
+
+// markScratch marks the directory as scratch space of a claim.
+func (d *Dir) markScratch(claim string) error {
+	err := d.withDescriptor(func(fd int) error { return unix.Fsetxattr(fd, scratchMark, []byte(claim), 0) })
+	if err != nil && !isUnmarkable(err) {
+		return fmt.Errorf("mark %s as scratch space: %w", d.name, err)
+	}
+	return nil
+}
+
+// unmarkScratch ends the mark.
+func (d *Dir) unmarkScratch() error {
+	err := d.withDescriptor(func(fd int) error { return ignoreGone(unix.Fremovexattr(fd, scratchMark)) })
+	if err != nil && !isUnmarkable(err) {
+		return fmt.Errorf("take the mark of scratch space off %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// isScratch reports whether a claim has the directory as scratch space. Where there are no marks, that is a directory with the mode of
+// scratch space.
+func (d *Dir) isScratch() (bool, error) {
+	info, err := d.root.Stat(".")
+	if err != nil {
+		return false, fmt.Errorf("find out whether %s is scratch space: %w", d.name, err)
+	}
+	err = d.withDescriptor(func(fd int) error {
+		_, err := unix.Fgetxattr(fd, scratchMark, nil)
+		return err
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, unix.ENODATA) && !isUnmarkable(err):
+		return false, fmt.Errorf("find out whether %s is scratch space: %w", d.name, err)
+	case info.Mode()&(os.ModePerm|os.ModeSticky) != scratchMode:
+		return false, nil
+	}
+	// Without the right to see such marks the kernel says that there is none. So one is set, which then cannot be.
+	err = d.withDescriptor(func(fd int) error { return unix.Fsetxattr(fd, scratchMark, nil, 0) })
+	if err == nil {
+		return false, d.unmarkScratch()
+	}
+	return isUnmarkable(err), nil
+}
+
+// withDescriptor calls do with a descriptor of the directory.
+func (d *Dir) withDescriptor(do func(fd int) error) error {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(int(f.Fd())), f.Close())
 }

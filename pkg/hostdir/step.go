@@ -59,14 +59,25 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	return plan(d, owner, &marks, path, claim)
 }
 
+// ErrNotScratch says that no claim has a directory as scratch space: its content is kept.
+var ErrNotScratch = errors.New("is not scratch space of a claim")
+
 // PlanUndo returns the step of a claim whose record is lost, for its Undo: it empties the directory, dirty or not. The former mode is not
-// known, so Undo lets only its owner write. Marks may all be the claim's, so none stays.
+// known, so Undo lets only its owner write. Marks may all be the claim's, so none stays. PlanUndo fails with ErrNotScratch for a directory
+// that the claim had without the step.
 func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
 		return step.Step{}, err
 	}
 	defer d.Close()
+	scratch, err := d.isScratch()
+	if err == nil && !scratch {
+		err = fmt.Errorf("host directory %s %w", path, ErrNotScratch)
+	}
+	if err != nil {
+		return step.Step{}, err
+	}
 	owner, err := d.Owner()
 	if err != nil {
 		return step.Step{}, err
@@ -96,6 +107,9 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 				return err
 			}
 			defer d.Close()
+			if err := d.markScratch(p.Claim); err != nil {
+				return err
+			}
 			return d.OpenUp()
 		}),
 		// The pod may have changed the mode itself.
@@ -154,12 +168,16 @@ func (k kind) ifThere(p *Params, do func(*Dir) error) error {
 	return do(d)
 }
 
-// giveBack empties the directory and makes it what it was. Access control lists change the mode, so they go first.
+// giveBack empties the directory and makes it what it was. Access control lists change the mode, so they go first. The mark of scratch
+// space ends once all is done.
 func (d *Dir) giveBack(ctx context.Context, p *Params) error {
 	_ = allowRemoval(d.root, ".") // else nothing can be moved, and that is told
 	err := d.SetAside(ctx, p.Claim)
 	if p.Marks != nil {
 		err = errors.Join(err, d.clean(ctx, p.Marks))
 	}
-	return errors.Join(err, d.Restore(ctx, p.Before))
+	if err = errors.Join(err, d.Restore(ctx, p.Before)); err != nil {
+		return err
+	}
+	return d.unmarkScratch()
 }
