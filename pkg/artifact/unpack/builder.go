@@ -40,11 +40,31 @@ type node struct {
 
 // builder merges layers into a tree.
 type builder struct {
-	sink      Sink
-	nodes     map[string]*node
-	layer     int
-	whiteouts []whiteout
+	sink   Sink
+	budget budget
+	nodes  map[string]*node
+	layer  int
+	// whiteouts are those of the current layer, each once.
+	whiteouts map[whiteout]bool
 	buffer    []byte
+}
+
+// budget is what is left of the limits that bound the memory of a tree.
+type budget struct {
+	limits  Limits
+	entries int
+	names   int64
+}
+
+// take counts an entry of a layer, or a directory that the layer has no entry for.
+func (b *budget) take(name string) error {
+	if b.entries--; b.entries < 0 {
+		return violation(RuleEntries, "expected at most %d, with the directories that have none", b.limits.Entries)
+	}
+	if b.names -= int64(len(name)); b.names < 0 {
+		return violation(RuleNames, "expected at most %d bytes, with the directories that have no entry", b.limits.Names)
+	}
+	return nil
 }
 
 // whiteout hides a path of earlier layers, or, if it is opaque, all that earlier layers have in that directory.
@@ -53,9 +73,12 @@ type whiteout struct {
 	opaque bool
 }
 
-func newBuilder(sink Sink) *builder {
+func newBuilder(sink Sink, limits Limits) *builder {
 	root := &node{Entry: Entry{Mode: fs.ModeDir | dirMode}}
-	return &builder{sink: sink, nodes: map[string]*node{"": root}, buffer: make([]byte, copySize)}
+	return &builder{
+		sink: sink, budget: budget{limits: limits, entries: limits.Entries, names: limits.Names},
+		nodes: map[string]*node{"": root}, buffer: make([]byte, copySize),
+	}
 }
 
 const (
@@ -70,7 +93,7 @@ func parentOf(path string) string {
 	return ""
 }
 
-func (b *builder) beginLayer(layer int) { b.layer, b.whiteouts = layer, nil }
+func (b *builder) beginLayer(layer int) { b.layer, b.whiteouts = layer, map[whiteout]bool{} }
 
 // dir returns a directory, and makes it if it is not there. named is true if the layer has an entry for it.
 func (b *builder) dir(path string, named bool) (*node, error) {
@@ -107,6 +130,11 @@ func (b *builder) markUsed(n *node) {
 }
 
 func (b *builder) makeDir(path string, named bool) (*node, error) {
+	if !named {
+		if err := b.budget.take(path); err != nil {
+			return nil, err
+		}
+	}
 	parent, err := b.dir(parentOf(path), false)
 	if err != nil {
 		return nil, err
@@ -208,22 +236,26 @@ func (b *builder) addWhiteout(path string) error {
 	if parent := parentOf(path); parent != "" {
 		dir, name = parent+"/", path[len(parent)+1:]
 	}
-	switch hides := strings.TrimPrefix(name, whiteoutPrefix); {
+	hides := strings.TrimPrefix(name, whiteoutPrefix)
+	w := whiteout{path: dir + hides}
+	switch {
 	case b.layer == 1:
 		return violation(RuleWhiteout, "it hides something of an earlier layer, and this is the first")
 	case name == opaqueWhiteout:
-		b.whiteouts = append(b.whiteouts, whiteout{path: strings.TrimSuffix(dir, "/"), opaque: true})
+		w = whiteout{path: strings.TrimSuffix(dir, "/"), opaque: true}
 	case hides == "" || hides == "." || hides == ".." || strings.HasPrefix(hides, whiteoutPrefix):
 		return violation(RuleWhiteout, "it hides nothing: expected %sNAME or %s", whiteoutPrefix, opaqueWhiteout)
-	default:
-		b.whiteouts = append(b.whiteouts, whiteout{path: dir + hides})
 	}
+	if b.whiteouts[w] { // each looks through all below its path
+		return violation(RuleDuplicate, "the layer has it twice")
+	}
+	b.whiteouts[w] = true
 	return nil
 }
 
 // applyWhiteouts removes what the whiteouts of the layer hide of earlier layers.
 func (b *builder) applyWhiteouts() error {
-	for _, w := range b.whiteouts {
+	for w := range b.whiteouts {
 		n := b.nodes[w.path]
 		if n == nil {
 			continue

@@ -23,7 +23,7 @@
 //     last member or frame.
 //   - The index and the landmarks that these two formats add to the top of a tar are left out of the tree.
 //   - Limits bound the bytes of a layer and of all layers, the ratio of plain to compressed bytes, the bytes of a file, and the number and
-//     the names of the entries. Only the entries are kept in memory.
+//     the names of the entries. A directory that the path of an entry implies counts as an entry. Only the entries are kept in memory.
 //
 // An Error names the layer, the entry and the rule. It is ErrRefused, ErrMismatch or ErrLimit. Any other error comes from the reader or
 // the sink and says nothing about the image.

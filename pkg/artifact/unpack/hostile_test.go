@@ -189,6 +189,17 @@ func hostileTrees(t testing.TB) []hostile {
 		one("file below a file", RuleDuplicate, x+"/y", file(x, nil), file(x+"/y", nil)),
 		// Whiteouts.
 		one("whiteout in the only layer", RuleWhiteout, cacheDir+".wh.a", good, file(cacheDir+".wh.a", nil)),
+		{
+			name: "same whiteout twice", rule: RuleDuplicate, entry: cacheDir + ".wh.a",
+			layers: []packed{pack(t, ociGzip, tarOf(t, good)), pack(t, ociGzip, tarOf(t, file(cacheDir+".wh.a", nil), file(cacheDir+".wh.a", nil)))},
+		},
+		{
+			name: "same opaque directory twice", rule: RuleDuplicate, entry: cacheDir + opaqueWhiteout,
+			layers: []packed{
+				pack(t, ociGzip, tarOf(t, good)),
+				pack(t, ociGzip, tarOf(t, file(cacheDir+opaqueWhiteout, nil), file(cacheDir+opaqueWhiteout, nil))),
+			},
+		},
 		one("opaque directory in the only layer", RuleWhiteout, cacheDir+opaqueWhiteout, file(cacheDir+opaqueWhiteout, nil)),
 		{
 			name: "whiteout of ..", rule: RuleWhiteout, entry: cacheDir + ".wh...",
@@ -297,7 +308,19 @@ func hostileAmounts(t testing.TB) []hostile {
 	for i := range 80 {
 		large = append(large, in{name: fmt.Sprintf("%s%d", cacheDir, i), content: random})
 	}
+	deep := make([]in, 0, 5_000)
+	for i := range cap(deep) {
+		deep = append(deep, in{name: fmt.Sprintf("%s%d%s/x", cacheDir, i, strings.Repeat("/d", 29))})
+	}
+	shallow := make([]in, 0, 400)
+	for i := range cap(shallow) {
+		shallow = append(shallow, in{name: fmt.Sprintf("%s%d/%s/x", cacheDir, i, strings.Repeat("n", 200))})
+	}
 	return []hostile{
+		{name: "150,000 directories without an entry", slow: true, rule: RuleEntries, layers: []packed{
+			pack(t, ociZstd, tarOf(t, deep...)),
+		}},
+		{name: "names of directories without an entry", rule: RuleNames, layers: []packed{pack(t, ociZstd, tarOf(t, shallow...))}},
 		{name: "zip bomb, gzip", rule: RuleRatio, entry: cacheDir + "bomb", layers: []packed{endless(t, 100)}},
 		{name: "zip bomb, zstd", rule: RuleRatio, entry: cacheDir + "bomb", layers: []packed{
 			pack(t, ociZstd, rawTar(rawHeader(cacheDir+"bomb", tar.TypeReg, octal(64<<20)), make([]byte, 64<<20))),
@@ -335,11 +358,11 @@ func limitsFor(h hostile) Limits {
 const maxHeap = 64 << 20
 
 // TestHostileImages: each is refused by its rule, with the entry named, and leaves nothing outside the sink's directory.
-func TestHostileImages(t *testing.T) { wantRefused(t, hostileTrees(t), 154, 18) }
+func TestHostileImages(t *testing.T) { wantRefused(t, hostileTrees(t), 156, 18) }
 
 // TestHugeImages: so is what is too much. The race detector would take minutes for it: see HUGE_TESTS in the Makefile.
 func TestHugeImages(t *testing.T) {
-	wantRefused(t, slices.Concat(hostileManyParts(t), hostileAmounts(t)), 17, 6)
+	wantRefused(t, slices.Concat(hostileManyParts(t), hostileAmounts(t)), 19, 6)
 }
 
 // wantRefused also wants so many images, refused by so many rules.
@@ -430,12 +453,15 @@ func TestHugeTree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads 40,000 entries")
 	}
-	n, names := DefaultLimits().Entries, int(DefaultLimits().Names)
+	// The directories, for which there is no entry, count too, with less than 32 bytes for each name.
+	const dirs = 64
+	files := DefaultLimits().Entries - dirs - 1
+	names := int(DefaultLimits().Names) - 32*(dirs+1)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for i := range n {
-		name := fmt.Sprintf("%sk%d/%d", cacheDir, i%64, i)
-		name += strings.Repeat("x", names/n-len(name))
+	for i := range files {
+		name := fmt.Sprintf("%sk%d/%d", cacheDir, i%dirs, i)
+		name += strings.Repeat("x", names/files-len(name))
 		check.Must(t, w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644}))
 	}
 	check.Must(t, w.Close())

@@ -25,7 +25,8 @@ type Limits struct {
 	Layer, Total int64
 	// File is the largest size of a file.
 	File int64
-	// Entries is the largest number of entries in all layers together, and Names the largest sum of the lengths of their names.
+	// Entries is the largest number of entries in all layers together, and Names the largest sum of the lengths of their names. A directory
+	// that a name implies counts as if the layer had an entry for it.
 	Entries int
 	Names   int64
 	// Ratio is the largest quotient of plain and compressed bytes at any point of a layer. The first 16 MiB are exempt.

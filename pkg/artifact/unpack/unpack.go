@@ -19,7 +19,7 @@ type Opener func(ctx context.Context, layer int) (io.ReadCloser, error)
 // Extract reads the layers of an image into a sink, the lowest layer first. After an error the caller discards what the sink holds.
 func Extract(ctx context.Context, layers []Layer, open Opener, sink Sink, o Options) (*Tree, error) {
 	o.Limits = o.Limits.withDefaults()
-	x := &extraction{options: o, builder: newBuilder(sink), left: o.Limits.Total, entries: o.Limits.Entries, names: o.Limits.Names}
+	x := &extraction{options: o, builder: newBuilder(sink, o.Limits), left: o.Limits.Total}
 	for i, layer := range layers {
 		x.beginLayer(i + 1)
 		if err := x.layer(ctx, layer, func(ctx context.Context) (io.ReadCloser, error) { return open(ctx, i) }); err != nil {
@@ -36,10 +36,8 @@ func Extract(ctx context.Context, layers []Layer, open Opener, sink Sink, o Opti
 type extraction struct {
 	options Options
 	*builder
-	// left is the number of plain bytes that may still come, entries that of entries, and names that of the bytes of their names.
-	left    int64
-	entries int
-	names   int64
+	// left is the number of plain bytes that may still come.
+	left int64
 	// entry is the name of the current entry, as the layer has it.
 	entry string
 }
@@ -135,11 +133,8 @@ func badTar(err error) error {
 
 // addEntry checks an entry and adds it to the tree.
 func (x *extraction) addEntry(h *tar.Header, r io.Reader) error {
-	if x.entries--; x.entries < 0 {
-		return violation(RuleEntries, "expected at most %d", x.options.Limits.Entries)
-	}
-	if x.names -= int64(len(h.Name)); x.names < 0 {
-		return violation(RuleNames, "expected at most %d bytes", x.options.Limits.Names)
+	if err := x.budget.take(h.Name); err != nil {
+		return err
 	}
 	name, err := x.check(h)
 	if err != nil {
