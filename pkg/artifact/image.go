@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	kjson "sigs.k8s.io/json"
 )
+
+// maxLabels is how many bytes the labels of an image may have together. A tree keeps them beside its files.
+const maxLabels = 128 << 10
 
 // attestationType marks the entries of an index that say something of the others, as builders add them.
 const attestationType = "vnd.docker.reference.type"
@@ -98,12 +99,14 @@ type wireConfig struct {
 // parseImage reads a config. The platform of the index's entry counts if the config has none.
 func parseImage(m *Manifest, config []byte, platform string) (*Image, error) {
 	var wire wireConfig
-	repeated, err := kjson.UnmarshalStrict(config, &wire, kjson.DisallowDuplicateFields)
-	if err == nil && len(repeated) > 0 {
-		err = repeated[0]
+	if err := decode(config, &wire); err != nil {
+		return nil, fmt.Errorf("the config of the image is %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("the config of the image is %w: expected JSON with each key once: %s", ErrInvalid, clip(err.Error()))
+	labels := 0
+	for name, value := range wire.Config.Labels {
+		if labels += len(name) + len(value); labels > maxLabels {
+			return nil, fmt.Errorf("the config of the image is %w: its labels: expected at most %d bytes together", ErrTooLarge, maxLabels)
+		}
 	}
 	if len(m.Layers) == 0 || len(m.Layers) != len(wire.RootFS.DiffIDs) {
 		return nil, fmt.Errorf("the config of the image is %w: it has %d diffIDs for %d layers: expected one for each, and a layer at least",

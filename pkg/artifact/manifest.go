@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/fettle-dev/fettle/pkg/jsonsize"
 )
 
 const (
@@ -22,6 +24,9 @@ const (
 	maxSize = 1 << 50
 	// maxDescriptors is how many layers or entries a manifest may have; its size alone would allow some ten thousand.
 	maxDescriptors = 1024
+	// maxValues is how many values a manifest or a config may have, with all annotations: what they take in memory has little to do with its
+	// bytes.
+	maxValues = 64 << 10
 )
 
 var mediaTypeForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}$`)
@@ -115,12 +120,8 @@ func ParseManifest(data []byte) (*Manifest, error) {
 		return nil, fmt.Errorf("the manifest is %w: %d bytes, expected at most %d", ErrTooLarge, len(data), MaxManifest)
 	}
 	var wire wireManifest
-	repeated, err := kjson.UnmarshalStrict(data, &wire, kjson.DisallowDuplicateFields)
-	if err == nil && len(repeated) > 0 {
-		err = repeated[0]
-	}
-	if err != nil {
-		return nil, invalidManifest("JSON with each key once: " + clip(err.Error()))
+	if err := decode(data, &wire); err != nil {
+		return nil, fmt.Errorf("the manifest is %w", err)
 	}
 	m := &Manifest{
 		Raw: bytes.Clone(data), Digest: DigestOf(data), MediaType: wire.MediaType, ArtifactType: wire.ArtifactType, Annotations: wire.Annotations,
@@ -128,6 +129,7 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	if err := wire.check(); err != nil {
 		return nil, err
 	}
+	var err error
 	if wire.Subject != nil {
 		if m.Subject, err = wire.Subject.descriptor("subject"); err != nil {
 			return nil, err
@@ -147,6 +149,21 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	}
 	m.Layers, err = descriptors("layers", wire.Layers)
 	return m.orInvalid(err)
+}
+
+// decode reads JSON with each key once, and with few enough values that they fit into memory.
+func decode(data []byte, into any) error {
+	if err := jsonsize.Check(data, maxValues); err != nil {
+		return fmt.Errorf("%w: expected JSON within limits: %w", ErrInvalid, err)
+	}
+	repeated, err := kjson.UnmarshalStrict(data, into, kjson.DisallowDuplicateFields)
+	if err == nil && len(repeated) > 0 {
+		err = repeated[0]
+	}
+	if err != nil {
+		return fmt.Errorf("%w: expected JSON with each key once: %s", ErrInvalid, clip(err.Error()))
+	}
+	return nil
 }
 
 func invalidManifest(expected string) error {

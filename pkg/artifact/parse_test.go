@@ -5,6 +5,7 @@ package artifact
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -99,6 +100,52 @@ func TestParseReference(t *testing.T) {
 
 func descriptorJSON(mediaType string) string {
 	return fmt.Sprintf(`{"mediaType":%q,"digest":"sha256:%s","size":7}`, mediaType, someHex)
+}
+
+// TestDenseTextsAreNotDecoded: what a manifest or a config becomes in memory is bounded beside its bytes.
+func TestDenseTextsAreNotDecoded(t *testing.T) {
+	config := descriptorJSON("application/vnd.test.config.v1+json")
+	dense := strings.Repeat("{},", 1_300_000) + "{}"
+	for name, text := range map[string]string{
+		"layers":      `{"schemaVersion":2,"config":` + config + `,"layers":[` + dense + `]}`,
+		"manifests":   `{"schemaVersion":2,"manifests":[` + dense + `]}`,
+		"annotations": `{"schemaVersion":2,"manifests":[],"annotations":{` + members(100_000) + `}}`,
+		"depth":       `{"schemaVersion":2,"manifests":[],"x":` + strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000) + `}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			took := allocated(func() { _, err = ParseManifest([]byte(text)) })
+			wantErr(t, err, ErrInvalid, "expected at most")
+			if took > 4*uint64(MaxManifest) {
+				t.Errorf("%d MiB for a text of %d", took>>20, len(text)>>20)
+			}
+		})
+	}
+	_, err := parseImage(&Manifest{Layers: make([]Descriptor, 1)}, []byte(`{"config":{"Labels":{`+members(100_000)+`}}}`), "")
+	wantErr(t, err, ErrInvalid, "expected at most")
+	text, err := json.Marshal(strings.Repeat("x", maxLabels))
+	check.Must(t, err)
+	_, err = parseImage(&Manifest{Layers: make([]Descriptor, 1)}, []byte(`{"config":{"Labels":{"a":`+string(text)+
+		`}},"rootfs":{"diff_ids":["sha256:`+someHex+`"]}}`), "")
+	wantErr(t, err, ErrTooLarge, "labels")
+}
+
+// members returns n members of an object.
+func members(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"%d":"",`, i)
+	}
+	return b.String() + `"x":""`
+}
+
+// allocated returns how many bytes do allocates.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func TestParseManifest(t *testing.T) {

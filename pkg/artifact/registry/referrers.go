@@ -81,8 +81,9 @@ func (s *session) referrers(
 	ctx context.Context, ref artifact.Reference, d artifact.Digest, artifactType string,
 ) (list []artifact.Descriptor, err error) {
 	query := url.Values{"artifactType": {artifactType}}.Encode()
+	left := int64(artifact.MaxManifest) // of all pages, since the annotations of all are kept
 	for range maxReferrerPages {
-		page, next, err := s.referrersPage(ctx, "referrers/"+d.String(), query)
+		page, next, err := s.referrersPage(ctx, "referrers/"+d.String(), query, &left)
 		if err != nil {
 			return nil, err
 		}
@@ -99,8 +100,11 @@ func (s *session) referrers(
 	return nil, told{fmt.Errorf("%s: the list of referrers is %w: expected at most %d pages", s.host, artifact.ErrTooLarge, maxReferrerPages)}
 }
 
-// referrersPage reads one page, and the query of the next page. The page is nil if the registry has no list of referrers.
-func (s *session) referrersPage(ctx context.Context, path, query string) (list []artifact.Descriptor, next string, err error) {
+// referrersPage reads one page, and the query of the next page. The page is nil if the registry has no list of referrers. left is how many
+// bytes this page and the next ones may have.
+func (s *session) referrersPage(
+	ctx context.Context, path, query string, left *int64,
+) (list []artifact.Descriptor, next string, err error) {
 	resp, err := s.ask(ctx, http.MethodGet, path+"?"+query, http.Header{"Accept": {indexType}},
 		http.StatusOK, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable)
 	if err != nil {
@@ -111,9 +115,13 @@ func (s *session) referrersPage(ctx context.Context, path, query string) (list [
 	if resp.StatusCode != http.StatusOK || mediaType != indexType {
 		return nil, "", nil
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, artifact.MaxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, *left+1))
 	if err != nil {
 		return nil, "", err
+	}
+	if *left -= int64(len(data)); *left < 0 {
+		return nil, "", s.tell(resp, true, fmt.Errorf("%s: the list of referrers is %w: expected at most %d bytes",
+			s.host, artifact.ErrTooLarge, artifact.MaxManifest))
 	}
 	if next, err = nextPage(resp.Header.Values("Link")); err != nil {
 		return nil, "", s.tell(resp, true, fmt.Errorf("%s: %w", s.host, err))

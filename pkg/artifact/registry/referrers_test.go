@@ -189,6 +189,23 @@ func TestReferrersAnswers(t *testing.T) {
 	}
 }
 
+// TestReferrersOfAllPagesAreBounded: what the annotations of all pages take together is no more than one page may have.
+func TestReferrersOfAllPagesAreBounded(t *testing.T) {
+	h := plainHub(t)
+	src, image, _ := referred(t, h)
+	body := []byte(`{"schemaVersion":2,"mediaType":"` + indexType + `","manifests":[],"annotations":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`)
+	pages := 0
+	page(h, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", indexType)
+		if pages++; pages%8 != 0 {
+			w.Header().Set("Link", `<?last=1>; rel="next"`)
+		}
+		_, _ = w.Write(body)
+	})
+	_, err := src.Referrers(t.Context(), image.Digest, signatureType)
+	wantErr(t, err, artifact.ErrTooLarge, "at most 4194304 bytes")
+}
+
 // TestReferrersOfMirror: that a mirror knows of none does not mean that there are none.
 func TestReferrersOfMirror(t *testing.T) {
 	h, mirror := plainHub(t), plainHub(t)
