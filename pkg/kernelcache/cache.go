@@ -5,6 +5,7 @@ package kernelcache
 import (
 	"fmt"
 	"path"
+	"slices"
 )
 
 // Type is the program that a cache is for.
@@ -53,11 +54,20 @@ type Cache struct {
 	models  map[string]*manifestModel
 	// compileDir is true if vLLM's directory for torch.compile is at the top.
 	compileDir bool
+	// kept is what the entries of the cache take in memory.
+	kept int64
 }
 
-// Facts returns how many facts the description has that grow with the cache.
-func (c *Cache) Facts() int {
-	return len(c.Layouts) + len(c.Targets) + len(c.Roots) + len(c.Bound) + len(c.Notes) + len(c.kernels) + len(c.models)
+// Memory returns about how many bytes the description takes in memory.
+func (c *Cache) Memory() int64 {
+	memory := c.kept + keptFact*int64(len(c.Layouts)+len(c.Labels.Layouts)+len(c.Targets)+len(c.Labels.Targets)+len(c.Roots))
+	for i := range c.Roots {
+		memory += int64(len(c.Roots[i].Path) + len(c.Roots[i].First))
+	}
+	for _, note := range slices.Concat(c.Notes, c.Labels.Notes) {
+		memory += int64(len(note))
+	}
+	return memory
 }
 
 // Root is the producer's directory of the cache, or of a part of it.
@@ -80,6 +90,16 @@ type BoundFile struct {
 	// the file is rewritten.
 	Root  string `json:"root,omitempty"`
 	Bytes int64  `json:"bytes"`
+	// Paths counts the paths in the file that are rewritten.
+	Paths int64 `json:"-"`
+}
+
+// rewritten returns the most bytes that the file has when its paths lead below another directory.
+func (f *BoundFile) rewritten(target string) int64 {
+	if f.Root != "" {
+		return f.Bytes + f.Paths*int64(max(0, len(target)-len(f.Root)))
+	}
+	return 2*f.Bytes + f.Paths*int64(len(target)+len(path.Dir(f.Name))+len("//"))
 }
 
 // foundKernel is a kernel and the name of its metadata file.

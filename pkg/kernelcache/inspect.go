@@ -25,6 +25,12 @@ const (
 	maxDepth = 32
 	// maxRead bounds the sum of the sizes of all metadata files that are read.
 	maxRead = 512 << 20
+	// maxPaths bounds the paths in all groups and indexes: each is looked up.
+	maxPaths = 400_000
+	// maxRoots bounds the directories of producers, with which each file is compared.
+	maxRoots = 256
+	// maxKept bounds the texts of a description: names, hashes and targets of all entries.
+	maxKept = 32 << 20
 )
 
 // Inspect reads an extracted cache: an image's file system, or a bare cache directory. It opens the small metadata files and uses only the
@@ -92,7 +98,10 @@ type scanner struct {
 	odd     targetSet
 	roots   map[Root]*Root
 	layouts map[string]bool
+	// entries counts files and directories, read the bytes of metadata, and paths those that files name.
+	entries int
 	read    int64
+	paths   int
 	// sources are the names of the first source files that Inductor wrote.
 	sources []string
 	// seen notes by which files and directories a type is recognized.
@@ -110,6 +119,9 @@ func (s *scanner) dir(name string) error {
 	entries, err := fs.ReadDir(s.fsys, s.at(name))
 	if err != nil {
 		return fmt.Errorf("read the cache: %w", err)
+	}
+	if s.entries += len(entries); s.entries > maxFiles {
+		return fmt.Errorf("%w: more than %d files and directories", ErrInvalid, maxFiles)
 	}
 	files := map[string]int64{}
 	for _, entry := range entries {
@@ -130,8 +142,8 @@ func (s *scanner) dir(name string) error {
 		default:
 			return fmt.Errorf("%w: %s is neither a file nor a directory", ErrInvalid, quote(path.Join(name, entry.Name())))
 		}
-		if s.cache.Files > maxFiles {
-			return fmt.Errorf("%w: more than %d files", ErrInvalid, maxFiles)
+		if err := s.checkKept(); err != nil {
+			return err
 		}
 	}
 	return s.files(name, files)
@@ -176,6 +188,9 @@ func (s *scanner) files(dir string, files map[string]int64) error {
 		default:
 			s.noteFile(full, files[name])
 		}
+		if err == nil {
+			err = s.checkKept()
+		}
 		if err != nil {
 			return err
 		}
@@ -192,6 +207,7 @@ func (s *scanner) noteFile(name string, size int64) {
 		s.seen.vllm = true
 		s.layouts[LayoutAOT] = true
 		model := s.model(parts[at-1], LayoutAOT)
+		s.keep(len(name) + keptFact)
 		model.AOT = append(model.AOT, manifestAOT{Hash: parts[at-1], Rank: parts[at], ModelFile: base, FileSize: size})
 		s.cache.Entries++
 	case at > 0 && at+3 == len(parts) && strings.HasPrefix(base, vllmArtifact):

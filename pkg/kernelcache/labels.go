@@ -100,12 +100,15 @@ func invalidLabel(name, format string, args ...any) error {
 	return fmt.Errorf("label %s: %w: %w", name, ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// list splits a comma-separated list and sorts it.
+// list splits a comma-separated list, up to as many words as there may be targets, and sorts it.
 func list(text string) []string {
 	var words []string
 	for word := range strings.SplitSeq(text, ",") {
 		if word = strings.TrimSpace(word); word != "" && len(word) <= longestWord && printable(word) {
-			words = append(words, word)
+			words = append(words, strings.Clone(word))
+		}
+		if len(words) >= maxTargets {
+			break
 		}
 	}
 	slices.Sort(words)
@@ -235,7 +238,7 @@ func (l *Labels) readRoot(labels map[string]string) error {
 	if l.Root != "" && l.Root != dir {
 		return invalidLabel(labelRootEnv, "got %s, but label %s says %s", quote(dir), labelRoot, quote(l.Root))
 	}
-	l.Root = dir
+	l.Root = strings.Clone(dir) // without the settings, which may be long
 	switch {
 	case settings:
 		l.Notes = append(l.Notes, fmt.Sprintf("label %s: %s has settings behind a comma, which are left out", labelRootEnv, quote(name)))

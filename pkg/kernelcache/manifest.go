@@ -199,6 +199,9 @@ func (s *targetSet) add(t Target) {
 		s.targets = map[Target]*Target{}
 	}
 	known, ok := s.targets[key]
+	if !ok && len(s.targets) > maxTargets {
+		return // result refuses them
+	}
 	if !ok {
 		known = new(t)
 		known.Kernels = 0

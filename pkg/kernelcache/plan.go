@@ -54,7 +54,7 @@ type Mount struct {
 type Relocation struct {
 	// From are the producer's directories, sorted, without those in which the cache has no file.
 	From []string `json:"from,omitempty"`
-	// Files are the files to rewrite, sorted, relative to Source. Bytes is the sum of their sizes.
+	// Files are the files to rewrite, sorted, relative to Source. Bytes is the most that they have together when they are rewritten.
 	Files []string `json:"files"`
 	Bytes int64    `json:"bytes"`
 }
@@ -69,7 +69,11 @@ func (c *Cache) Plan(want string) (Plan, error) {
 	if err := mountpath.Check(target); err != nil {
 		return Plan{}, fmt.Errorf("mount the cache at %s: %w", quote(target), err)
 	}
-	plan := Plan{Mounts: []Mount{c.mount(".", target, c.readOnly())}}
+	whole, err := c.mount(".", target, c.readOnly())
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := Plan{Mounts: []Mount{whole}}
 	if name := c.env(); name != "" {
 		plan.Env = append(plan.Env, Env{name, target})
 	}
@@ -82,7 +86,11 @@ func (c *Cache) Plan(want string) (Plan, error) {
 		if m.RequiresWritable {
 			access = ReadOnlyFails
 		}
-		plan.Mounts = append(plan.Mounts, c.mount(m.SubPath, m.AbsPath, access))
+		part, err := c.mount(m.SubPath, m.AbsPath, access)
+		if err != nil {
+			return Plan{}, err
+		}
+		plan.Mounts = append(plan.Mounts, part)
 		if m.Env == "" {
 			continue
 		}
@@ -117,12 +125,13 @@ func (c *Cache) target(want string) (string, error) {
 		ErrNoPath, labelRootEnv, labelRoot)
 }
 
-func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
+func (c *Cache) mount(subPath, target string, access ReadOnly) (Mount, error) {
 	m := Mount{Source: path.Join(c.Dir, subPath), Target: target, ReadOnly: access}
 	if c.allAt(subPath, target) {
-		return m
+		return m, nil
 	}
-	for _, file := range c.Bound {
+	for i := range c.Bound {
+		file := &c.Bound[i]
 		if file.SubPath != subPath || file.Root == target {
 			continue
 		}
@@ -133,8 +142,13 @@ func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
 		if subPath != "." {
 			name = strings.TrimPrefix(name, subPath+"/")
 		}
+		size := file.rewritten(target)
+		if size > MaxText {
+			return Mount{}, fmt.Errorf("%w: file %s names so many paths that it would have %d bytes for %s, want at most %d bytes: "+
+				"mount the cache where its producer had it", ErrInvalid, quote(file.Name), size, target, MaxText)
+		}
 		m.Relocation.Files = append(m.Relocation.Files, name)
-		m.Relocation.Bytes += file.Bytes
+		m.Relocation.Bytes += size
 		if file.Root != "" && !slices.Contains(m.Relocation.From, file.Root) {
 			m.Relocation.From = append(m.Relocation.From, file.Root)
 		}
@@ -142,7 +156,7 @@ func (c *Cache) mount(subPath, target string, access ReadOnly) Mount {
 	if m.Relocation != nil {
 		slices.Sort(m.Relocation.From)
 	}
-	return m
+	return m, nil
 }
 
 // allAt reports whether all files of a part that contain absolute paths contain this one. It does not look at each file.

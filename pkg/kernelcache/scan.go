@@ -80,22 +80,51 @@ func readHead(fsys fs.FS, name string, length int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, length))
 }
 
-// bind notes a file that contains absolute paths.
-func (s *scanner) bind(name, root string, size int) {
-	subPath := s.subPath(name)
-	s.cache.Bound = append(s.cache.Bound, BoundFile{Name: name, SubPath: subPath, Root: root, Bytes: int64(size)})
+// bind notes a file that contains so many absolute paths.
+func (s *scanner) bind(name, root string, size, paths int) error {
+	bound := BoundFile{Name: name, SubPath: s.subPath(name), Bytes: int64(size), Paths: int64(paths)}
+	s.keep(len(name) + keptFact)
 	if root == "" {
 		s.odd.note(fmt.Sprintf("file %s: its paths lead out of the cache: its entry is found only if it is rewritten", quote(name)))
-		return
+		s.cache.Bound = append(s.cache.Bound, bound)
+		return nil
 	}
-	key := Root{SubPath: subPath, Path: root}
+	key := Root{SubPath: bound.SubPath, Path: root}
 	known, ok := s.roots[key]
 	if !ok {
-		known = &Root{SubPath: subPath, Path: root, First: name}
+		if len(s.roots) >= maxRoots {
+			return fmt.Errorf("file %s: %w: its producer had the cache in yet another directory: want at most %d", quote(name), ErrInvalid, maxRoots)
+		}
+		key.Path = strings.Clone(root) // without the rest of the file
+		known = &Root{SubPath: key.SubPath, Path: key.Path, First: name}
 		s.roots[key] = known
 	}
 	known.First = min(known.First, name)
 	known.Files++
+	bound.Root = known.Path
+	s.cache.Bound = append(s.cache.Bound, bound)
+	return nil
+}
+
+// countPaths adds to the number of paths in files, each of which is looked up.
+func (s *scanner) countPaths(n int) error {
+	if s.paths += n; s.paths > maxPaths {
+		return fmt.Errorf("%w: more than %d paths in all groups and indexes", ErrInvalid, maxPaths)
+	}
+	return nil
+}
+
+// keptFact is what a fact takes beside its texts, about.
+const keptFact = 256
+
+// keep counts what the cache's description takes in memory. checkKept refuses too much of it.
+func (s *scanner) keep(n int) { s.cache.kept += int64(n) }
+
+func (s *scanner) checkKept() error {
+	if s.cache.kept > maxKept {
+		return fmt.Errorf("%w: the names and targets of its entries have more than %d bytes", ErrInvalid, maxKept)
+	}
+	return nil
 }
 
 // compareRoots orders the most frequent directory first.
@@ -113,6 +142,9 @@ func (s *scanner) group(name string, files map[string]int64) error {
 		return fmt.Errorf("file %s: %w", quote(name), err)
 	}
 	s.seen.triton = true
+	if err := s.countPaths(len(g.names)); err != nil {
+		return err
+	}
 	for _, child := range g.names {
 		if _, ok := files[child]; !ok {
 			s.odd.note(fmt.Sprintf("file %s: %s is not in the cache", quote(name), quote(child)))
@@ -122,8 +154,7 @@ func (s *scanner) group(name string, files map[string]int64) error {
 		s.cache.Portable++
 		return nil
 	}
-	s.bind(name, g.root(dirOf(name, s.subPath(name))), len(data))
-	return nil
+	return s.bind(name, g.root(dirOf(name, s.subPath(name))), len(data), len(g.children))
 }
 
 func (s *scanner) kernel(name string, files map[string]int64) error {
@@ -145,6 +176,18 @@ func (s *scanner) kernel(name string, files map[string]int64) error {
 		s.odd.note(fmt.Sprintf("file %s: there is no code of this kernel", quote(name)))
 		return nil
 	}
+	target, err := k.foreign().target(FromFiles, name)
+	if err != nil {
+		s.odd.note(err.Error())
+	}
+	// Longer words are no backend and no architecture. They are not kept.
+	if len(k.Backend) > longestWord {
+		k.Backend = ""
+	}
+	if len(k.Arch) > longestArch {
+		k.Arch = nil
+	}
+	s.keep(2*len(name) + len(k.Hash) + 2*keptFact)
 	s.cache.kernels = append(s.cache.kernels, foundKernel{name: name, kernel: k})
 	s.cache.Entries++
 	parts := strings.Split(name, "/")
@@ -152,10 +195,6 @@ func (s *scanner) kernel(name string, files map[string]int64) error {
 		s.layouts[LayoutTriton], s.seen.vllm = true, true
 		model := s.model(parts[at-2], LayoutTriton)
 		model.Triton = append(model.Triton, k.manifestKernel)
-	}
-	target, err := k.foreign().target(FromFiles, name)
-	if err != nil {
-		s.odd.note(err.Error())
 	}
 	if target.Backend == "" || len(target.Backend) > longestWord {
 		return nil
@@ -205,13 +244,15 @@ func (s *scanner) index(name string) error {
 	if !bound {
 		return nil
 	}
+	if err := s.countPaths(len(rests)); err != nil {
+		return err
+	}
 	for _, rest := range rests {
 		if _, err := fs.Stat(s.fsys, s.at(path.Join(subPath, rest))); err != nil {
 			s.odd.note(fmt.Sprintf("file %s: %s is not in the cache", quote(name), quote(rest)))
 		}
 	}
-	s.bind(name, root, len(data))
-	return nil
+	return s.bind(name, root, len(data), len(rests))
 }
 
 // factors reads the device from vLLM's factors. vLLM itself only writes this file, so one that cannot be read becomes a note.
@@ -235,8 +276,9 @@ func (s *scanner) factors(name string) error {
 			if binary.Env == nil {
 				binary.Env = map[string]string{}
 			}
-			binary.Env[variable], _ = value.(string) // Only text was kept.
+			binary.Env[variable] = value
 		}
+		s.keep(len(f.CodeHash) + len(f.ConfigHash) + len(f.CompilerHash) + keptFact)
 	}
 	return nil
 }
@@ -245,6 +287,7 @@ func (s *scanner) factors(name string) error {
 func (s *scanner) model(hash, layout string) *manifestModel {
 	key := hash + "/" + layout
 	if s.cache.models[key] == nil {
+		s.keep(2*len(hash) + keptFact)
 		s.cache.models[key] = &manifestModel{Hash: hash, Format: layout}
 	}
 	return s.cache.models[key]
@@ -258,6 +301,7 @@ func (s *scanner) binary(parts []string, at int) *manifestBinary {
 			return &model.Binary[i]
 		}
 	}
+	s.keep(len(parts[at]) + len(parts[at+1]) + keptFact)
 	model.Binary = append(model.Binary, manifestBinary{Rank: parts[at], Prefix: parts[at+1]})
 	return &model.Binary[len(model.Binary)-1]
 }
@@ -269,6 +313,7 @@ func (s *scanner) artifact(parts []string, at int, saved string) {
 	binary.SaveFormat = saved
 	binary.ArtifactNames = append(binary.ArtifactNames, parts[at+2])
 	binary.ArtifactCount++
+	s.keep(len(strings.Join(parts, "/")) + 32)
 	s.cache.Entries++
 }
 

@@ -43,6 +43,9 @@ var (
 // gfx942:sramecc+:xnack-. The second result has the features: "a", or ":sramecc+:xnack-".
 func ParseArch(backend, text string) (Arch, string, error) {
 	text = strings.TrimSpace(text)
+	if len(text) > longestWord {
+		return "", "", fmt.Errorf("arch %s: want at most %d characters", quote(text), longestWord)
+	}
 	switch backend {
 	case CUDA:
 		if parts := cudaArch.FindStringSubmatch(text); parts != nil {
@@ -187,13 +190,20 @@ func (f foreignTarget) target(source Source, where string) (Target, error) {
 	return t, err
 }
 
-const longestWord = 64
+const (
+	longestWord = 64
+	// longestArch is the longest architecture as JSON, in which each character may take six.
+	longestArch = 6*longestWord + 2
+)
 
 // archText returns the architecture as text. Triton writes a number for NVIDIA and text for AMD. MCV's words for a missing one give none.
 func (f foreignTarget) archText() (string, error) {
 	raw := bytes.TrimSpace(f.Arch)
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+	switch {
+	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
 		return "", nil
+	case len(raw) > longestArch:
+		return "", fmt.Errorf("arch %s: want at most %d characters", quote(string(raw)), longestWord)
 	}
 	var text string
 	if json.Unmarshal(raw, &text) == nil {

@@ -12,11 +12,16 @@ import (
 
 	sigsjson "sigs.k8s.io/json"
 
+	"github.com/fettle-dev/fettle/pkg/jsonsize"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // MaxText bounds the length of foreign text: a label, the manifest, a JSON file or an index.
 const MaxText = 4 << 20
+
+// maxValues bounds the values of a JSON text and the strings of an index: a text of three bytes for each would take some hundred MiB. A
+// manifest of MaxText has some 200,000.
+const maxValues = 256 << 10
 
 // ErrInvalid: a label or file does not have its format.
 var ErrInvalid = errors.New("not valid")
@@ -39,6 +44,9 @@ func printable(text string) bool {
 func decode(data []byte, into any) error {
 	if len(data) > MaxText {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalid, len(data), MaxText)
+	}
+	if err := jsonsize.Check(data, maxValues); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	strict, err := sigsjson.UnmarshalStrict(data, into, sigsjson.DisallowDuplicateFields)
 	if err == nil {

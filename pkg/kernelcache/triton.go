@@ -21,6 +21,12 @@ func isGroup(name string) bool {
 	return strings.HasPrefix(name, groupPrefix) && strings.HasSuffix(name, ".json")
 }
 
+const (
+	longestName = 255
+	// longestRoot is the longest path of a producer's directory, as kernels have it.
+	longestRoot = 4096
+)
+
 // group is a group file. Triton has written two forms: a map of names to absolute paths, and a list of names. Only the map is bound to a
 // directory.
 type group struct {
@@ -48,7 +54,7 @@ func parseGroup(data []byte) (group, error) {
 		g.names = slices.Sorted(maps.Keys(g.children))
 	}
 	for _, name := range g.names {
-		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > longestName {
 			return group{}, fmt.Errorf("%w: child_paths: %s is no name of a file", ErrInvalid, quote(name))
 		}
 	}
@@ -61,7 +67,7 @@ func (g group) root(dir string) string {
 	root := ""
 	for name, child := range g.children {
 		own, ok := strings.CutSuffix(child, "/"+path.Join(dir, name))
-		if !ok || own == "" || !path.IsAbs(own) || path.Clean(own) != own || root != "" && own != root {
+		if !ok || own == "" || len(own) > longestRoot || !path.IsAbs(own) || path.Clean(own) != own || root != "" && own != root {
 			return ""
 		}
 		root = own
@@ -70,20 +76,27 @@ func (g group) root(dir string) string {
 }
 
 // RewriteGroup changes the paths in a group file to another directory, the future one of the group file itself. Other keys stay. A list of
-// names is returned as it is.
+// names is returned as it is. A result of more than MaxText bytes is refused: a short path becomes a long one for each of the names.
 func RewriteGroup(data []byte, dir string) ([]byte, error) {
 	g, err := parseGroup(data)
 	if err != nil || g.children == nil {
 		return data, err
 	}
-	moved := map[string]string{}
-	for name := range g.children {
+	moved, size := map[string]string{}, len(data)
+	for name, child := range g.children {
+		if size += len(dir) + len("/") + len(name) - len(child); size > MaxText {
+			return nil, tooLong()
+		}
 		moved[name] = path.Join(dir, name)
 	}
 	if g.top["child_paths"], err = encode(moved); err != nil {
 		return nil, fmt.Errorf("child_paths: %w", err)
 	}
 	return encode(g.top)
+}
+
+func tooLong() error {
+	return fmt.Errorf("%w: its paths in another directory make it too long: want at most %d bytes", ErrInvalid, MaxText)
 }
 
 // kernel is an entry of a Triton cache, from its NAME.json.
@@ -99,7 +112,7 @@ type foreignKernel struct {
 	PTXVersion *int            `json:"ptx_version"`
 	NumStages  int             `json:"num_stages"`
 	NumWarps   int             `json:"num_warps"`
-	Debug      any             `json:"debug"`
+	Debug      json.RawMessage `json:"debug"`
 }
 
 func parseKernel(data []byte) (kernel, error) {
@@ -111,7 +124,7 @@ func parseKernel(data []byte) (kernel, error) {
 		return kernel{}, fmt.Errorf("%w: hash %s: want a hash", ErrInvalid, quote(f.Hash))
 	}
 	k := kernel{manifestKernel: manifestKernel{Hash: f.Hash, PTXVersion: f.PTXVersion, NumStages: f.NumStages, NumWarps: f.NumWarps}}
-	k.Debug, _ = f.Debug.(bool)
+	_ = json.Unmarshal(f.Debug, &k.Debug) // anything else is false
 	var target foreignTarget
 	var pair []json.RawMessage
 	switch {

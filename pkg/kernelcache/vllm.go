@@ -73,7 +73,9 @@ func parseIndex(data []byte) ([]literal, error) {
 			if err != nil {
 				return nil, err
 			}
-			found = append(found, one)
+			if found = append(found, one); len(found) > maxValues {
+				return nil, fmt.Errorf("%w: more than %d strings", ErrInvalid, maxValues)
+			}
 			i = one.end
 		}
 	}
@@ -117,7 +119,7 @@ func splitPath(text, dir string) (root, rest string, ok bool) {
 		return "", "", false
 	}
 	for _, anchor := range anchors(dir) {
-		if at := strings.Index(text, "/"+anchor+"/"); at > 0 {
+		if at := strings.Index(text, "/"+anchor+"/"); at > 0 && at <= longestRoot {
 			return text[:at], text[at+1:], true
 		}
 	}
@@ -146,7 +148,7 @@ func indexRoot(data []byte, literals []literal, dir string) (root string, rests 
 }
 
 // RewriteIndex changes the paths of artifacts in vLLM's index to another root. dir is the index's directory in the cache. Only strings
-// that lead into the cache change, and all other bytes stay.
+// that lead into the cache change, and all other bytes stay. A result of more than MaxText bytes is refused, as by RewriteGroup.
 func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 	if strings.ContainsAny(root, "'\"\\\n") {
 		return nil, fmt.Errorf("%s cannot stand in %s: want a path without quotes and backslashes", quote(root), vllmIndex)
@@ -161,24 +163,44 @@ func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 		if _, rest, ok := splitPath(string(data[one.start:one.end]), dir); ok && !one.escaped {
 			out.Write(data[done:one.start])
 			out.WriteString(path.Join(root, rest))
-			done = one.end
+			if done = one.end; out.Len() > MaxText {
+				return nil, tooLong()
+			}
 		}
 	}
 	out.Write(data[done:])
 	return out.Bytes(), nil
 }
 
-// factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are kept: the file has all
+// factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are read: the file has all
 // variables of vLLM, and one of them is an API key.
 type factors struct {
-	CodeHash     string         `json:"code_hash"`
-	CompilerHash string         `json:"compiler_hash"`
-	ConfigHash   string         `json:"config_hash"`
-	Env          map[string]any `json:"env"`
+	CodeHash     string            `json:"code_hash"`
+	CompilerHash string            `json:"compiler_hash"`
+	ConfigHash   string            `json:"config_hash"`
+	Variables    variables         `json:"env"`
+	Env          map[string]string `json:"-"`
 }
 
-func keptFactors() []string {
-	return []string{"VLLM_COMPILE_CACHE_SAVE_FORMAT", "VLLM_MAIN_CUDA_VERSION", vllmDevice}
+// variables are those that are kept if they are text.
+type variables struct {
+	SaveFormat  json.RawMessage `json:"VLLM_COMPILE_CACHE_SAVE_FORMAT"`
+	CUDAVersion json.RawMessage `json:"VLLM_MAIN_CUDA_VERSION"`
+	Device      json.RawMessage `json:"VLLM_TARGET_DEVICE"`
+}
+
+// text returns the values that are text and may be shown, by the names of the variables.
+func (v *variables) text() map[string]string {
+	out := map[string]string{}
+	for name, raw := range map[string]json.RawMessage{
+		"VLLM_COMPILE_CACHE_SAVE_FORMAT": v.SaveFormat, "VLLM_MAIN_CUDA_VERSION": v.CUDAVersion, vllmDevice: v.Device,
+	} {
+		var value *string
+		if json.Unmarshal(raw, &value) == nil && value != nil && len(*value) <= longestWord && printable(*value) {
+			out[name] = *value
+		}
+	}
+	return out
 }
 
 func parseFactors(data []byte) (factors, error) {
@@ -186,13 +208,7 @@ func parseFactors(data []byte) (factors, error) {
 	if err := decode(data, &f); err != nil {
 		return factors{}, err
 	}
-	kept := map[string]any{}
-	for _, name := range keptFactors() {
-		if value, ok := f.Env[name].(string); ok && len(value) <= longestWord && printable(value) {
-			kept[name] = value
-		}
-	}
-	f.Env = kept
+	f.Env, f.Variables = f.Variables.text(), variables{}
 	for _, hash := range []*string{&f.CodeHash, &f.CompilerHash, &f.ConfigHash} {
 		if len(*hash) > 256 || !printable(*hash) {
 			*hash = ""
@@ -201,10 +217,7 @@ func parseFactors(data []byte) (factors, error) {
 	return f, nil
 }
 
-func (f factors) device() string {
-	text, _ := f.Env[vllmDevice].(string)
-	return text
-}
+func (f factors) device() string { return f.Env[vllmDevice] }
 
 // inductorBest is the suffix of files with the results of the autotuner (torch/_inductor/runtime/autotune_cache.py).
 const inductorBest = ".best_config"

@@ -16,16 +16,15 @@ import (
 type inspector struct {
 	mu    sync.Mutex
 	known map[string]*kernelcache.Cache
-	// facts is how many facts the known caches have together.
-	facts int
-	fills map[string]Fill
+	// memory is what the known caches take together.
+	memory int64
+	fills  map[string]Fill
 }
 
 const (
-	// maxKnown bounds how many caches are remembered, and maxFacts what is remembered of them, which a few hundred bytes each take. What was
-	// forgotten is read again.
-	maxKnown = 64
-	maxFacts = 64 << 10
+	// maxKnown bounds how many caches are remembered, and maxMemory the bytes that they take together. What was forgotten is read again.
+	maxKnown  = 64
+	maxMemory = 16 << 20
 	// maxFills bounds how many measures are remembered.
 	maxFills = 1024
 )
@@ -66,19 +65,19 @@ func (i *inspector) cache(key string) *kernelcache.Cache {
 	return i.known[key]
 }
 
-// add remembers a cache, unless it alone has more facts than may be remembered.
+// add remembers a cache, unless it alone takes more than may be remembered.
 func (i *inspector) add(key string, c *kernelcache.Cache) {
-	facts := c.Facts()
-	if facts > maxFacts {
+	memory := c.Memory()
+	if memory > maxMemory {
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.known == nil || len(i.known) >= maxKnown || i.facts+facts > maxFacts {
-		i.known, i.facts = map[string]*kernelcache.Cache{}, 0
+	if i.known == nil || len(i.known) >= maxKnown || i.memory+memory > maxMemory {
+		i.known, i.memory = map[string]*kernelcache.Cache{}, 0
 	}
 	i.known[key] = c
-	i.facts += facts
+	i.memory += memory
 }
 
 func (i *inspector) fill(key string) (Fill, bool) {

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/fettle-dev/fettle/test/check"
+)
+
+// TestRewrittenFilesAreBounded: a short path becomes a long one, for each of many names.
+func TestRewrittenFilesAreBounded(t *testing.T) {
+	var names, paths strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&names, `"%d":"/x",`, i)
+		fmt.Fprintf(&paths, `'/x/d/%d',`, i)
+	}
+	group := `{"child_paths":{` + names.String() + `"z":"/x"}}`
+	long := "/" + strings.Repeat("n", 250)
+	_, err := RewriteGroup([]byte(group), long)
+	check.WantErr(t, err, ErrInvalid, "want at most 4194304 bytes")
+	_, err = RewriteIndex([]byte("["+paths.String()+"]"), "d", long)
+	check.WantErr(t, err, ErrInvalid, "want at most 4194304 bytes")
+
+	cache := inspect(t, tritonTree(homeTriton).put(keyA+"/__grp__add_kernel.json", group), Options{})
+	_, err = cache.Plan(long)
+	check.WantErr(t, err, ErrInvalid, "__grp__add_kernel.json", "want at most 4194304 bytes")
+}
+
+// TestRelocationCountsWhatIsWritten: the memory of a claim has to hold the files with their new paths.
+func TestRelocationCountsWhatIsWritten(t *testing.T) {
+	tr := tritonTree("/a")
+	cache := inspect(t, tr, Options{})
+	plan, err := cache.Plan("/" + strings.Repeat("n", 200))
+	check.Must(t, err)
+	m := plan.Mounts[0]
+	written := int64(0)
+	for _, name := range m.Relocation.Files {
+		out, err := m.Rewrite(name, tr[name].Data)
+		check.Must(t, err)
+		written += int64(len(out))
+	}
+	if m.Relocation.Bytes < written {
+		t.Errorf("the plan counts %d bytes, %d are written", m.Relocation.Bytes, written)
+	}
+}
+
+// TestInspectKeepsLittleOfLongTexts: texts of an image are as long as its producer likes.
+func TestInspectKeepsLittleOfLongTexts(t *testing.T) {
+	const files = 8
+	long := strings.Repeat("n", 3<<20)
+	for name, file := range map[string]func(tr tree, i int){
+		"architecture": func(tr tree, i int) {
+			tr.put(fmt.Sprintf("%d/k.json", i), `{"hash":"a","target":{"backend":"cuda","arch":"`+long+`"}}`).put(fmt.Sprintf("%d/k.cubin", i), "")
+		},
+		"architecture of a backend that is not known": func(tr tree, i int) {
+			tr.put(fmt.Sprintf("%d/k.json", i), `{"hash":"a","target":{"backend":"x","arch":"`+long+`"}}`).put(fmt.Sprintf("%d/k.cubin", i), "")
+		},
+		"backend": func(tr tree, i int) {
+			tr.put(fmt.Sprintf("%d/k.json", i), `{"hash":"a","target":{"backend":"`+long+`","arch":90}}`).put(fmt.Sprintf("%d/k.cubin", i), "")
+		},
+		"features": func(tr tree, i int) {
+			tr.put(fmt.Sprintf("%d/k.json", i), `{"hash":"a","target":{"backend":"hip","arch":"gfx942:`+long+`+"}}`).
+				put(fmt.Sprintf("%d/k.hsaco", i), "")
+		},
+		"root": func(tr tree, i int) {
+			tr.put(fmt.Sprintf("%d/__grp__k.json", i), fmt.Sprintf(`{"child_paths":{"k":"/%s%d/%d/k"}}`, long, i, i))
+		},
+		"label of a variable": func(tree, int) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := tree{}.put("x", "")
+			for i := range files {
+				file(tr, i)
+			}
+			var caches [2]Cache
+			before := heap()
+			opts := Options{Labels: map[string]string{labelRootEnv: envVLLM + "=/a," + strings.Repeat("n", 3<<20)}}
+			for i := range caches {
+				var err error
+				caches[i], err = Inspect(tr.fs(), opts)
+				check.Must(t, err)
+			}
+			clear(opts.Labels)
+			if kept := heap() - before; kept > 2<<20 {
+				t.Errorf("%d caches keep %d MiB", len(caches), kept>>20)
+			}
+			runtime.KeepAlive(caches)
+			runtime.KeepAlive(tr)
+		})
+	}
+}
+
+// heap returns how much memory is in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestInspectRefusesWhatGrows: what a scan keeps, reads or looks up for each file is bounded for all files together.
+func TestInspectRefusesWhatGrows(t *testing.T) {
+	roots, paths := tree{}, tree{}
+	for i := range maxRoots + 1 {
+		roots.put(fmt.Sprintf("%d/__grp__k.json", i), fmt.Sprintf(`{"child_paths":{"k":"/r%d/%d/k"}}`, i, i))
+	}
+	var names strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&names, `"%d":"",`, i)
+	}
+	group := &fstest.MapFile{Data: []byte(`{"child_paths":{` + names.String() + `"z":""}}`), Mode: 0o644}
+	for i := range maxPaths / 100_000 {
+		paths[fmt.Sprintf("%d/__grp__k.json", i)] = group
+	}
+	dense := tree{}.put("a/k.json", `{"hash":"a","debug":[`+strings.Repeat("{},", 1_300_000)+`{}]}`).put("a/k.cubin", "")
+	dirs := make([]string, maxFiles+1)
+	artifacts := make([]string, maxKept/250)
+	for i := range dirs {
+		dirs[i] = fmt.Sprint(i)
+	}
+	for i := range artifacts {
+		artifacts[i] = fmt.Sprintf("%s%0240d", vllmArtifact, i)
+	}
+	for name, test := range map[string]struct {
+		fsys fs.FS
+		want string
+	}{
+		"directories of producers": {roots.fs(), "want at most 256"},
+		"paths in groups":          {paths.fs(), "more than 400000 paths"},
+		"values in a text":         {dense.fs(), "too many values"},
+		"directories":              {wideFS{".": dirs}, "more than 200000 files"},
+		"names": {
+			wideFS{".": {"h"}, "h": {"rank_0_0"}, "h/rank_0_0": {"p"}, "h/rank_0_0/p": artifacts},
+			"more than 33554432 bytes",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Inspect(test.fsys, Options{})
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want ErrInvalid with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// wideFS has the names of directories in each directory.
+type wideFS map[string][]string
+
+// Open implements fs.FS.
+func (wideFS) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+}
+
+// ReadDir implements fs.ReadDirFS.
+func (w wideFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries := make([]fs.DirEntry, 0, len(w[name]))
+	for _, name := range w[name] {
+		entries = append(entries, wideDir(name))
+	}
+	return entries, nil
+}
+
+type wideDir string
+
+func (d wideDir) Name() string             { return string(d) }
+func (wideDir) IsDir() bool                { return true }
+func (wideDir) Type() fs.FileMode          { return fs.ModeDir }
+func (wideDir) Info() (fs.FileInfo, error) { return nil, fs.ErrInvalid }
