@@ -89,6 +89,7 @@ func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err 
 		removeKey(w.spec, "volumes")
 	}
 	c.unlabel(w)
+	c.dropRuntime(w, users)
 	if value(w.spec, "nodeName") != "" {
 		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
 	}

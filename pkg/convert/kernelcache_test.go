@@ -209,3 +209,37 @@ func TestNothingOfOthers(t *testing.T) {
 		t.Errorf("got notes %q for a pod with a claim of the input's own", result.Notes)
 	}
 }
+
+// TestCachePodsLoseWhatChoosesGPUsPastTheClaim: the runtime class and the variable give a container the GPUs that they name.
+func TestCachePodsLoseWhatChoosesGPUsPastTheClaim(t *testing.T) {
+	const in = `apiVersion: gkm.io/v1alpha1
+kind: GKMCache
+metadata: {name: cache, namespace: team-a}
+spec: {image: "quay.io/example/my-image:tag"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: pod, namespace: team-a}
+spec:
+  runtimeClassName: nvidia
+  containers:
+  - name: main
+    image: quay.io/example/server
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+    resources: {limits: {nvidia.com/gpu: "1"}}
+    volumeMounts: [{name: kernels, mountPath: /cache}]
+  volumes:
+  - name: kernels
+    persistentVolumeClaim: {claimName: cache}
+`
+	result, err := IntelFPGA([]byte(in), "in.yaml", Options{})
+	check.Must(t, err)
+	for _, word := range []string{"runtimeClassName", "NVIDIA_VISIBLE_DEVICES"} {
+		if bytes.Contains(result.YAML, []byte(word)) {
+			t.Errorf("%s is kept:\n%s", word, result.YAML)
+		}
+		if notes := strings.Join(result.Notes, "\n"); !strings.Contains(notes, word) {
+			t.Errorf("no note says that %s is left out: %s", word, notes)
+		}
+	}
+}
