@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
@@ -58,6 +59,8 @@ type Scanner struct {
 	// a node without persistence mode, so it is queried only if the kernel shows other devices. queried is nil if the report is incomplete.
 	queried []device.Device
 	report  *nvml.Report
+	// indivisible are the GPUs without a MIG mode by NVML's last answer. They are whole also while it does not answer.
+	indivisible map[pci.Address]bool
 	// scanned is the last scan before reviews. Nil before the first.
 	scanned *Snapshot
 }
@@ -157,9 +160,9 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	}
 	if s.Query != nil {
 		kernel := inventory.Devices
-		opts.NVML = s.cachedQuery
+		opts.NVML, opts.Indivisible = s.cachedQuery, s.indivisible
 		inventory = discover.Discover(ctx, tree, opts)
-		if s.report != nil && len(s.report.Faults) == 0 {
+		if s.report != nil && len(s.report.Faults) == 0 && len(s.report.Devices) > 0 {
 			s.queried = kernel
 		}
 	}
@@ -188,7 +191,7 @@ func (s *Scanner) cachedQuery(ctx context.Context) (nvml.Report, error) {
 	if err != nil {
 		return nvml.Report{}, err
 	}
-	s.report = &report
+	s.report, s.indivisible = &report, report.Indivisible()
 	return report, nil
 }
 

@@ -69,7 +69,7 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 	root := expand(t, "8xh100-sxm")
 	s := newScanner(t, root)
 	asked, answer := 0, errors.New("driver not ready")
-	report := nvml.Report{DriverVersion: "570.86.15"}
+	report := nvml.Report{DriverVersion: "570.86.15", Devices: []nvml.Device{{PCIBusID: "00000000:18:00.0"}}}
 	s.Query = func(context.Context) (nvml.Report, error) {
 		asked++
 		return report, answer
@@ -105,6 +105,8 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 			expandInto(t, "2xa100-2xn6000", root)
 		}, 6},
 		{"it stays unknown", func() {}, 7},
+		{"it sees no GPU, and says no more", func() { report.Faults, report.Devices = nil, nil }, 8},
+		{"it still sees none", func() {}, 9},
 	}
 	for _, step := range steps {
 		step.before()
@@ -112,6 +114,34 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 		if asked != step.want {
 			t.Errorf("%s: asked %d times, want %d", step.name, asked, step.want)
 		}
+	}
+}
+
+// TestNVMLFails: GPUs of which the library told that they have no MIG mode stay whole while it does not answer. Others may be in MIG mode.
+func TestNVMLFails(t *testing.T) {
+	s := newScanner(t, expand(t, "2xa100-2xn6000"))
+	var report nvml.Report
+	for i, gpu := range s.mustSee(t).Published(device.KindGPU) {
+		if address := gpu.Attributes[device.AttributePCIAddress].StringValue; *gpu.Attributes[device.AttributeVendor].StringValue == "nvidia" {
+			report.Devices = append(report.Devices, nvml.Device{PCIBusID: "0000" + *address})
+			if i == 0 {
+				report.Devices[0].MIGMode = new(false)
+			}
+		}
+	}
+	answer := errors.New("driver not ready")
+	s.Query = func(context.Context) (nvml.Report, error) { return report, answer }
+	published := func() int { return len(s.mustSee(t).Published(device.KindGPU)) }
+	if got := published(); got != 0 {
+		t.Errorf("%d GPUs are published before the library answered, want none", got)
+	}
+	answer = nil
+	if got, want := published(), len(report.Devices); got != want || want < 2 {
+		t.Errorf("%d GPUs are published with its answer, want %d", got, want)
+	}
+	s.report, s.queried, answer = nil, nil, errors.New("driver not ready")
+	if got, want := published(), len(report.Devices)-1; got != want {
+		t.Errorf("%d GPUs are published while it fails, want the %d that cannot be divided", got, want)
 	}
 }
 

@@ -125,7 +125,9 @@ func (f *Feature) divide(c *card, now setting, s *inventory.Snapshot, held []mig
 		}
 		defer c.forbid(forbidden)
 	}
-	p := partition.Physical{Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, AMD: c.AMD, Held: c.held, Shares: c.shares}
+	p := partition.Physical{
+		Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, Divided: c.Divided != "", AMD: c.AMD, Held: c.held, Shares: c.shares,
+	}
 	if c.MIG != nil {
 		p.Foreign = f.foreign(c, held)
 		f.askAgain(c, held)

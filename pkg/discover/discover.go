@@ -20,9 +20,11 @@ import (
 
 // Options are what discovery needs beside the host tree. The zero value finds PCI devices only, by what the kernel tells.
 type Options struct {
-	// NVML asks NVIDIA's management library. It is called at most once, and only where NVIDIA's driver holds a GPU or has device nodes. Nil,
-	// or an error, leaves what the kernel tells.
+	// NVML asks NVIDIA's management library. It is called at most once, and only where NVIDIA's driver holds a GPU or has device nodes. Nil
+	// leaves what the kernel tells. An error leaves that too, and no GPU is whole that may be in MIG mode.
 	NVML func(context.Context) (nvml.Report, error)
+	// Indivisible are the NVIDIA GPUs that have no MIG mode, by an earlier answer of the library: see nvml.Report.Indivisible.
+	Indivisible map[pci.Address]bool
 	// PublishUnlinked publishes the NVIDIA GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them.
 	PublishUnlinked bool
 	// HostDevices are the admin's directories and character devices.
@@ -224,7 +226,7 @@ const (
 	ReasonAcceleratorDead = "AcceleratorDead"
 	// ReasonNodeMismatch: a node in the host's /dev contradicts the kernel's numbers, which are used.
 	ReasonNodeMismatch = "NodeMismatch"
-	// ReasonNVMLUnavailable: NVIDIA's library did not answer, so that only the kernel's attributes are known.
+	// ReasonNVMLUnavailable: NVIDIA's library did not answer, so that only the kernel's attributes are known, and no MIG mode.
 	ReasonNVMLUnavailable = "NVMLUnavailable"
 	// ReasonListingFailed: a directory could not be listed, so that devices may be missing.
 	ReasonListingFailed = "ListingFailed"

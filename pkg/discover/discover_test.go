@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sim"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
@@ -116,10 +117,18 @@ func TestNVIDIA(t *testing.T) {
 	}
 	const name, bus, address = "nvidia-0000-1b-00-0", "00000000:1B:00.0", "0000:1b:00.0"
 	const driver = "/proc/driver/nvidia"
+	hangs := func(context.Context) (nvml.Report, error) { return nvml.Report{}, context.DeadlineExceeded }
+	// capabilities is the directory of a GPU instance in the kernel's tree.
+	capabilities := func(gpu string) []string {
+		const before = "-- sys/bus/pci/devices/0000:1b:00.0"
+		return []string{before, "-- proc/driver/nvidia/capabilities/" + gpu + "/mig/gi1/access --\nDeviceFileMinor: 30\n" + before}
+	}
 	for title, tc := range map[string]struct {
 		change []string
 		nvml   func(context.Context) (nvml.Report, error)
-		want   []string
+		// plain says that NVML told before that the GPU has no MIG mode.
+		plain bool
+		want  []string
 	}{
 		"healthy":               {want: []string{name}},
 		"older driver":          {change: []string{"195 nvidia\n", "195 nvidia-frontend\n"}, want: []string{name}},
@@ -143,11 +152,16 @@ func TestNVIDIA(t *testing.T) {
 			nvml: answer(nvml.Device{PCIBusID: bus, Minor: &wrong}), want: []string{address + " DeviceNumbersUnknown"},
 		},
 		"NVML misses it": {nvml: answer(nvml.Device{PCIBusID: "00000000:1C:00.0"}), want: []string{address + " NotResponding"}},
-		"NVML sees none": {nvml: answer(), want: []string{name}},
-		"MIG mode":       {nvml: answer(nvml.Device{PCIBusID: bus, MIGMode: &mig}), want: []string{address + " Partitioned"}},
-		"NVML hangs": {
-			nvml: func(context.Context) (nvml.Report, error) { return nvml.Report{}, context.DeadlineExceeded },
-			want: []string{name, driver + " NVMLUnavailable"},
+		// No answer about a GPU is not the answer that MIG mode is off.
+		"NVML sees none":                    {nvml: answer(), want: []string{address + " Partitioned"}},
+		"MIG mode":                          {nvml: answer(nvml.Device{PCIBusID: bus, MIGMode: &mig}), want: []string{address + " Partitioned"}},
+		"NVML hangs":                        {nvml: hangs, want: []string{driver + " NVMLUnavailable", address + " Partitioned"}},
+		"NVML hangs, and it has no MIG":     {nvml: hangs, plain: true, want: []string{name, driver + " NVMLUnavailable"}},
+		"NVML sees none, and it has no MIG": {nvml: answer(), plain: true, want: []string{name}},
+		"the kernel shows an instance":      {change: capabilities("gpu3"), want: []string{address + " Partitioned"}},
+		"the kernel shows one of another":   {change: capabilities("gpu4"), want: []string{name}},
+		"NVML says that there is none": {
+			change: capabilities("gpu3"), nvml: answer(nvml.Device{PCIBusID: bus, MIGMode: new(false)}), want: []string{name},
 		},
 		"NVML cannot read the memory": {
 			nvml: lacking("memoryBytes", nvml.Device{PCIBusID: bus}), want: []string{name, address + " AttributeUnreadable"},
@@ -173,7 +187,8 @@ func TestNVIDIA(t *testing.T) {
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
-			got := discoverIn(t, inMachine(t, oneH100, tc.change...), Options{NVML: tc.nvml})
+			opts := Options{NVML: tc.nvml, Indivisible: map[pci.Address]bool{{Bus: 0x1b}: tc.plain}}
+			got := discoverIn(t, inMachine(t, oneH100, tc.change...), opts)
 			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
 			}

@@ -43,6 +43,10 @@ type nvidiaHost struct {
 	// asked says that NVML answered, devices is what it said.
 	asked   bool
 	devices map[pci.Address]nvml.Device
+	// unanswered says that NVML is there to be asked and told of no GPU.
+	unanswered bool
+	// indivisible are the GPUs of which NVML told before that they have no MIG mode.
+	indivisible map[pci.Address]bool
 	// unknown has the GPUs of which NVML did not say how they are divided.
 	unknown map[pci.Address]bool
 	// unusable has what NVML says of GPUs that cannot be used, whatever they are asked.
@@ -67,9 +71,10 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 	report, err := askNVML(ctx, opts)
 	if err != nil {
 		problems = append(problems, driverProblem(sysfs.ProcDriverNVIDIA, ReasonNVMLUnavailable,
-			fmt.Errorf("memory, compute capability and architecture stay unknown: %w", err)))
+			fmt.Errorf("memory, compute capability, architecture and MIG mode stay unknown: %w", err)))
 	}
 	problems = append(problems, host.take(report)...)
+	host.unanswered, host.indivisible = opts.NVML != nil && !host.asked, opts.Indivisible
 	version, faults := nvidiaDriverVersion(tree, report)
 	host.driverVersion, host.cudaVersion = version, report.CUDADriverVersion
 	return host.describe, append(problems, faults...)
@@ -235,21 +240,34 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 		d.withhold(ReasonExcluded, errors.New("the driver was loaded with this GPU excluded (NVreg_ExcludedGpus)"))
 		return
 	}
-	d.physical.MIG, d.physical.MIGUnknown = said.MIG, h.unknown[f.Address]
-	switch {
-	case d.physical.MIGUnknown && (said.MIGMode == nil || *said.MIGMode):
-		d.divide(errors.New(unknownMIG))
-	case said.MIG != nil && said.MIG.Current:
-		d.divide(errors.New(inMIGMode))
-	}
 	minor, err := nvidiaMinor(info, said)
 	if err != nil {
 		d.withhold(ReasonDeviceNumbersUnknown, err)
 		return
 	}
+	h.divided(d, f, said, minor)
 	d.node(newNode("nvidia"+strconv.FormatInt(minor, 10), h.major, minor))
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.shared...)
 	h.attributes(d, said, info)
+}
+
+// divided records how a GPU is divided. NVML tells. Without its answer the kernel tells of a GPU that has instances, and of no GPU that MIG
+// mode is off. Where NVML is never asked, a GPU without instances counts as whole.
+func (h nvidiaHost) divided(d *draft, f pci.Function, said nvml.Device, minor int64) {
+	d.physical.MIG, d.physical.MIGUnknown = said.MIG, h.unknown[f.Address] || h.unanswered && !h.indivisible[f.Address]
+	var instances []uint32
+	if !h.asked {
+		var err error
+		instances, err = d.tree.MIGInstances(int(minor))
+		d.noteUnreadable(err)
+		d.physical.MIGUnknown = d.physical.MIGUnknown || err != nil || len(instances) > 0
+	}
+	switch {
+	case len(instances) > 0, said.MIG != nil && said.MIG.Current:
+		d.divide(errors.New(inMIGMode))
+	case d.physical.MIGUnknown && (said.MIGMode == nil || *said.MIGMode):
+		d.divide(errors.New(unknownMIG))
+	}
 }
 
 // attributes adds what NVML says of a GPU, and the kernel where NVML says nothing.

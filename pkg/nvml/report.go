@@ -95,6 +95,19 @@ func (r Report) UnknownMIG() []string {
 // owned by the UUID of their GPU, and the architecture tells whether the MIG mode changes without a reset.
 func NeededByMIG() []string { return []string{"uuid", "memoryBytes", "architecture"} }
 
+// Indivisible are the GPUs that have no MIG mode. Only GPUs that answered every question are among them.
+func (r Report) Indivisible() map[pci.Address]bool {
+	out := map[pci.Address]bool{}
+	for _, dev := range r.Devices {
+		address, err := pci.ParseBusID(dev.PCIBusID)
+		failed := slices.ContainsFunc(r.Faults, func(f Fault) bool { return f.Device == dev.PCIBusID })
+		if err == nil && !failed && dev.MIGMode == nil && dev.MIG == nil {
+			out[address] = true
+		}
+	}
+	return out
+}
+
 // Decode reads one report of at most 1 MiB: strict JSON, nothing after it, and every device with a bus id of its own.
 func Decode(r io.Reader) (Report, error) { return decode[Report](r, "report") }
 

@@ -52,8 +52,9 @@ func (d *division) mig() {
 
 // withoutMIG says why nothing is made of a GPU that could not be divided. One that the library says nothing of may be in MIG mode.
 func (d *division) withoutMIG(want *MIG) {
+	leaves := want == nil || want.Mode == MIGDisabled
 	switch {
-	case want == nil || want.Mode == MIGDisabled:
+	case leaves && !(d.physical.MIGUnknown && d.physical.Divided):
 	case d.physical.MIGUnknown:
 		d.withholdWhole(ReasonMIGMode, "NVIDIA's library did not say how the GPU is divided: it is asked again")
 	case architecture(d.physical.Device) == "":

@@ -192,18 +192,22 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// TestMIGUnknown: a GPU that may be in MIG mode is whole for those only whose policy leaves MIG alone.
+// TestMIGUnknown: a GPU that may be in MIG mode is whole for those only whose policy leaves MIG alone, and if discovery shows it whole.
 func TestMIGUnknown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		settings partition.Settings
+		divided  bool
 		want     []string
 	}{
-		"no policy": {want: under("-")},
-		"disabled":  {settings: disabled(), want: under("-")},
-		"dynamic":   {settings: dynamic("3g.40gb")},
-		"static":    {settings: static(twoLarge())},
+		"no policy":                            {want: under("-")},
+		"disabled":                             {settings: disabled(), want: under("-")},
+		"dynamic":                              {settings: dynamic("3g.40gb")},
+		"static":                               {settings: static(twoLarge())},
+		"no policy, and it may be in MIG mode": {divided: true},
+		"MIG is off, and it may be in MIG mode still": {settings: disabled(), divided: true},
 	} {
-		got := partition.Divide(partition.Physical{Device: h100().whole(t, 0), MIGUnknown: true}, tc.settings, partition.Kept{Counters: true})
+		p := partition.Physical{Device: h100().whole(t, 0), MIGUnknown: true, Divided: tc.divided}
+		got := partition.Divide(p, tc.settings, partition.Kept{Counters: true})
 		if diff := cmp.Diff(tc.want, names(got.Devices)); diff != "" || (len(tc.want) == 0) != (len(got.Reasons) == 1) {
 			t.Errorf("%s (-want +got):\n%s\n%v", name, diff, got.Reasons)
 		}

@@ -117,6 +117,8 @@ type Physical struct {
 	MIG *nvml.MIG
 	// MIGUnknown says that NVML does not tell now. MIG is its last answer then, nil if there was none.
 	MIGUnknown bool
+	// Divided says that discovery does not show the device whole, as programs cannot use it so now, as far as is known.
+	Divided bool
 	// Foreign are the placements of instances that Fettle did not make.
 	Foreign []nvml.MIGPlacement
 	// AMD is what the kernel says of the GPU; nil if it cannot be divided.
