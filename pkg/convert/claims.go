@@ -280,7 +280,11 @@ func (k *claimConversion) constraint(n *node, at string) {
 		return
 	}
 	if name != n.Value {
-		k.note("%s: %s is %s now", at, clip(n.Value), name)
+		hint := ""
+		if name == drivers.ModelID {
+			hint = "; " + drivers.SameCard
+		}
+		k.note("%s: %s is %s now%s", at, clip(n.Value), name, hint)
 		n.Value, k.changed = name, true
 	}
 }

@@ -74,7 +74,11 @@ func TestConvertStrategies(t *testing.T) {
 func TestConvertConstraint(t *testing.T) {
 	for in, want := range map[string]string{
 		"gpu.nvidia.com/parentUUID":        "fettle.dev/parentUUID",
-		"gpu.amd.com/deviceID":             "resource.kubernetes.io/pciBusID",
+		"gpu.amd.com/deviceID":             "fettle.dev/pciDeviceID", // cards of one model are equal in both
+		"gpu.intel.com/pciId":              "fettle.dev/pciDeviceID",
+		"gpu.nvidia.com/deviceID":          "fettle.dev/pciDeviceID",
+		"gpu.amd.com/parentDeviceID":       "",
+		"gpu.amd.com/parentPciAddr":        "resource.kubernetes.io/pciBusID",
 		"gpu.amd.com/numaNode":             "resource.kubernetes.io/numaNode",
 		"dra.net/numaNode":                 "resource.kubernetes.io/numaNode",
 		"dra.net/rdma":                     "dra.net/rdma",

@@ -84,6 +84,11 @@ const (
 	noNumber = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
 	noShares = "a claim has one share of a GPU, and the scheduler counts them: leave it out"
 	busID    = "resource.kubernetes.io/pciBusID"
+
+	// ModelID is the attribute with the PCI device id of a device, which all devices of a model share.
+	ModelID = v1alpha1.DriverName + "/" + string(device.AttributePCIDeviceID)
+	// SameCard says how a constraint names a card.
+	SameCard = "cards of one model are equal in it: for parts of one card, or of different ones, name " + busID
 )
 
 // forVMs and isNot compare the type of a device.
@@ -112,9 +117,10 @@ func typed(types map[string]string) rule {
 	return r
 }
 
-// deviceID compares a PCI device id, which the other drivers write as the kernel does, 0x740f, and Fettle without 0x.
+// deviceID compares a PCI device id, which the other drivers write as the kernel does, 0x740f, and Fettle without 0x. It is that of a
+// model: in a constraint cards of one model are equal, as they are for the other driver.
 func deviceID() rule {
-	r := rule{name: string(device.AttributePCIDeviceID), constraint: busID}
+	r := rule{name: string(device.AttributePCIDeviceID), constraint: ModelID}
 	r.equals = func(value string) (string, error) {
 		if !regexp.MustCompile(`^0x[0-9a-f]{4}$`).MatchString(value) {
 			return "", fmt.Errorf("%q: the driver writes 0x and four digits, the letters small, such as 0x740f", value)
@@ -187,7 +193,7 @@ func amd() *Driver {
 		"productName":       {name: "productName", as: `%s.replace(" ", "_").replace("(", "").replace(")", "")`},
 		"pciAddr":           address,
 		"parentPciAddr":     {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
-		"parentDeviceID":    {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
+		"parentDeviceID":    refused("Fettle publishes the id of a model, pciDeviceID; for parts of one card name " + busID + " in a constraint"),
 		"partitionProfile":  profile,
 		"vendorID":          {constant: "0x1002", only: forVMs(), ignored: "only VFIO devices have it, and all have the same"},
 		"driverVersionFull": refused("Fettle publishes driverVersion, a semantic version"),
