@@ -65,7 +65,7 @@ var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table,
 	),
 	labelKey: sets.New(
 		corev1.LabelHostname, corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
-		corev1.LabelInstanceTypeStable, metav1.ObjectNameField, resourceapi.DRAAdminNamespaceLabelKey,
+		corev1.LabelInstanceTypeStable, corev1.LabelMetadataName, metav1.ObjectNameField, resourceapi.DRAAdminNamespaceLabelKey,
 		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
 		corev1.TaintNodeDiskPressure, corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeOutOfService,
 		"node-role.kubernetes.io/control-plane", "nvidia.com/gpu", "amd.com/gpu",
@@ -78,7 +78,7 @@ var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table,
 		"DoNotSchedule", "ScheduleAnyway", "Honor", "Ignore", "Terminating", "NotTerminating", "BestEffort", "NotBestEffort",
 		"PriorityClass", "CrossNamespacePodAffinity", "Device", "Node", "Pod", "ReplicaSet", "StatefulSet", "DaemonSet", "Job",
 		"v1", "apps/v1", "batch/v1", "resource.k8s.io", "resource.k8s.io/v1", "pods", corev1.DefaultSchedulerName,
-		"DRAOptionalNodeOperations",
+		"DRAOptionalNodeOperations", string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP),
 	),
 	resourceName: sets.New(
 		"cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "secrets", "configmaps", "resourceclaims",
@@ -153,7 +153,8 @@ var fieldCategory = map[string]category{ //nolint:gochecknoglobals // a table, w
 	"Container.Name": objectName, "ContainerExtendedResourceRequest.ContainerName": objectName,
 
 	"Taint.Key": labelKey, "Toleration.Key": labelKey, "DeviceTaint.Key": labelKey, "DeviceToleration.Key": labelKey,
-	"NodeSelectorRequirement.Key": labelKey, "TopologySpreadConstraint.TopologyKey": labelKey,
+	"NodeSelectorRequirement.Key": labelKey, "TopologySpreadConstraint.TopologyKey": labelKey, "PodAffinityTerm.TopologyKey": labelKey,
+	"PodAffinityTerm.Namespaces": namespaceName, "PodAffinityTerm.MatchLabelKeys": labelKey, "PodAffinityTerm.MismatchLabelKeys": labelKey,
 	"Taint.Value": labelValue, "Toleration.Value": labelValue, "DeviceTaint.Value": labelValue, "DeviceToleration.Value": labelValue,
 
 	"CELDeviceSelector.Expression": celSelector, "DeviceDerivedAttribute.Expression": celDerived,

@@ -26,7 +26,7 @@ func snapshots(t *testing.T) map[string]plan.Snapshot {
 		t.Fatal(files, err)
 	}
 	out := map[string]plan.Snapshot{}
-	for _, file := range append(files, "testdata/secrets.yaml") {
+	for _, file := range append(files, "testdata/secrets.yaml", "testdata/neighbours.yaml") {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -129,12 +129,30 @@ func shape(r plan.Report, s plan.Snapshot) (out []string) {
 	return out
 }
 
+// TestNeighbours: the pods of the snapshot with neighbours are kept from nodes, so that its plans tell what is lost.
+func TestNeighbours(t *testing.T) {
+	got := map[string]int{}
+	for name, pod := range report(t, snapshots(t)["neighbours.yaml"]).Pods {
+		got[name] = len(pod.Fits)
+	}
+	want := map[string]int{
+		"acme-ml/acme-port": 2, "acme-ml/acme-udp": 2, "acme-ml/acme-train": 1, "acme-ml/acme-noisy": 2, "acme-ml/acme-shy": 2,
+		"acme-ml/acme-social": 3,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("how many nodes fit (-want +got):\n%s", diff)
+	}
+}
+
 // TestRedactHides: nothing of whose cluster it is remains, and what is the same stays the same.
 func TestRedactHides(t *testing.T) {
 	s := saved.Trim(snapshots(t)["secrets.yaml"])
 	before := string(write(t, s))
 	saved.Redact(t.Context(), s)
 	after := string(write(t, s))
+	neighbours := saved.Trim(snapshots(t)["neighbours.yaml"])
+	saved.Redact(t.Context(), neighbours)
+	after += string(write(t, neighbours))
 	secret := regexp.MustCompile(`(?i)[a-z0-9.-]*acme[a-z0-9.-]*`)
 	if found := secret.FindAllString(before, -1); len(found) < 30 {
 		t.Fatalf("only %d secrets before: %v", len(found), found)

@@ -101,16 +101,18 @@ func trimNode(o *corev1.Node) *corev1.Node {
 	}
 }
 
-// trimPod keeps of containers their names and what they ask for: no image, command, environment or volume.
+// trimPod keeps of containers their names, what they ask for and their ports of the host: no image, command, environment or volume. Labels
+// are what anti-affinities of other pods select by.
 func trimPod(o *corev1.Pod) *corev1.Pod {
 	o = o.DeepCopy()
 	pod := &corev1.Pod{
-		ObjectMeta: trimMeta(o, owners|annotations),
+		ObjectMeta: trimMeta(o, labels|owners|annotations),
 		Spec: corev1.PodSpec{
 			NodeName: o.Spec.NodeName, NodeSelector: o.Spec.NodeSelector, Affinity: trimAffinity(o.Spec.Affinity),
 			Tolerations: o.Spec.Tolerations, SchedulerName: o.Spec.SchedulerName, SchedulingGates: o.Spec.SchedulingGates,
 			Priority: o.Spec.Priority, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources, ResourceClaims: o.Spec.ResourceClaims,
-			InitContainers: trimContainers(o.Spec.InitContainers), Containers: trimContainers(o.Spec.Containers),
+			InitContainers: trimContainers(&o.Spec, o.Spec.InitContainers), Containers: trimContainers(&o.Spec, o.Spec.Containers),
+			HostNetwork:               o.Spec.HostNetwork,
 			TopologySpreadConstraints: trimSpread(o.Spec.TopologySpreadConstraints), Volumes: trimVolumes(o.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{
@@ -126,26 +128,40 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-func trimContainers(containers []corev1.Container) []corev1.Container {
+func trimContainers(spec *corev1.PodSpec, containers []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for i := range containers {
 		c := &containers[i]
-		out = append(out, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+		kept := corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+		for _, p := range c.Ports {
+			if p.HostPort == 0 && !spec.HostNetwork {
+				continue
+			}
+			if p.Name = ""; p.HostIP == "0.0.0.0" {
+				p.HostIP = "" // the same: all addresses
+			}
+			kept.Ports = append(kept.Ports, p)
+		}
+		out = append(out, kept)
 	}
 	return out
 }
 
-// trimAffinity keeps what a pod wants of nodes. That it wants something of other pods is kept too, since a plan says that it ignores it.
+// trimAffinity keeps what a pod requires of nodes and of other pods, and what it would rather have of nodes.
 func trimAffinity(a *corev1.Affinity) *corev1.Affinity {
 	if a == nil {
 		return nil
 	}
 	out := &corev1.Affinity{NodeAffinity: a.NodeAffinity}
 	if a.PodAffinity != nil {
-		out.PodAffinity = &corev1.PodAffinity{}
+		out.PodAffinity = &corev1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		}
 	}
 	if a.PodAntiAffinity != nil {
-		out.PodAntiAffinity = &corev1.PodAntiAffinity{}
+		out.PodAntiAffinity = &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+		}
 	}
 	return out
 }

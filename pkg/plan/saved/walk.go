@@ -5,6 +5,7 @@ package saved
 import (
 	"cmp"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,7 +72,7 @@ func (w walker) value(v reflect.Value, at field) {
 	}
 }
 
-// structure goes through the fields of a struct. Requirements of nodes and attributes are judged by their names.
+// structure goes through the fields of a struct. Requirements of labels and attributes are judged by their names.
 func (w walker) structure(v reflect.Value, at field) {
 	if requirement, ok := v.Addr().Interface().(*corev1.NodeSelectorRequirement); ok {
 		for i, value := range requirement.Values {
@@ -79,6 +80,14 @@ func (w walker) structure(v reflect.Value, at field) {
 		}
 		requirement.Key = w.text(labelKey, requirement.Key)
 		requirement.Operator = corev1.NodeSelectorOperator(w.text(word, string(requirement.Operator)))
+		return
+	}
+	if requirement, ok := v.Addr().Interface().(*metav1.LabelSelectorRequirement); ok {
+		for i, value := range requirement.Values {
+			requirement.Values[i] = w.label(requirement.Key, value)
+		}
+		requirement.Key = w.text(labelKey, requirement.Key)
+		requirement.Operator = metav1.LabelSelectorOperator(w.text(word, string(requirement.Operator)))
 		return
 	}
 	if slice, ok := v.Addr().Interface().(*resourceapi.ResourceSliceSpec); ok {
@@ -149,11 +158,14 @@ func (w walker) pair(at field, key, value string) string {
 	return w.label(key, value)
 }
 
-// label replaces the value of a label. The hostname is that of the node, and what a machine is made of tells nothing.
+// label replaces the value of a label. The hostname is that of the node, the API server names a namespace by a label, and what a machine is
+// made of tells nothing.
 func (w walker) label(key, value string) string {
 	switch key {
 	case corev1.LabelHostname, metav1.ObjectNameField:
 		return w.text(place, value)
+	case corev1.LabelMetadataName:
+		return w.text(namespaceName, value)
 	case corev1.LabelArchStable, corev1.LabelOSStable:
 		if machines.Has(value) {
 			return value
@@ -243,8 +255,10 @@ func (w walker) resource(name string) string {
 
 // prune removes what no plan needs.
 func prune(s plan.Snapshot) {
-	for _, o := range s.Namespaces {
-		o.Labels = onlyAdmin(o.Labels)
+	if !slices.ContainsFunc(s.Pods, selectsNamespaces) {
+		for _, o := range s.Namespaces {
+			o.Labels = onlyAdmin(o.Labels)
+		}
 	}
 	for _, o := range s.Classes {
 		o.Spec.Config = nil
@@ -271,10 +285,19 @@ func prune(s plan.Snapshot) {
 	}
 }
 
-// onlyAdmin keeps of a namespace's labels the one that allows administrators' access.
+// onlyAdmin keeps of a namespace's labels the one that allows administrators' access: others decide only where pods select namespaces.
 func onlyAdmin(labels map[string]string) map[string]string {
 	if value, set := labels[resourceapi.DRAAdminNamespaceLabelKey]; set {
 		return map[string]string{resourceapi.DRAAdminNamespaceLabelKey: value}
 	}
 	return nil
+}
+
+// selectsNamespaces says whether a pod requires something of pods of namespaces that it selects by labels.
+func selectsNamespaces(pod *corev1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return t.NamespaceSelector != nil })
 }
