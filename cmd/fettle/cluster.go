@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/fettle-dev/fettle/pkg/paging"
 )
 
 // cluster is how one is reached: by the flags that kubectl has too.
@@ -111,32 +113,29 @@ func (r *reader) at(p location) dynamic.ResourceInterface {
 	return r.client.Resource(p.resource).Namespace(p.namespace)
 }
 
-// pageSize bounds an answer of the API server.
-const pageSize = 500
+// pageSize is how many objects the API server is asked for at once. Each may have a megabyte and a half.
+const pageSize = 100
 
 // list reads all objects of a resource, of one namespace or, if that is empty, of all.
 func (r *reader) list(ctx context.Context, resource schema.GroupVersionResource, namespace string) ([]unstructured.Unstructured, error) {
 	p := location{resource: resource, namespace: namespace}
 	var all []unstructured.Unstructured
-	again := 2
-	for next := ""; ; {
-		page, err := r.at(p).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
-		if apierrors.IsResourceExpired(err) && next != "" && again > 0 { // the API server has forgotten the other pages of the list
-			all, next, again = nil, "", again-1
-			continue
-		}
+	err := paging.List(func() { all = nil }, func(token string) (string, error) {
+		page, err := r.at(p).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: token})
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		for i := range page.Items {
 			page.Items[i].SetManagedFields(nil)
 		}
-		all = append(all, page.Items...)
-		if next = page.GetContinue(); next == "" {
-			r.seen[p] = page.GetResourceVersion()
-			return all, nil
-		}
+		all, r.seen[p] = append(all, page.Items...), page.GetResourceVersion()
+		return page.GetContinue(), nil
+	})
+	if err != nil {
+		delete(r.seen, p)
+		return nil, err
 	}
+	return all, nil
 }
 
 // get reads one object into a value of its type.

@@ -19,14 +19,12 @@ import (
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
-// programsPage is how many objects are read at a time. Of each only what selects nodes is kept.
-const programsPage = 100
-
 // programsOf reads the DaemonSets and the Modules of KMM of the whole cluster, from the API server: these are many bytes for a cache, and
-// are looked at seldom.
+// are looked at seldom. Of each only what selects nodes is kept.
 func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, error) {
 	var sets, loaders []nodepolicy.Program
-	err := reconciler.Pages(ctx, live, &appsv1.DaemonSetList{}, programsPage, func() { sets = nil }, func(o runtime.Object) error {
+	size := int64(reconciler.TenantPage)
+	err := reconciler.Pages(ctx, live, &appsv1.DaemonSetList{}, size, func() { sets = nil }, func(o runtime.Object) error {
 		if d, ok := o.(*appsv1.DaemonSet); ok && d.DeletionTimestamp == nil {
 			sets = append(sets, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
 		}
@@ -37,7 +35,7 @@ func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, 
 	}
 	modules := &unstructured.UnstructuredList{}
 	modules.SetGroupVersionKind(stack.KMMGroupVersion().WithKind("ModuleList"))
-	err = reconciler.Pages(ctx, live, modules, programsPage, func() { loaders = nil }, func(o runtime.Object) error {
+	err = reconciler.Pages(ctx, live, modules, size, func() { loaders = nil }, func(o runtime.Object) error {
 		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
 			if p, loads := programOf(m); loads {
 				loaders = append(loaders, p)

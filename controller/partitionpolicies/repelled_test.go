@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 func programs(module bool, names ...string) (out []nodepolicy.Program) {
@@ -143,7 +144,7 @@ func TestRepelledIsWritten(t *testing.T) {
 	})
 	recorder := events.NewFakeRecorder(100)
 	r := New(reconciler.Services{
-		Client: api, Live: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: api, Live: large.Paged(t, api, reconciler.TenantPage), Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}, true, nil).Queues[0].Reconciler
 	if _, err := r.Reconcile(t.Context(), request("p")); err == nil {
 		t.Fatal("a status that was not written is no error")

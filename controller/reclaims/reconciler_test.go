@@ -29,6 +29,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -91,8 +92,10 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 			},
 			SubResourceCreate: w.evict,
 		}).Build()
-	row := New(reconciler.Services{Live: w.client, Client: w.client, Recorder: w.recorder, Clock: w.clock}, true, DefaultGrace,
-		func() (string, error) { return "1.37", nil })
+	services := reconciler.Services{
+		Live: large.Paged(t, w.client, reconciler.TenantPage), Client: w.client, Recorder: w.recorder, Clock: w.clock,
+	}
+	row := New(services, true, DefaultGrace, func() (string, error) { return "1.37", nil })
 	w.reclaimer, _ = row.Queues[0].Reconciler.(*reclaimer)
 	return w
 }

@@ -6,46 +6,31 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/pkg/paging"
 )
 
-// listAttempts is how often a list is begun whose pages the API server does not keep long enough.
-const listAttempts = 3
+// TenantPage is how many objects are asked for at once of a kind that tenants make. Each may have a megabyte and a half, and takes more in
+// memory.
+const TenantPage = 25
 
-// Pages calls each with all objects of a kind, which it lists page by page. The API server keeps the pages of a list for some minutes. When
-// they are gone the list begins anew, and begin is called so that nothing of the first pages is left: a list is read as a whole or not at
-// all.
+// Pages calls each with all objects of a kind, which it lists page by page, as [paging.List] does.
 func Pages(
 	ctx context.Context, live client.Reader, list client.ObjectList, size int64, begin func(), each func(runtime.Object) error,
 	options ...client.ListOption,
 ) error {
-	for attempt := 1; ; attempt++ {
-		begin()
-		err := pagesOnce(ctx, live, list, size, each, options)
-		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) || attempt == listAttempts {
-			return err
-		}
-	}
-}
-
-func pagesOnce(
-	ctx context.Context, live client.Reader, list client.ObjectList, size int64, each func(runtime.Object) error, options []client.ListOption,
-) error {
-	for next := ""; ; {
+	return paging.List(begin, func(token string) (string, error) {
 		page, ok := list.DeepCopyObject().(client.ObjectList) // the objects stay in the page
 		if !ok {
-			return fmt.Errorf("%T is no list", list)
+			return "", fmt.Errorf("%T is no list", list)
 		}
-		all := append([]client.ListOption{client.Limit(size), client.Continue(next)}, options...)
+		all := append([]client.ListOption{client.Limit(size), client.Continue(token)}, options...)
 		if err := live.List(ctx, page, all...); err != nil {
-			return err
+			return "", err
 		}
-		err := meta.EachListItem(page, each)
-		if next = page.GetContinue(); next == "" || err != nil {
-			return err
-		}
-	}
+		return page.GetContinue(), meta.EachListItem(page, each)
+	})
 }

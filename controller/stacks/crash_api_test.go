@@ -128,7 +128,7 @@ func (c *apiServer) fixture(t *testing.T) *fixture {
 			check.Must(t, c.admin.DeleteAllOf(t.Context(), kind, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
 		}
 	}
-	f := &fixture{api: c.admin, own: c.controller, recorder: events.NewFakeRecorder(100)}
+	f := &fixture{api: c.admin, own: c.controller, recorder: events.NewFakeRecorder(100), t: t}
 	for _, o := range slices.Concat(machine("a", "x"), machine("b", "x"), machine("c", "y"), []client.Object{stackOf("s", "x")}) {
 		if a, ok := o.(*v1alpha1.AcceleratorNode); ok {
 			var plugin corev1.Pod

@@ -32,6 +32,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 const namespace = "fettle-system"
@@ -99,12 +100,13 @@ type fixture struct {
 	row      reconciler.Row
 	checks   Checks
 	drivers  string
+	t        *testing.T
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	objects := slices.Concat(machine("a", "x"), machine("b", "x"), machine("c", "y"), []client.Object{stackOf("s", "x")})
-	f := &fixture{api: cluster(t, objects...), recorder: events.NewFakeRecorder(100)}
+	f := &fixture{api: cluster(t, objects...), recorder: events.NewFakeRecorder(100), t: t}
 	f.restart()
 	return f
 }
@@ -136,7 +138,8 @@ func (f *fixture) startWith(m *mortal) {
 	}
 	own = m.client(own)
 	f.row = New(reconciler.Services{
-		Client: own, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace, Live: own,
+		Client: own, Recorder: f.recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()), Namespace: namespace,
+		Live: large.Paged(f.t, own, reconciler.TenantPage),
 	}, f.checks, f.drivers)
 }
 

@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,19 +142,16 @@ func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.Upgra
 	if !slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return stack.UpgradedBy(n.Annotations) == name }) {
 		return nil
 	}
-	options := &client.ListOptions{Limit: 500}
-	holders := stack.Holders{}
-	for {
-		var claims resourceapi.ResourceClaimList
-		if err := j.Live.List(ctx, &claims, options); err != nil {
-			return fmt.Errorf("list the claims of nodes whose driver is changed: %w", err)
+	var holders stack.Holders
+	begin := func() { holders = stack.Holders{} }
+	err := reconciler.Pages(ctx, j.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+		if claim, ok := o.(*resourceapi.ResourceClaim); ok {
+			holders.Add(claim)
 		}
-		for i := range claims.Items {
-			holders.Add(&claims.Items[i])
-		}
-		if options.Continue = claims.Continue; options.Continue == "" {
-			break
-		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the claims of nodes whose driver is changed: %w", err)
 	}
 	for i := range nodes {
 		nodes[i].Holders = holders[nodes[i].Name]

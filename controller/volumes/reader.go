@@ -11,6 +11,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -32,9 +33,6 @@ type Reader struct {
 	// Clock is the time.
 	Clock clock.PassiveClock
 }
-
-// page is how many pods are read at once.
-const page = 500
 
 // Plan reads the objects and plans. It reads nothing if volumes are disabled or the cache is being deleted.
 func (r Reader) Plan(ctx context.Context, o Object, options Options) (Plan, error) {
@@ -185,12 +183,36 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Obser
 		})
 	}
 	before := len(w.Pods)
-	return reconciler.Pages(ctx, r.Live, &corev1.PodList{}, page, func() { w.Pods = w.Pods[:before] }, func(o runtime.Object) error {
+	begin := func() { w.Pods = w.Pods[:before] }
+	return reconciler.Pages(ctx, r.Live, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
 		if p, ok := o.(*corev1.Pod); ok && counts(p) {
-			w.Pods = append(w.Pods, *p)
+			w.Pods = append(w.Pods, trimPod(p, w.Claims))
 		}
 		return nil
 	}, client.InNamespace(namespace))
+}
+
+// trimPod keeps of a pod what a plan reads: whose it is, which of the claims it uses, and what keeps it from running.
+func trimPod(p *corev1.Pod, claims map[Key]*corev1.PersistentVolumeClaim) corev1.Pod {
+	out := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, CreationTimestamp: p.CreationTimestamp},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName},
+		Status: corev1.PodStatus{
+			Phase: p.Status.Phase, Reason: p.Status.Reason, Message: p.Status.Message, Conditions: p.Status.Conditions,
+			ContainerStatuses: p.Status.ContainerStatuses,
+		},
+	}
+	for _, label := range []string{UIDLabel, batchv1.JobNameLabel} {
+		if value, labelled := p.Labels[label]; labelled {
+			metav1.SetMetaDataLabel(&out.ObjectMeta, label, value)
+		}
+	}
+	for _, v := range p.Spec.Volumes {
+		if c := v.PersistentVolumeClaim; c != nil && claims[Key{p.Namespace, c.ClaimName}] != nil {
+			out.Spec.Volumes = append(out.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: c}})
+		}
+	}
+	return out
 }
 
 // Planner plans the volumes of caches: for the reconciler that carries plans out, and for the status of caches. It remembers why the last

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 // TestVolumesAreRefused: what the API server does not take is in the plan that the status is made from, until it takes it.
@@ -48,7 +49,8 @@ func TestVolumesAreRefused(t *testing.T) {
 			},
 		}).Build()
 	services := reconciler.Services{
-		Client: api, Live: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: api, Live: large.Paged(t, api, reconciler.TenantPage), Recorder: events.NewFakeRecorder(10),
+		Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	planner := NewPlanner(services, Options{Enabled: true})
 	r := New(services, planner).Queues[0].Reconciler

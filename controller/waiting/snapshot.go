@@ -36,9 +36,8 @@ const (
 	snapshotBytes = 8 << 20
 	tenantBytes   = 8 << 20
 	podsBytes     = 8 << 20
-	// tenantPage is how many objects of tenants are asked for at once. Each may have more than a megabyte.
-	pageSize   = 100
-	tenantPage = 25
+	// pageSize is how many objects are asked for at once that no tenant makes.
+	pageSize = 100
 )
 
 // ErrTooMuch ends the reading of objects.
@@ -297,22 +296,26 @@ func taintRules(ctx context.Context, r *pageReader) ([]*resourceapi.DeviceTaintR
 	return nil, nil
 }
 
-// Repelling lists the pods with a node that require an anti-affinity, on all nodes but the given ones: they may keep pods from nodes that
-// have none of them.
+// Repelling lists the pods with a node that require an anti-affinity in more than their node, on all nodes but the given ones: they may
+// keep pods from nodes that have none of them. Only what keeps others away is kept. What of that is too large counts as unknown.
 func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1.Pod, error) {
-	r := &pageReader{Reader: live, left: podsBytes}
-	var out []*corev1.Pod
-	begin := func() { out, r.left = nil, podsBytes }
-	err := reconciler.Pages(ctx, live, &corev1.PodList{}, pageSize, begin, func(o runtime.Object) error {
-		pod, ok := o.(*corev1.Pod)
-		if !ok || pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || len(podspec.AntiAffinity(pod)) == 0 {
+	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
+	repelling := func(pod *corev1.Pod) *corev1.Pod {
+		if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || !repelsAfar(pod) {
 			return nil
 		}
-		out = append(out, pod)
-		return r.keep(pod)
-	})
-	if err != nil {
+		out := barePod(pod)
+		out.Spec.InitContainers, out.Spec.Containers, out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil, nil, nil
+		return out
+	}
+	var out []*corev1.Pod
+	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &out, repelling, repelling); err != nil {
 		return nil, fmt.Errorf("list pods with an anti-affinity: %w", err)
 	}
 	return out, nil
+}
+
+// repelsAfar says whether a pod may keep others from other nodes than its own.
+func repelsAfar(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(podspec.AntiAffinity(pod), func(t podspec.Term) bool { return t.Key != corev1.LabelHostname })
 }

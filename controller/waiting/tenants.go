@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/pkg/plan/saved"
 )
 
@@ -70,8 +71,8 @@ func sizeOf(object client.Object) int {
 	return 0
 }
 
-// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides. Bare returns what others have to
-// know of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
+// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides, nil if nothing does. Bare returns
+// what others have to know of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
 func ofTenants[T interface {
 	client.Object
 	comparable
@@ -101,7 +102,7 @@ func ofTenants[T interface {
 	})
 	left, clusterLeft, sizes := of.left, r.left, maps.Clone(of.sizes)
 	begin := func() { *into, of.left, r.left, of.sizes = nil, left, clusterLeft, maps.Clone(sizes) }
-	return reconciler.Pages(ctx, r, list, tenantPage, begin, func(o runtime.Object) error {
+	return reconciler.Pages(ctx, r, list, reconciler.TenantPage, begin, func(o runtime.Object) error {
 		object, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
@@ -109,7 +110,9 @@ func ofTenants[T interface {
 		if of.reduced[object.GetNamespace()] {
 			return keepBare(object)
 		}
-		object = trim(object)
+		if object = trim(object); object == none {
+			return nil
+		}
 		*into = append(*into, object)
 		return of.count(object.GetNamespace(), sizeOf(object))
 	}, options...)
@@ -152,7 +155,7 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// barePod returns what a pod takes of its node, and what tells its claims.
+// barePod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims.
 func barePod(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -181,6 +184,7 @@ func barePod(pod *corev1.Pod) *corev1.Pod {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 	}
+	podspec.Bound(out, pod)
 	return out
 }
 

@@ -16,7 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/objects"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -146,5 +149,70 @@ func TestTenants(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestRepellingPodsOfATenant: pods of a tenant whose anti-affinity is too large cost the tenant's own pods the knowledge of it. Those of
+// others stay known.
+func TestRepellingPodsOfATenant(t *testing.T) {
+	w := newWorld(t)
+	zone := func(name, value string) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "p", UID: "u"}}
+		pod.Spec.NodeName = "n2"
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": value}},
+			}},
+		}}
+		return pod
+	}
+	for i := range 20 {
+		pod := zone("mallory", strings.Repeat("x", 1<<20))
+		pod.Name = fmt.Sprint("p", i)
+		check.Must(t, w.client.Create(t.Context(), pod))
+	}
+	check.Must(t, w.client.Create(t.Context(), zone("z", "a")))
+	ofNode := zone("node", "a")
+	ofNode.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].TopologyKey = corev1.LabelHostname
+	check.Must(t, w.client.Create(t.Context(), ofNode))
+	pods, err := Repelling(t.Context(), large.Paged(t, w.client, reconciler.TenantPage), []string{"n1"})
+	check.Must(t, err)
+	got := map[string]int{}
+	for _, pod := range pods {
+		for _, namespace := range []string{"mallory", "z"} {
+			asked := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{"app": "a"}}}
+			matches, known := podspec.AntiAffinity(pod)[0].Matches(asked, nil)
+			got[fmt.Sprintf("%s keeps %s away: %t, known: %t", pod.Namespace, namespace, matches, known)]++
+		}
+	}
+	want := map[string]int{
+		"mallory keeps mallory away: false, known: false": 20, "mallory keeps z away: false, known: true": 20,
+		"z keeps mallory away: false, known: true": 1, "z keeps z away: true, known: true": 1,
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestBarePodKeepsOthersAway: of a pod of a reduced namespace stays known what keeps other pods from its node.
+func TestBarePodKeepsOthersAway(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", Labels: map[string]string{"app": "a"}}}
+	pod.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{},
+		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{},
+		}}},
+	}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Ports: []corev1.ContainerPort{{HostPort: 80}}}}
+	bare := barePod(pod)
+	if len(podspec.Ports(bare)) != 1 || bare.Labels["app"] != "a" {
+		t.Errorf("kept are ports %v and labels %v", podspec.Ports(bare), bare.Labels)
+	}
+	terms := podspec.AntiAffinity(bare)
+	if len(terms) != 1 {
+		t.Fatalf("%d terms, want 1", len(terms))
+	}
+	if matches, known := terms[0].Matches(&corev1.Pod{}, nil); !matches || !known {
+		t.Errorf("any pod is kept away: %t, known: %t", matches, known)
 	}
 }

@@ -4,6 +4,7 @@
 package large
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,6 +66,31 @@ func KeepsLittle(t *testing.T, object client.Object, keep func(any) (any, error)
 	if filled < 10 {
 		t.Errorf("%s: only %d fields were filled", kind.Name(), filled)
 	}
+}
+
+// Paged reads from another reader, and wants lists of a kind that tenants make to be asked for in pages of no more than so many objects.
+func Paged(t *testing.T, reader client.Reader, most int64) client.Reader {
+	t.Helper()
+	return pagedReader{Reader: reader, t: t, most: most}
+}
+
+type pagedReader struct {
+	client.Reader
+	t    *testing.T
+	most int64
+}
+
+// List lists.
+func (r pagedReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	var o client.ListOptions
+	o.ApplyOptions(options)
+	switch list.(type) {
+	case *corev1.PodList, *appsv1.DaemonSetList, *resourceapi.ResourceClaimList, *resourceapi.ResourceClaimTemplateList:
+		if o.Limit == 0 || o.Limit > r.most {
+			r.t.Errorf("%T: %d objects are asked for at once, want no more than %d", list, o.Limit, r.most)
+		}
+	}
+	return r.Reader.List(ctx, list, options...)
 }
 
 // Unstructured has what keeps unstructured objects of Fettle's kinds keep one.

@@ -64,13 +64,14 @@ func Conflict(a, b []Port) bool {
 // Term is an anti-affinity that a pod requires: no pod that it matches may be in the pod's domain, which has one value of a node label.
 type Term struct {
 	// Key is that label.
-	Key  string
+	Key string
+	// pods are selected by their labels. Nil: by which is not known.
 	pods labels.Selector
 	// in are namespaces by name, of those by their labels. Nil: none by labels.
 	in []string
 	of labels.Selector
-	// invalid: what the term matches is not known.
-	invalid bool
+	// anywhere: it may be about any namespace.
+	anywhere bool
 }
 
 // Repels reports whether a taint keeps pods that do not tolerate it from a node.
@@ -89,15 +90,14 @@ func AntiAffinity(pod *corev1.Pod) []Term {
 		t := Term{Key: term.TopologyKey, in: term.Namespaces}
 		var err error
 		if t.pods, err = metav1.LabelSelectorAsSelector(term.LabelSelector); err != nil {
-			t.invalid = true
+			t.pods = nil
 		}
 		if len(t.in) == 0 && term.NamespaceSelector == nil {
 			t.in = []string{pod.Namespace}
 		}
 		if term.NamespaceSelector != nil {
-			if t.of, err = metav1.LabelSelectorAsSelector(term.NamespaceSelector); err != nil {
-				t.invalid = true
-			}
+			t.of, err = metav1.LabelSelectorAsSelector(term.NamespaceSelector)
+			t.anywhere = err != nil
 		}
 		out = append(out, t)
 	}
@@ -105,15 +105,27 @@ func AntiAffinity(pod *corev1.Pod) []Term {
 }
 
 // Matches says whether a pod is one that the term is about, and whether that is known: not if the term selects namespaces by labels and
-// the pod's is not at hand.
+// the pod's is not at hand, and not if the selector or the labels of the pod were too large to keep.
 func (t *Term) Matches(pod *corev1.Pod, namespace *corev1.Namespace) (matches, known bool) {
-	switch {
-	case t.invalid:
-		return false, false
-	case !t.pods.Matches(labels.Set(pod.Labels)):
+	_, unlabelled := pod.Annotations[labelsLeftOut]
+	if t.pods != nil && !unlabelled && !t.pods.Matches(labels.Set(pod.Labels)) {
 		return false, true
-	case slices.Contains(t.in, pod.Namespace):
+	}
+	in, known := t.about(pod.Namespace, namespace)
+	if known && !in {
+		return false, true
+	}
+	known = known && t.pods != nil && (!unlabelled || t.pods.Empty())
+	return in && known, known
+}
+
+// about says whether the term is about pods of a namespace, and whether that is known.
+func (t *Term) about(name string, namespace *corev1.Namespace) (in, known bool) {
+	switch {
+	case slices.Contains(t.in, name):
 		return true, true
+	case t.anywhere:
+		return false, false
 	case t.of == nil:
 		return false, true
 	case t.of.Empty():

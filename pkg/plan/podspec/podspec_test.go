@@ -3,6 +3,7 @@
 package podspec
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -271,20 +272,24 @@ func TestMatches(t *testing.T) {
 		app       string
 		want      string
 	}{
-		"its own namespace":     {term: corev1.PodAffinityTerm{LabelSelector: app}, namespace: team, app: "a", want: "no"},
-		"by name":               {term: byName(app), app: "a", want: "yes"},
-		"other labels":          {term: byName(app), app: "b", want: "no"},
-		"no selector":           {term: byName(nil), app: "a", want: "no"},
-		"an empty selector":     {term: byName(&metav1.LabelSelector{}), want: "yes"},
-		"by labels":             {term: byLabel("team"), namespace: team, app: "a", want: "yes"},
-		"by other labels":       {term: byLabel("b"), namespace: team, app: "a", want: "no"},
-		"all namespaces":        {term: everywhere, app: "a", want: "yes"},
-		"namespace not known":   {term: byLabel("team"), app: "a", want: "unknown"},
-		"not known, other pods": {term: byLabel("team"), app: "b", want: "no"},
-		"by labels or by name":  {term: both, app: "a", want: "yes"},
-		"invalid": {
-			term: corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "?"}}}},
-			want: "unknown",
+		"its own namespace":             {term: corev1.PodAffinityTerm{LabelSelector: app}, namespace: team, app: "a", want: "no"},
+		"by name":                       {term: byName(app), app: "a", want: "yes"},
+		"other labels":                  {term: byName(app), app: "b", want: "no"},
+		"no selector":                   {term: byName(nil), app: "a", want: "no"},
+		"an empty selector":             {term: byName(&metav1.LabelSelector{}), want: "yes"},
+		"by labels":                     {term: byLabel("team"), namespace: team, app: "a", want: "yes"},
+		"by other labels":               {term: byLabel("b"), namespace: team, app: "a", want: "no"},
+		"all namespaces":                {term: everywhere, app: "a", want: "yes"},
+		"namespace not known":           {term: byLabel("team"), app: "a", want: "unknown"},
+		"not known, other pods":         {term: byLabel("team"), app: "b", want: "no"},
+		"by labels or by name":          {term: both, app: "a", want: "yes"},
+		"invalid":                       {term: byName(leftOut()), app: "a", want: "unknown"},
+		"invalid, of another namespace": {term: corev1.PodAffinityTerm{LabelSelector: leftOut()}, app: "a", want: "no"},
+		"invalid namespaces": {
+			term: corev1.PodAffinityTerm{LabelSelector: app, NamespaceSelector: leftOut()}, app: "a", want: "unknown",
+		},
+		"invalid namespaces, other pods": {
+			term: corev1.PodAffinityTerm{LabelSelector: app, NamespaceSelector: leftOut()}, app: "b", want: "no",
 		},
 	} {
 		owner := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other"}}
@@ -296,6 +301,84 @@ func TestMatches(t *testing.T) {
 		got := map[[2]bool]string{{true, true}: "yes", {false, true}: "no", {false, false}: "unknown"}[[2]bool{matches, known}]
 		if got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// TestBound: what is small stays as it is. What is large may match, and of which pods it cannot match stays known.
+func TestBound(t *testing.T) {
+	long := strings.Repeat("x", maxLabels+1)
+	app := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}
+	many := func(term corev1.PodAffinityTerm) (terms []corev1.PodAffinityTerm) {
+		for range maxTerms + 1 {
+			terms = append(terms, term)
+		}
+		return terms
+	}
+	one := func(term corev1.PodAffinityTerm) []corev1.PodAffinityTerm { return []corev1.PodAffinityTerm{term} }
+	for name, test := range map[string]struct {
+		terms     []corev1.PodAffinityTerm
+		namespace string
+		want      string
+	}{
+		"small":                        {terms: one(corev1.PodAffinityTerm{LabelSelector: app}), namespace: "own", want: "yes"},
+		"small, of another namespace":  {terms: one(corev1.PodAffinityTerm{LabelSelector: app}), namespace: "other", want: "no"},
+		"many, of one's own namespace": {terms: many(corev1.PodAffinityTerm{LabelSelector: app}), namespace: "own", want: "unknown"},
+		"many, of another namespace":   {terms: many(corev1.PodAffinityTerm{LabelSelector: app}), namespace: "other", want: "no"},
+		"a large selector":             {terms: one(corev1.PodAffinityTerm{LabelSelector: byValue(long)}), namespace: "own", want: "unknown"},
+		"a large selector, another namespace": {
+			terms: one(corev1.PodAffinityTerm{LabelSelector: byValue(long)}), namespace: "other", want: "no",
+		},
+		"many namespaces": {
+			terms:     one(corev1.PodAffinityTerm{LabelSelector: app, Namespaces: []string{long}}),
+			namespace: "other", want: "unknown",
+		},
+		"a large selector of namespaces": {
+			terms:     one(corev1.PodAffinityTerm{LabelSelector: app, NamespaceSelector: byValue(long)}),
+			namespace: "other", want: "unknown",
+		},
+		"many terms for all namespaces": {
+			terms:     many(corev1.PodAffinityTerm{LabelSelector: app, NamespaceSelector: &metav1.LabelSelector{}}),
+			namespace: "other", want: "unknown",
+		},
+	} {
+		from, kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Labels: map[string]string{"l": "v"}}}, &corev1.Pod{}
+		from.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: test.terms,
+		}}
+		kept.Namespace = "own"
+		Bound(kept, from)
+		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Labels: map[string]string{"app": "a"}}}
+		matches, known := AntiAffinity(kept)[0].Matches(other, nil)
+		got := map[[2]bool]string{{true, true}: "yes", {false, true}: "no", {false, false}: "unknown"}[[2]bool{matches, known}]
+		if got != test.want || kept.Size() > 1000 || kept.Labels["l"] != "v" {
+			t.Errorf("%s: %s, want %s; %d bytes, labels %v", name, got, test.want, kept.Size(), kept.Labels)
+		}
+	}
+}
+
+func byValue(value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": value}}
+}
+
+// TestBoundLabels: of a pod with too many labels nobody knows whether a selector of its namespace selects it.
+func TestBoundLabels(t *testing.T) {
+	from, kept := &corev1.Pod{}, &corev1.Pod{}
+	from.Labels = map[string]string{"app": "a", "l": strings.Repeat("x", maxLabels)}
+	kept.Namespace = "team"
+	Bound(kept, from)
+	for want, term := range map[string]corev1.PodAffinityTerm{
+		"false false": {LabelSelector: byValue("b"), Namespaces: []string{"team"}},
+		"true true":   {LabelSelector: &metav1.LabelSelector{}, Namespaces: []string{"team"}},
+		"false true":  {LabelSelector: byValue("a")},
+	} {
+		owner := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other"}}
+		owner.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term},
+		}}
+		matches, known := AntiAffinity(owner)[0].Matches(kept, nil)
+		if got := fmt.Sprint(matches, known); got != want || kept.Size() > 1000 {
+			t.Errorf("%+v: %s, want %s; %d bytes", term, got, want, kept.Size())
 		}
 	}
 }
