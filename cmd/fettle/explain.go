@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fettle-dev/fettle/pkg/paging"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
@@ -149,7 +150,11 @@ func (f *objectFlags) explain(
 		f.ownNamespace(ctx, &snapshot, key.Namespace)
 	}
 	if f.fromCluster && resource.Resource == "pods" {
-		o.Events = f.events(ctx, key)
+		if o.Events, err = f.events(ctx, key); err != nil {
+			problems = append(problems, plan.Problem{
+				Object: "Events of pod " + name, Message: fmt.Sprintf("none were read, and the scheduler may have said more: %v", err),
+			})
+		}
 	}
 	c, more, err := plan.NewCluster(snapshot)
 	if err != nil {
@@ -193,23 +198,27 @@ func (f *objectFlags) ownNamespace(ctx context.Context, s *plan.Snapshot, name s
 }
 
 // events reads what was said of a pod. Without the right to, the pod's condition is all there is.
-func (f *objectFlags) events(ctx context.Context, key types.NamespacedName) []*corev1.Event {
+func (f *objectFlags) events(ctx context.Context, key types.NamespacedName) ([]*corev1.Event, error) {
 	client, _, err := f.client()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	at := client.at(location{resource: corev1.SchemeGroupVersion.WithResource("events"), namespace: key.Namespace})
 	selector := fields.SelectorFromSet(fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": key.Name})
-	page, err := at.List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: pageSize})
-	if err != nil {
-		return nil
-	}
 	var out []*corev1.Event
-	for i := range page.Items {
-		event := &corev1.Event{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, event) == nil {
+	err = paging.List(func() { out = nil }, func(token string) (string, error) {
+		page, err := at.List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: pageSize, Continue: token})
+		if err != nil {
+			return "", err
+		}
+		for i := range page.Items {
+			event := &corev1.Event{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, event); err != nil {
+				return "", err
+			}
 			out = append(out, event)
 		}
-	}
-	return out
+		return page.GetContinue(), nil
+	})
+	return out, err
 }

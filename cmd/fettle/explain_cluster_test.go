@@ -107,6 +107,9 @@ func TestExplainOfCluster(t *testing.T) {
 			name: "claim without slices", tenant: true, refuse: []string{"resourceslices"}, args: []string{"explain", "claim", "train"},
 			want: []string{"devices cannot be explained, since you may not list resourceslices", "note: it is explained for pod train"},
 		},
+		{name: "no right to Events", refuse: []string{"events"}, want: []string{
+			"Events of pod train: none were read, and the scheduler may have said more: told so", "2 GPUs with memory > 40Gi are free on n1",
+		}},
 		{name: "not there", args: []string{"explain", "claim", "none"}, code: 1, want: []string{
 			"explain claim none: namespace default has no such object: look with kubectl get resourceclaims -A; claims of templates",
 		}},

@@ -59,7 +59,7 @@ func (r *snapshotReader) versionAndGates(c *cluster) error {
 	if err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
-	info, err := client.ServerVersion()
+	info, err := client.ServerVersionWithContext(r.ctx)
 	if err != nil {
 		return fmt.Errorf("ask the API server for its version: %w", err)
 	}

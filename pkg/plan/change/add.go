@@ -5,6 +5,7 @@
 package change
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,11 +16,16 @@ import (
 )
 
 // Add returns a snapshot with the objects of another. One of the same kind and name takes the place of the one that was there and, as
-// when a manifest is applied, keeps its status, its UID and the node of a pod unless it says another. The version and the gates are those
-// of the first, if it has any.
+// when a manifest is applied, keeps its status, its UID and the node of a pod unless it says another. The version is that of the first. If
+// it has none, it is that of the other, whose gates hold where the first says nothing.
 func Add(s, more plan.Snapshot) plan.Snapshot {
 	if s.Version == "" {
-		s.Version, s.Gates = more.Version, more.Gates
+		gates := maps.Clone(more.Gates)
+		if gates == nil {
+			gates = s.Gates
+		}
+		maps.Copy(gates, s.Gates)
+		s.Version, s.Gates = more.Version, gates
 	}
 	s.Nodes = merged(s.Nodes, more.Nodes, func(n, before *corev1.Node) {
 		if n.Status.Allocatable == nil && n.Status.Capacity == nil {

@@ -208,3 +208,34 @@ items:
 		t.Errorf("the snapshot itself was changed:\n%s", diff)
 	}
 }
+
+// TestGatesOfBoth: what the first snapshot says of gates holds, also if only the other one has a version.
+func TestGatesOfBoth(t *testing.T) {
+	given := map[string]bool{"A": false, "B": true}
+	for name, tc := range map[string]struct {
+		first, more, want plan.Snapshot
+	}{
+		"no version": {
+			first: plan.Snapshot{Gates: given}, want: plan.Snapshot{Gates: given},
+		},
+		"the version of the other": {
+			first: plan.Snapshot{Gates: given}, more: plan.Snapshot{Version: "1.36", Gates: map[string]bool{"A": true, "C": true}},
+			want: plan.Snapshot{Version: "1.36", Gates: map[string]bool{"A": false, "B": true, "C": true}},
+		},
+		"a version of its own": {
+			first: plan.Snapshot{Version: "1.35", Gates: given}, more: plan.Snapshot{Version: "1.36", Gates: map[string]bool{"C": true}},
+			want: plan.Snapshot{Version: "1.35", Gates: given},
+		},
+		"nothing given": {
+			more: plan.Snapshot{Version: "1.36", Gates: map[string]bool{"C": true}},
+			want: plan.Snapshot{Version: "1.36", Gates: map[string]bool{"C": true}},
+		},
+	} {
+		if diff := cmp.Diff(tc.want, change.Add(tc.first, tc.more)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if len(given) != 2 || given["A"] {
+		t.Errorf("the gates that were given are %v now", given)
+	}
+}

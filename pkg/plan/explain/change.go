@@ -116,7 +116,7 @@ func (w *work) elsewhere() string {
 		}
 	}
 	switch {
-	case len(claims) == 0 || len(nodes) == len(w.nodes):
+	case len(claims) == 0 || len(nodes) == len(w.nodes), len(nodes) == 0 && w.left > 0: // it may be on one that was not judged
 		return ""
 	case len(nodes) == 0:
 		return fmt.Sprintf("what the pod's claim %s has is on none of the nodes", strings.Join(claims, " and "))
