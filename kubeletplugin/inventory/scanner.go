@@ -59,8 +59,8 @@ type Scanner struct {
 	// a node without persistence mode, so it is queried only if the kernel shows other devices. queried is nil if the report is incomplete.
 	queried []device.Device
 	report  *nvml.Report
-	// indivisible are the GPUs without a MIG mode by NVML's last answer. They are whole also while it does not answer.
-	indivisible map[pci.Address]bool
+	// whole are the GPUs that are not in MIG mode by the last answer of NVML. They stay whole while it does not answer.
+	whole map[pci.Address]bool
 	// scanned is the last scan before reviews. Nil before the first.
 	scanned *Snapshot
 }
@@ -160,7 +160,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	}
 	if s.Query != nil {
 		kernel := inventory.Devices
-		opts.NVML, opts.Indivisible = s.cachedQuery, s.indivisible
+		opts.NVML, opts.Whole = s.cachedQuery, s.whole
 		inventory = discover.Discover(ctx, tree, opts)
 		if s.report != nil && len(s.report.Faults) == 0 && len(s.report.Devices) > 0 {
 			s.queried = kernel
@@ -191,7 +191,7 @@ func (s *Scanner) cachedQuery(ctx context.Context) (nvml.Report, error) {
 	if err != nil {
 		return nvml.Report{}, err
 	}
-	s.report, s.indivisible = &report, report.Indivisible()
+	s.report, s.whole = &report, report.Whole()
 	return report, nil
 }
 

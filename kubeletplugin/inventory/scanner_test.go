@@ -117,7 +117,7 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestNVMLFails: GPUs of which the library told that they have no MIG mode stay whole while it does not answer. Others may be in MIG mode.
+// TestNVMLFails: GPUs of which the library told that they are not in MIG mode stay whole while it does not answer. Others may be in it.
 func TestNVMLFails(t *testing.T) {
 	s := newScanner(t, expand(t, "2xa100-2xn6000"))
 	var report nvml.Report
@@ -125,7 +125,7 @@ func TestNVMLFails(t *testing.T) {
 		if address := gpu.Attributes[device.AttributePCIAddress].StringValue; *gpu.Attributes[device.AttributeVendor].StringValue == "nvidia" {
 			report.Devices = append(report.Devices, nvml.Device{PCIBusID: "0000" + *address})
 			if i == 0 {
-				report.Devices[0].MIGMode = new(false)
+				report.Faults = []nvml.Fault{{Device: report.Devices[0].PCIBusID, Field: "memoryBytes", Message: "unknown error"}}
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func TestNVMLFails(t *testing.T) {
 	}
 	s.report, s.queried, answer = nil, nil, errors.New("driver not ready")
 	if got, want := published(), len(report.Devices)-1; got != want {
-		t.Errorf("%d GPUs are published while it fails, want the %d that cannot be divided", got, want)
+		t.Errorf("%d GPUs are published while it fails, want the %d that answered everything", got, want)
 	}
 }
 

@@ -23,8 +23,8 @@ type Options struct {
 	// NVML asks NVIDIA's management library. It is called at most once, and only where NVIDIA's driver holds a GPU or has device nodes. Nil
 	// leaves what the kernel tells. An error leaves that too, and no GPU is whole that may be in MIG mode.
 	NVML func(context.Context) (nvml.Report, error)
-	// Indivisible are the NVIDIA GPUs that have no MIG mode, by an earlier answer of the library: see nvml.Report.Indivisible.
-	Indivisible map[pci.Address]bool
+	// Whole are the NVIDIA GPUs that are not in MIG mode, by an earlier answer of the library: see nvml.Report.Whole.
+	Whole map[pci.Address]bool
 	// PublishUnlinked publishes the NVIDIA GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them.
 	PublishUnlinked bool
 	// HostDevices are the admin's directories and character devices.

@@ -187,7 +187,7 @@ func TestNVIDIA(t *testing.T) {
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
-			opts := Options{NVML: tc.nvml, Indivisible: map[pci.Address]bool{{Bus: 0x1b}: tc.plain}}
+			opts := Options{NVML: tc.nvml, Whole: map[pci.Address]bool{{Bus: 0x1b}: tc.plain}}
 			got := discoverIn(t, inMachine(t, oneH100, tc.change...), opts)
 			if diff := cmp.Diff(tc.want, summary(got)); diff != "" {
 				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)

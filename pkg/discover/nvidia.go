@@ -45,8 +45,8 @@ type nvidiaHost struct {
 	devices map[pci.Address]nvml.Device
 	// unanswered says that NVML is there to be asked and told of no GPU.
 	unanswered bool
-	// indivisible are the GPUs of which NVML told before that they have no MIG mode.
-	indivisible map[pci.Address]bool
+	// whole are the GPUs of which NVML told before that they are not in MIG mode.
+	whole map[pci.Address]bool
 	// unknown has the GPUs of which NVML did not say how they are divided.
 	unknown map[pci.Address]bool
 	// unusable has what NVML says of GPUs that cannot be used, whatever they are asked.
@@ -74,7 +74,7 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 			fmt.Errorf("memory, compute capability, architecture and MIG mode stay unknown: %w", err)))
 	}
 	problems = append(problems, host.take(report)...)
-	host.unanswered, host.indivisible = opts.NVML != nil && !host.asked, opts.Indivisible
+	host.unanswered, host.whole = opts.NVML != nil && !host.asked, opts.Whole
 	version, faults := nvidiaDriverVersion(tree, report)
 	host.driverVersion, host.cudaVersion = version, report.CUDADriverVersion
 	return host.describe, append(problems, faults...)
@@ -254,7 +254,7 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 // divided records how a GPU is divided. NVML tells. Without its answer the kernel tells of a GPU that has instances, and of no GPU that MIG
 // mode is off. Where NVML is never asked, a GPU without instances counts as whole.
 func (h nvidiaHost) divided(d *draft, f pci.Function, said nvml.Device, minor int64) {
-	d.physical.MIG, d.physical.MIGUnknown = said.MIG, h.unknown[f.Address] || h.unanswered && !h.indivisible[f.Address]
+	d.physical.MIG, d.physical.MIGUnknown = said.MIG, h.unknown[f.Address] || h.unanswered && !h.whole[f.Address]
 	var instances []uint32
 	if !h.asked {
 		var err error

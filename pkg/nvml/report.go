@@ -95,13 +95,13 @@ func (r Report) UnknownMIG() []string {
 // owned by the UUID of their GPU, and the architecture tells whether the MIG mode changes without a reset.
 func NeededByMIG() []string { return []string{"uuid", "memoryBytes", "architecture"} }
 
-// Indivisible are the GPUs that have no MIG mode. Only GPUs that answered every question are among them.
-func (r Report) Indivisible() map[pci.Address]bool {
+// Whole are the GPUs that are not in MIG mode. Only GPUs that answered every question are among them.
+func (r Report) Whole() map[pci.Address]bool {
 	out := map[pci.Address]bool{}
 	for _, dev := range r.Devices {
 		address, err := pci.ParseBusID(dev.PCIBusID)
 		failed := slices.ContainsFunc(r.Faults, func(f Fault) bool { return f.Device == dev.PCIBusID })
-		if err == nil && !failed && dev.MIGMode == nil && dev.MIG == nil {
+		if err == nil && !failed && (dev.MIGMode == nil || !*dev.MIGMode) && (dev.MIG == nil || !dev.MIG.Current) {
 			out[address] = true
 		}
 	}
