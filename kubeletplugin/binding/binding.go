@@ -46,8 +46,6 @@ const (
 
 	// maxBindingTries is how often the work for a claim is tried before the scheduler looks for another node.
 	maxBindingTries = 5
-	// bindingWorkers is how many claims are handled at once.
-	bindingWorkers = 4
 	// bindingPollInterval is the time between checks of work in progress.
 	bindingPollInterval = time.Second
 )
@@ -113,14 +111,10 @@ func (b *Binder) Run(ctx context.Context) {
 	defer follow.Run(ctx, informer)()
 	stop := context.AfterFunc(ctx, b.queue.ShutDown)
 	defer stop()
-	var workers sync.WaitGroup
-	for range bindingWorkers {
-		workers.Go(func() {
-			for b.next(ctx) {
-			}
-		})
+	var handled sync.WaitGroup
+	for b.next(ctx, handled.Go) {
 	}
-	workers.Wait()
+	handled.Wait()
 }
 
 // trim drops from the cached claims of the cluster what the binder does not need.
@@ -167,21 +161,25 @@ func (b *Binder) waitsOn(r *resourceapi.DeviceRequestAllocationResult, k *Kind) 
 	return r.Driver == v1alpha1.DriverName && r.Pool == device.PoolName(b.Node, k.Kind) && slices.Contains(r.BindingConditions, ready)
 }
 
-func (b *Binder) next(ctx context.Context) bool {
+// next waits for a claim and has run handle it, and returns false if there are no more. Each claim of the node's devices is handled by
+// itself: a slow registry holds up the claims that need it, and no other.
+func (b *Binder) next(ctx context.Context, run func(func())) bool {
 	key, down := b.queue.Get()
 	if down {
 		return false
 	}
-	defer b.queue.Done(key)
-	switch err := b.handle(ctx, key); {
-	case err == nil:
-		b.queue.Forget(key)
-	case b.Underway(err): // in progress is no failure
-		b.queue.AddAfter(key, bindingPollInterval)
-	default:
-		klog.FromContext(ctx).Info("A pod waits to be bound", "claim", key, "reason", err)
-		b.queue.AddRateLimited(key)
-	}
+	run(func() {
+		defer b.queue.Done(key)
+		switch err := b.handle(ctx, key); {
+		case err == nil:
+			b.queue.Forget(key)
+		case b.Underway(err): // in progress is no failure
+			b.queue.AddAfter(key, bindingPollInterval)
+		default:
+			klog.FromContext(ctx).Info("A pod waits to be bound", "claim", key, "reason", err)
+			b.queue.AddRateLimited(key)
+		}
+	})
 	return true
 }
 

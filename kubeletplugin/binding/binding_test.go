@@ -6,6 +6,7 @@ import (
 	stdcmp "cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -184,6 +185,9 @@ func TestSeenTo(t *testing.T) {
 	}
 }
 
+// here does something at once.
+func here(do func()) { do() }
+
 // TestGivenUp: a node that cannot bring a bitstream for some time gives the pod back to the scheduler.
 func TestGivenUp(t *testing.T) {
 	c := classSays(`"bindAfter":"Fetched"`)
@@ -193,12 +197,12 @@ func TestGivenUp(t *testing.T) {
 			t.Fatalf("after %d tries: %s", i, got)
 		}
 		b.queue.Add(keyOfClaim(c))
-		if !b.next(t.Context()) {
+		if !b.next(t.Context(), here) {
 			t.Fatal("the queue is down")
 		}
 	}
 	b.queue.Add(keyOfClaim(c))
-	b.next(t.Context())
+	b.next(t.Context(), here)
 	if got, want := verdict(t, client, c), bitstreamFailed+" PrepareFailed"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
@@ -295,6 +299,47 @@ func TestRun(t *testing.T) {
 	_, err := client.ResourceV1().ResourceClaims(later.Namespace).Create(t.Context(), later, metav1.CreateOptions{})
 	check.Must(t, err)
 	until(later, cachesReady+" Fetched")
+	cancel()
+	<-ended
+}
+
+// TestSlowClaimsDelayNoOther: however many claims wait for a slow registry, another is seen to.
+func TestSlowClaimsDelayNoOther(t *testing.T) {
+	quick := classSays(`"bindAfter":"Fetched"`)
+	b, client, _ := newTestBinder(quick, nil)
+	const slowClaims = 10
+	away, began := make(chan struct{}), make(chan struct{})
+	ready := b.Kinds[0].Ready
+	b.Kinds[0].Ready = func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
+		if c.Name != quick.Name {
+			began <- struct{}{}
+			<-away
+			return nil
+		}
+		return ready(ctx, c, a, s)
+	}
+	check.Must(t, client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), quick.Namespace, quick.Name))
+	create := func(c *resourceapi.ResourceClaim) {
+		t.Helper()
+		_, err := client.ResourceV1().ResourceClaims(c.Namespace).Create(t.Context(), c, metav1.CreateOptions{})
+		check.Must(t, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.Run(ctx) }()
+	for i := range slowClaims {
+		slow := quick.DeepCopy()
+		slow.Name, slow.UID = fmt.Sprintf("slow-%d", i), types.UID(fmt.Sprintf("slow-%d", i))
+		create(slow)
+	}
+	for range slowClaims {
+		<-began
+	}
+	create(quick)
+	check.Eventually(t, "the claim that has its files is ready", func() bool {
+		return verdict(t, client, quick) == bitstreamReady+" Fetched"
+	})
+	close(away)
 	cancel()
 	<-ended
 }
