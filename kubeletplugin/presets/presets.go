@@ -89,7 +89,7 @@ func New(c Config) (*Feature, error) {
 		return nil, err
 	}
 	f.informers[presetResource] = ofTenants
-	_, err = ofTenants.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: f.forget})
+	_, err = ofTenants.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: f.replaced, DeleteFunc: f.forget})
 	return f, err
 }
 
@@ -111,11 +111,12 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 
 // Plan resolves the presets for a claim's requests, and finds the files on the node. A decision of an earlier boot holds.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
-	requests, err := f.requests(ctx, &r)
+	ofCluster := f.ofCluster(ctx)
+	requests, err := f.requests(ctx, &r, ofCluster)
 	if err != nil || len(requests) == 0 {
 		return prepare.Contribution{}, err
 	}
-	writable, err := f.writable(ctx)
+	writable, err := writable(ofCluster)
 	if err != nil {
 		return prepare.Contribution{}, err
 	}
@@ -149,9 +150,9 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 }
 
 // requests returns the contribution of presets to each request of a claim, sorted.
-func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Request, error) {
+func (f *Feature) requests(ctx context.Context, r *prepare.Request, ofCluster func() ([]any, error)) ([]preset.Request, error) {
 	if !r.AfterReboot {
-		return f.decide(ctx, r.Claim, r.Siblings)
+		return f.decide(ctx, r.Claim, r.Siblings, ofCluster)
 	}
 	decided, err := decodeDecision(r.Decision)
 	if err != nil {
@@ -166,9 +167,9 @@ func (f *Feature) requests(ctx context.Context, r *prepare.Request) ([]preset.Re
 
 // decide resolves the presets for one claim, and makes Events of refusals.
 func (f *Feature) decide(
-	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
+	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim, ofCluster func() ([]any, error),
 ) ([]preset.Request, error) {
-	all, err := f.presetsFor(ctx, c.Namespace)
+	all, err := f.presetsFor(ctx, c.Namespace, ofCluster)
 	if err != nil {
 		return nil, err
 	}

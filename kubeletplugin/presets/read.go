@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,20 +80,35 @@ func (f *Feature) forget(object any) {
 	}
 }
 
+// replaced gives the share of a preset back that was deleted and made again while nothing was watched: the informer takes both for one.
+func (f *Feature) replaced(before, now any) {
+	was, ok := before.(*readPreset)
+	if is, known := now.(*readPreset); ok && known && was.uid != is.uid {
+		f.forget(was)
+	}
+}
+
+// ofCluster returns a function that returns the presets of the cluster. It reads them once, so that all of a claim is decided by the same.
+func (f *Feature) ofCluster(ctx context.Context) func() ([]any, error) {
+	return sync.OnceValues(func() ([]any, error) { return f.objects(ctx, clusterPresetResource, "") })
+}
+
 // presetsFor returns the presets that may match claims of a namespace.
-func (f *Feature) presetsFor(ctx context.Context, namespace string) ([]preset.Preset, error) {
-	ofCluster, err := f.list(ctx, clusterPresetResource, "")
+func (f *Feature) presetsFor(ctx context.Context, namespace string, ofCluster func() ([]any, error)) ([]preset.Preset, error) {
+	objects, err := ofCluster()
+	all, err := f.usable(ctx, objects, err)
 	if err != nil {
 		return nil, err
 	}
-	ofNamespace, err := f.list(ctx, presetResource, namespace)
-	return append(ofCluster, ofNamespace...), err
+	objects, err = f.objects(ctx, presetResource, namespace)
+	ofNamespace, err := f.usable(ctx, objects, err)
+	return append(all, ofNamespace...), err
 }
 
 // writable lists the paths of the host that presets of the cluster give for writing. A preset that cannot be read gives none: no claim gets
 // what it says.
-func (f *Feature) writable(ctx context.Context) ([]string, error) {
-	objects, err := f.objects(ctx, clusterPresetResource, "")
+func writable(ofCluster func() ([]any, error)) ([]string, error) {
+	objects, err := ofCluster()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnread, err)
 	}
@@ -111,10 +127,8 @@ func (f *Feature) writable(ctx context.Context) ([]string, error) {
 	return paths, nil
 }
 
-// list returns the presets of a kind. It asks the API server while the informer is not current. A cluster without the kind, as one that is
-// being upgraded, has none.
-func (f *Feature) list(ctx context.Context, resource, namespace string) ([]preset.Preset, error) {
-	objects, err := f.objects(ctx, resource, namespace)
+// usable returns the presets of a kind that were read, or why they were not.
+func (f *Feature) usable(ctx context.Context, objects []any, err error) ([]preset.Preset, error) {
 	if _, over := errors.AsType[*preset.OverError](err); over {
 		return nil, fmt.Errorf("%w: %w", errUnmet, err)
 	}
@@ -163,7 +177,8 @@ func (f *Feature) presets(resource, namespace string) dynamic.ResourceInterface 
 // pageSize is how many presets are asked for at once. The API server may hold objects of more than a megabyte.
 const pageSize = 8
 
-// objects returns the presets of a kind and namespace, or an *preset.OverError if the namespace has too many.
+// objects returns the presets of a kind and namespace, or an *preset.OverError if the namespace has too many. It asks the API server while
+// the informer is not current. A cluster without the kind, as one that is being upgraded, has none.
 func (f *Feature) objects(ctx context.Context, resource, namespace string) ([]any, error) {
 	if informer := f.informers[resource]; informer.Current() {
 		if err := f.shares.Check(namespace); err != nil {

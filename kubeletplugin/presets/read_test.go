@@ -5,6 +5,7 @@ package presets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestPresetsAreReadOnce(t *testing.T) {
 	}
 	w := newPresetWorld(t, clusterPreset("all", env("ALL")), clusterPreset("bad", env("NOT A NAME")))
 	all := func() []preset.Preset {
-		found, err := w.presetsFor(t.Context(), "team-a")
+		found, err := w.presetsFor(t.Context(), "team-a", w.ofCluster(t.Context()))
 		check.Must(t, err)
 		slices.SortFunc(found, func(a, b preset.Preset) int { return strings.Compare(a.Name, b.Name) })
 		return found
@@ -141,15 +142,68 @@ func TestUnreadablePreset(t *testing.T) {
 		"metadata": map[string]any{"namespace": "team-a", "name": "broken"}, "spec": map[string]any{"priority": "high"},
 	}}, metav1.CreateOptions{})
 	check.Must(t, err)
-	_, want := w.presetsFor(t.Context(), "team-a")
+	_, want := w.presetsFor(t.Context(), "team-a", w.ofCluster(t.Context()))
 	if want == nil || !strings.Contains(want.Error(), "DevicePreset broken") {
 		t.Fatalf("asked for: %v", want)
 	}
 	w.follow()
-	if _, err := w.presetsFor(t.Context(), "team-a"); err == nil || err.Error() != want.Error() {
+	if _, err := w.presetsFor(t.Context(), "team-a", w.ofCluster(t.Context())); err == nil || err.Error() != want.Error() {
 		t.Errorf("followed: %v, want %v", err, want)
 	}
-	if _, err := w.presetsFor(t.Context(), "team-b"); err != nil {
+	if _, err := w.presetsFor(t.Context(), "team-b", w.ofCluster(t.Context())); err != nil {
 		t.Errorf("in another namespace: %v", err)
 	}
+}
+
+// TestPresetsAreAskedForOnce: while nothing is watched, a claim has each kind of presets listed once, so that all of it is decided by the
+// same.
+func TestPresetsAreAskedForOnce(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("all", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Env = []v1alpha1.PresetEnv{{Name: "ALL", Value: new("1")}}
+	}))
+	w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0")))
+	client := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	asked := map[string]int{}
+	for _, action := range client.Actions() {
+		asked[action.GetVerb()+" "+action.GetResource().Resource]++
+	}
+	if diff := cmp.Diff(map[string]int{"list " + clusterPresetResource: 1, "list " + presetResource: 1}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// TestPresetsMadeAgainCountOnce: presets that are deleted and made again while nothing is watched count once for the share of their
+// namespace.
+func TestPresetsMadeAgainCountOnce(t *testing.T) {
+	const many = v1alpha1.MaxPresets/2 + 1
+	w := newPresetWorld(t, manyPresets("team-a", many, 1)...)
+	client := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	watches := make(chan *watch.RaceFreeFakeWatcher, 100)
+	client.PrependWatchReactor(presetResource, func(clienttesting.Action) (bool, watch.Interface, error) {
+		one := watch.NewRaceFreeFake()
+		watches <- one
+		return true, one, nil
+	})
+	w.follow()
+	resource := client.Resource(v1alpha1.GroupVersion.WithResource(presetResource)).Namespace("team-a")
+	for i := range many { // which the watch does not tell
+		name := fmt.Sprintf("p%03d", i)
+		object, err := resource.Get(t.Context(), name, metav1.GetOptions{})
+		check.Must(t, err)
+		check.Must(t, resource.Delete(t.Context(), name, metav1.DeleteOptions{}))
+		object.SetUID(object.GetUID() + "-again")
+		_, err = resource.Create(t.Context(), object, metav1.CreateOptions{})
+		check.Must(t, err)
+	}
+	(<-watches).Stop()
+	again := func() bool {
+		for _, object := range w.informers[presetResource].GetStore().List() {
+			if known, ok := object.(*readPreset); !ok || !strings.HasSuffix(string(known.uid), "-again") {
+				return false
+			}
+		}
+		return w.informers[presetResource].Current()
+	}
+	check.Eventually(t, "the presets are read again", again)
+	check.Eventually(t, "the namespace is within its share", func() bool { return w.shares.Check("team-a") == nil })
 }
