@@ -6,42 +6,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/dynamic-resource-allocation/cel"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
-// Conditions caches compiled CEL, since compiling takes a hundred times as long as evaluating.
-type Conditions struct {
-	mu       sync.Mutex
-	compiled map[string]cel.CompilationResult
-}
-
-// maxConditions limits the cache. Presets are few, so more expressions than this are from edited ones.
-const maxConditions = 4096
-
-func (c *Conditions) compile(expression string) cel.CompilationResult {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	result, ok := c.compiled[expression]
-	if ok {
-		return result
-	}
-	if c.compiled == nil || len(c.compiled) >= maxConditions {
-		c.compiled = map[string]cel.CompilationResult{}
-	}
-	result = cel.GetCompiler(cel.Features{}).CompileCELExpression(expression, cel.Options{})
-	c.compiled[expression] = result
-	return result
-}
+// Conditions evaluates conditions, and keeps them compiled.
+type Conditions struct{ compiled selector.Compiled }
 
 // Check returns what is wrong with an expression.
 func (c *Conditions) Check(expression string) error {
-	if result := c.compile(expression); result.Error != nil {
+	if result := c.compiled.Get(expression); result.Error != nil {
 		return fmt.Errorf("CEL %q: %w", expression, result.Error)
 	}
 	return nil
@@ -50,7 +29,7 @@ func (c *Conditions) Check(expression string) error {
 // Holds evaluates a condition for a device of the driver. An attribute that the device does not have is an error, as in a DeviceClass:
 // write has() or a default. If some attributes are unknown, an error says that the answer depends on them.
 func (c *Conditions) Holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
-	result := c.compile(expression)
+	result := c.compiled.Get(expression)
 	if result.Error != nil {
 		return false, fmt.Errorf("CEL %q: %w", expression, result.Error)
 	}

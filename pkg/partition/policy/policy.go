@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/partition/migparted"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
 // Node is a node and its whole devices, as discovery describes them undivided. All NVIDIA GPUs have to be among them, those that are
@@ -94,8 +95,10 @@ const (
 // Resolver decides for one node after the other. It keeps compiled selectors and parsed documents. The zero value is ready; it is not for
 // use by several goroutines at once.
 type Resolver struct {
-	selectors map[string]cel.CompilationResult
+	selectors selector.Compiled
 	documents map[string]parsed
+	// length is that of the documents' texts together.
+	length int
 }
 
 type parsed struct {
@@ -103,15 +106,15 @@ type parsed struct {
 	err      error
 }
 
-// maxKept limits what a Resolver keeps. Policies are few, so more than this are from edited ones.
-const maxKept = 256
+// maxLength limits the documents that a Resolver keeps. Policies are few, so more than this are from edited ones.
+const maxLength = 1 << 20
 
 // Check reports what is wrong with a policy, beyond what the API server finds: CEL that does not compile, and documents of mig-parted.
 func (r *Resolver) Check(s *v1alpha1.PartitionPolicySpec, path *field.Path) field.ErrorList {
 	faults := s.Validate(path)
 	path = path.Child("devices")
 	if selector := s.Devices.DeviceSelector; selector != nil {
-		if err := r.compile(selector.CEL).Error; err != nil {
+		if err := r.selectors.Get(selector.CEL).Error; err != nil {
 			faults = append(faults, field.Invalid(path.Child("deviceSelector", "cel"), selector.CEL, err.Error()))
 		}
 	}
@@ -202,7 +205,7 @@ func (r *Resolver) decide(ctx context.Context, c *candidate, d *Device, index in
 }
 
 func (r *Resolver) selectorCompiles(p *v1alpha1.PartitionDevices) bool {
-	return p.DeviceSelector == nil || r.compile(p.DeviceSelector.CEL).Error == nil
+	return p.DeviceSelector == nil || r.selectors.Get(p.DeviceSelector.CEL).Error == nil
 }
 
 // InOrder sorts policies so that the first that selects a device or node holds.
@@ -264,7 +267,7 @@ func (r *Resolver) selects(ctx context.Context, p *v1alpha1.PartitionDevices, d 
 	if p.DeviceSelector == nil {
 		return true, nil
 	}
-	compiled := r.compile(p.DeviceSelector.CEL)
+	compiled := r.selectors.Get(p.DeviceSelector.CEL)
 	if compiled.Error != nil {
 		return false, compiled.Error
 	}
@@ -275,27 +278,14 @@ func (r *Resolver) selects(ctx context.Context, p *v1alpha1.PartitionDevices, d 
 	return ok, nil
 }
 
-func (r *Resolver) compile(expression string) cel.CompilationResult {
-	result, ok := r.selectors[expression]
-	if ok {
-		return result
-	}
-	if r.selectors == nil || len(r.selectors) >= maxKept {
-		r.selectors = map[string]cel.CompilationResult{}
-	}
-	result = cel.GetCompiler(cel.Features{}).CompileCELExpression(expression, cel.Options{})
-	r.selectors[expression] = result
-	return result
-}
-
 func (r *Resolver) parse(text string) (*migparted.Document, error) {
 	if known, ok := r.documents[text]; ok {
 		return known.document, known.err
 	}
-	if r.documents == nil || len(r.documents) >= maxKept {
-		r.documents = map[string]parsed{}
-	}
 	document, err := migparted.Parse([]byte(text))
+	if r.length += len(text); r.documents == nil || r.length > maxLength {
+		r.documents, r.length = map[string]parsed{}, len(text)
+	}
 	r.documents[text] = parsed{document, err}
 	return document, err
 }
