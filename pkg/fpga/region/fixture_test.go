@@ -79,6 +79,8 @@ type node struct {
 	boot string
 	// clock is for the memory of cards to be cleared; nil: the real one.
 	clock clock.Clock
+	// room is the memory for images; 0: the default.
+	room int64
 	// attempts are what was reported, and lastLog what was done to the disk when the power went.
 	attempts []region.Attempt
 	lastLog  fault.Log
@@ -161,7 +163,7 @@ func (n *node) later() *programmer {
 	own := region.New(region.Config{
 		Find:     n.find,
 		Backends: ways,
-		Contents: contents, Open: n.open, Siblings: n.siblings, HostRoot: root, BootID: n.boot, Clock: n.clock,
+		Contents: contents, Open: n.open, Siblings: n.siblings, HostRoot: root, BootID: n.boot, Clock: n.clock, Memory: n.room,
 		Report: func(_ context.Context, a region.Attempt) { n.attempts = append(n.attempts, a) },
 	})
 	return &programmer{node: n, kinds: own.Kinds(), contents: contents, own: own}

@@ -48,6 +48,9 @@ type Blob interface {
 // ErrImage says that a file is not the requested image. Another try fails, too.
 var ErrImage = errors.New("is not the image that was asked for")
 
+// errTooLarge refuses an image for which the plugin has no memory.
+var errTooLarge = errors.New("takes more memory than there is for images")
+
 // sealed is an image whose bytes were verified and cannot change.
 type sealed struct {
 	file *backend.Sealed
@@ -55,9 +58,13 @@ type sealed struct {
 	payload *backend.Sealed
 	load    Load
 	about   fpga.Bitstream
+	// room is what it takes of the memory for images, and leave gives that back.
+	room  int64
+	leave func()
 }
 
 func (s *sealed) Close() error {
+	defer s.leave()
 	if s.payload != s.file {
 		return errors.Join(s.payload.Close(), s.file.Close())
 	}
@@ -71,16 +78,21 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 		return nil, fmt.Errorf("open bitstream %s of %s: %w", image.Digest, image.Origin, err)
 	}
 	defer blob.Close()
+	room, leave, err := p.makeRoom(ctx, image, blob)
+	if err != nil {
+		return nil, err
+	}
 	file, err := backend.Seal(&cancellable{ctx, io.NewSectionReader(blob, 0, blob.Size())}, blob.Size(), image.Digest)
+	if err != nil {
+		leave()
+	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return nil, &backend.Error{
-			Kind: backend.Retryable, Device: "the bitstream of " + image.Origin, Op: "copy", Err: cause, Next: backend.NextRetry,
-		}
+		return nil, image.retryable("copy", cause)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bitstream of %s %w: %w", image.Origin, ErrImage, err)
 	}
-	s := &sealed{file: file, payload: file}
+	s := &sealed{file: file, payload: file, room: room, leave: leave}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -93,6 +105,29 @@ func (p *Programmer) seal(ctx context.Context, image *Image) (_ *sealed, err err
 		return nil, err
 	}
 	return s, s.unpack()
+}
+
+// makeRoom waits until an image has room in the memory for images, packed and unpacked. It refuses one that has none however few others are
+// programmed.
+func (p *Programmer) makeRoom(ctx context.Context, image *Image, blob Blob) (room int64, leave func(), err error) {
+	room = blob.Size()
+	// What cannot be read here is refused once the bytes are known to be those that were asked for.
+	if about, err := image.Config.Inspect(blob, blob.Size()); err == nil && about.Payload != nil && about.Payload.Gzip != nil {
+		room += about.Payload.Length
+	}
+	if room > p.config.Memory {
+		return 0, nil, fmt.Errorf("bitstream of %s %w: %d bytes, packed and unpacked, and images have at most %d: strip it",
+			image.Origin, errTooLarge, room, p.config.Memory)
+	}
+	if err := p.memory.Acquire(ctx, room); err != nil {
+		return 0, nil, image.retryable("wait for memory", context.Cause(ctx))
+	}
+	return room, func() { p.memory.Release(room) }, nil
+}
+
+// retryable says that an image was not read in time.
+func (i *Image) retryable(op string, cause error) error {
+	return &backend.Error{Kind: backend.Retryable, Device: "the bitstream of " + i.Origin, Op: op, Err: cause, Next: backend.NextRetry}
 }
 
 // checkMatches compares what the file states with what was authorised.
@@ -115,6 +150,9 @@ func (s *sealed) unpack() error {
 	s.load = Load{Image: s.file, Offset: p.Offset, Size: p.Length, AFU: s.about.AFUID}
 	if p.Gzip == nil {
 		return nil
+	}
+	if s.file.Size()+p.Length > s.room {
+		return fmt.Errorf("bitstream %w: it unpacks to more bytes than before it was copied", ErrImage)
 	}
 	sum := sha256.New()
 	r, err := p.Open(s.file)

@@ -253,7 +253,7 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 
 // noRoomForCopy reports whether an image was not loaded, and nothing was touched, because its copy for the driver or program had no room.
 func noRoomForCopy(err error) bool {
-	return disk.NoRoom(err) && backend.KindOf(err) == backend.Retryable
+	return disk.NoRoom(err) && backend.KindOf(err) == backend.Retryable || errors.Is(err, errTooLarge)
 }
 
 // needsRelease reports whether the release of a claim has to act on the region. If no claim is known to have left the region in an unknown

@@ -302,6 +302,22 @@ func TestAOCX(t *testing.T) {
 	p.holds(held(other, ours()))
 }
 
+// TestMemoryOfImages: a small file that unpacks to more than the memory for images is refused before it is copied. Others give back what
+// they took of it, also those that are refused.
+func TestMemoryOfImages(t *testing.T) {
+	p := start(t, machine(card(1)))
+	small, large := p.keep(aocx(t, gbs(shell, nlb3, "", 5000))), p.keep(aocx(t, gbs(shell, nlb3, "", 100_000)))
+	wrong := *small
+	wrong.AFUID = nlb0
+	p.room = 10_000
+	p = p.later()
+	for range 3 {
+		check.WantErr(t, p.apply(p.program(ours(), large)), nil, "takes more memory", "packed and unpacked", "at most 10000")
+		check.WantErr(t, p.apply(p.program(ours(), &wrong)), region.ErrImage)
+		check.Must(t, p.apply(p.program(ours(), small, withReset)))
+	}
+}
+
 // TestIDOfTheFile: where nobody but the file states the AFU id, as with an OpenCL program that a claim names by reference, its digest
 // stands for it. A region that must hold such an image is known by the digest alone.
 func TestIDOfTheFile(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/fpga"
@@ -49,6 +50,8 @@ type Config struct {
 	Siblings func(name string) []string
 	// Failures limits the failed programmings of a namespace, nil: it does not.
 	Failures *Failures
+	// Memory is the most memory that images have at once. Default DefaultMemory.
+	Memory int64
 	// Clock defaults to the real clock.
 	Clock clock.Clock
 	// HostRoot is the directory of the host's tree. BootID identifies the boot of the host.
@@ -87,11 +90,17 @@ func (c *Claim) Tenant() string { return cmp.Or(c.NamespaceUID, c.Namespace) }
 type Programmer struct {
 	config Config
 	clock  clock.Clock
+	// memory has the bytes that images may take.
+	memory *semaphore.Weighted
 }
+
+// DefaultMemory leaves the plugin a quarter of its own memory limit, for which images count: 512 MiB, unless the chart's values say more.
+const DefaultMemory = 384 << 20
 
 // New makes a Programmer.
 func New(c Config) *Programmer {
-	return &Programmer{config: c, clock: cmp.Or[clock.Clock](c.Clock, clock.RealClock{})}
+	c.Memory = cmp.Or(c.Memory, DefaultMemory)
+	return &Programmer{config: c, clock: cmp.Or[clock.Clock](c.Clock, clock.RealClock{}), memory: semaphore.NewWeighted(c.Memory)}
 }
 
 // Kinds returns the step kinds.
