@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"cmp"
 	"fmt"
+	"math"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,8 +219,12 @@ func (m *MPS) validate(path *field.Path) field.ErrorList {
 	if p := m.ActiveThreadPercentage; p != nil && (*p < 1 || *p > 100) {
 		faults = append(faults, field.Invalid(path.Child("activeThreadPercentage"), *p, "must be between 1 and 100"))
 	}
-	if q := m.PinnedMemoryLimit; q != nil && q.Sign() <= 0 {
+	switch q := m.PinnedMemoryLimit; {
+	case q == nil:
+	case q.Sign() <= 0:
 		faults = append(faults, field.Invalid(path.Child("pinnedMemoryLimit"), q.String(), "must be more than zero bytes"))
+	case q.CmpInt64(math.MaxInt64) > 0: // Value would return 0, which is no limit
+		faults = append(faults, field.Invalid(path.Child("pinnedMemoryLimit"), q.String(), "must be less than 8Ei bytes"))
 	}
 	return faults
 }

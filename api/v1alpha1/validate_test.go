@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -63,6 +64,19 @@ func TestValidate(t *testing.T) {
 				`parameters.sharing.mps.activeThreadPercentage: Invalid value: 101: must be between 1 and 100`,
 				`parameters.sharing.mps.pinnedMemoryLimit: Invalid value: "0": must be more than zero bytes`,
 			},
+		},
+		{
+			name: "MPS with more memory than can be counted",
+			config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingMPS, MPS: &MPS{
+				PinnedMemoryLimit: new(resource.MustParse("100E")),
+			}}},
+			want: []string{`parameters.sharing.mps.pinnedMemoryLimit: Invalid value: "100E": must be less than 8Ei bytes`},
+		},
+		{
+			name: "MPS with as much memory as can be counted",
+			config: &GPUConfig{Sharing: &GPUSharing{Strategy: SharingMPS, MPS: &MPS{
+				PinnedMemoryLimit: resource.NewQuantity(math.MaxInt64, resource.BinarySI),
+			}}},
 		},
 		{
 			name:   "unknown words",
