@@ -385,7 +385,7 @@ const (
 type PresetScratch struct {
 	// SizeLimit is the most that it holds, such as 512Mi. What is written counts as memory of the pod that writes it.
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('8Ei'))",message="must be a quantity above 0 and below 8Ei, such as 512Mi"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('[eE].*[0-9]{3}') && isQuantity(self) && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('8Ei'))",message="must be a quantity above 0 and below 8Ei, such as 512Mi"
 	SizeLimit string `json:"sizeLimit"`
 	// Medium is Memory, a tmpfs, for which the chart's presets.scratch must be on. Unset: Memory.
 	// +kubebuilder:validation:Enum=Memory

@@ -269,7 +269,7 @@ type CacheMount struct {
 	// +optional
 	Access CacheAccess `json:"access,omitempty"`
 	// WritableLimit bounds what a claim may add in memory: 1Mi to 64Gi. Unset: 1Gi.
-	// +kubebuilder:validation:XValidation:rule="quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('64Gi')) <= 0",message="must be 1Mi to 64Gi"
+	// +kubebuilder:validation:XValidation:rule="self.size() <= 32 && !self.matches('[eE].*[0-9]{3}') && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('64Gi')) <= 0",message="must be 1Mi to 64Gi"
 	// +optional
 	WritableLimit *resource.Quantity `json:"writableLimit,omitempty"`
 	// Env is Set: the variables that lead programs to the cache are set in containers; or None. Unset: Set.

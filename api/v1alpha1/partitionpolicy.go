@@ -151,10 +151,10 @@ type DeviceSharing struct {
 // SharedMemory is how much memory a share may have. The sum over all shares of a device is at most what the device has.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.values)",message="set range or values"
-// +kubebuilder:validation:XValidation:rule="!has(self.values) || self.values.exists(v, quantity(v).compareTo(quantity(self.default)) == 0)",message="default must be one of values"
-// +kubebuilder:validation:XValidation:rule="!has(self.range) || quantity(self.default).compareTo(quantity(self.range.min)) >= 0",message="default must be at least range.min"
-// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.max) || quantity(self.default).compareTo(quantity(self.range.max)) <= 0",message="default must be at most range.max"
-// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.step) || quantity(self.default).sub(quantity(self.range.min)).asInteger() % quantity(self.range.step).asInteger() == 0",message="default must be range.min and a multiple of range.step"
+// +kubebuilder:validation:XValidation:rule="!has(self.values) || !self.default.matches('[eE]') && self.values.exists(v, !v.matches('[eE]') && quantity(v).compareTo(quantity(self.default)) == 0)",message="default must be one of values"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !(self.default + self.range.min).matches('[eE]') && quantity(self.default).compareTo(quantity(self.range.min)) >= 0",message="default must be at least range.min"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.max) || !(self.default + self.range.max).matches('[eE]') && quantity(self.default).compareTo(quantity(self.range.max)) <= 0",message="default must be at most range.max"
+// +kubebuilder:validation:XValidation:rule="!has(self.range) || !has(self.range.step) || !(self.default + self.range.min + self.range.step).matches('[eE]') && quantity(self.default).sub(quantity(self.range.min)).asInteger() % quantity(self.range.step).asInteger() == 0",message="default must be range.min and a multiple of range.step"
 type SharedMemory struct {
 	// Default is what a claim is granted that asks for no amount: 10Gi.
 	// +kubebuilder:validation:MaxLength=16
@@ -175,8 +175,8 @@ type SharedMemory struct {
 
 // MemoryRange are amounts of memory from a least one on.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.max) || quantity(self.min).compareTo(quantity(self.max)) <= 0",message="min must be at most max"
-// +kubebuilder:validation:XValidation:rule="!has(self.max) || !has(self.step) || quantity(self.max).sub(quantity(self.min)).asInteger() % quantity(self.step).asInteger() == 0",message="max must be min and a multiple of step"
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || !(self.min + self.max).matches('[eE]') && quantity(self.min).compareTo(quantity(self.max)) <= 0",message="min must be at most max"
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || !has(self.step) || !(self.min + self.max + self.step).matches('[eE]') && quantity(self.max).sub(quantity(self.min)).asInteger() % quantity(self.step).asInteger() == 0",message="max must be min and a multiple of step"
 type MemoryRange struct {
 	// Min is the least. A claim that asks for less is granted this.
 	// +kubebuilder:validation:MaxLength=16

@@ -107,7 +107,7 @@ func presetValues() []presetField {
 		{
 			`"mounts":[{"scratch":{"sizeLimit":%s},"containerPath":"/mnt/x"}]`, size,
 			[]string{"512Mi", "1", "1e3", "5n", "2Ei"},
-			[]string{"0", "-1", "0.0", "1e-30", "8Ei", "99999E", "1e40", "", "1MB"},
+			[]string{"0", "-1", "0.0", "1e-30", "8Ei", "99999E", "1e40", "", "1MB", "1e-100", "1234567890123456789e1000000000"},
 		},
 		{`"libraries":[{"names":[%s]}]`, readAlready, []string{"liba.so", "lib*.so.?", "_a+b"}, []string{"a/b", ".a", ".."}},
 		{`"tools":[{"names":["a"],"root":%s}]`, readAlready, append([]string{"/"}, paths...), []string{"//", "/a/.."}},
