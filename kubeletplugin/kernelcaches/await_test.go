@@ -12,8 +12,10 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 )
 
 // await is what the binder asks before the pod of a claim is bound.
@@ -89,4 +91,58 @@ func TestUnderway(t *testing.T) {
 	}
 	close(let)
 	n.must(n.await(t.Context(), v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched}))
+}
+
+// TestWaitingForATurnIsNoRefusal: a claim whose call ends while the caches of others are looked through is told to ask again.
+func TestWaitingForATurnIsNoRefusal(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
+	n.must(err)
+	tree, err := n.ensureLocal(t.Context(), o)
+	n.must(err)
+	n.Mounter.Turns = budget.NewTurns(budget.Limit{Node: 1})
+	done, err := n.Mounter.Turns.Take(t.Context(), "team-b")
+	n.must(err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errUnderway) // as after a moment
+	if _, err := n.read(ctx, o, tree); !IsUnderway(err) || !IsNotReady(err) || IsRefused(err) {
+		t.Errorf("while it waits: %v", err)
+	}
+	done()
+	_, err = n.read(t.Context(), o, tree)
+	n.must(err)
+}
+
+// TestStatusDoesNotWaitForACache: a cache that takes long to look through is in a later report, and what is known is in each.
+func TestStatusDoesNotWaitForACache(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	use := n.only(n.decide("team-a", "claim", named))
+	n.restart() // nothing is remembered
+	n.Mounter.Turns = budget.NewTurns(budget.Limit{Node: 1})
+	done, err := n.Mounter.Turns.Take(t.Context(), "team-b")
+	n.must(err)
+	changed := make(chan struct{}, 1)
+	n.Changed = func() { changed <- struct{}{} }
+	gpus, uses := []device.Device{hopper()}, [][]cachemount.Use{{*use}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel() // as after some seconds
+	for range 2 {
+		if got := n.status(over, gpus, uses); len(got) != 1 || got[0].Phase != v1alpha1.NodeCacheExtracted || got[0].CompatibleDevices != 0 {
+			t.Errorf("before the cache was looked through: %+v", got)
+		}
+	}
+	done()
+	<-changed
+	if got := n.status(over, gpus, uses); len(got) != 1 || got[0].CompatibleDevices != 1 {
+		t.Errorf("after that: %+v", got)
+	}
+	if got := n.status(over, gpus, nil); len(got) != 0 || len(n.judgements) != 0 {
+		t.Errorf("without the claim: %+v, and %d judgements are kept", got, len(n.judgements))
+	}
 }

@@ -153,7 +153,7 @@ func (f *Feature) read(ctx context.Context, o *object, tree *artifact.Tree) (*ke
 	}
 	found, err := f.Mounter.Inspect(ctx, store, tree, o.GetNamespace(), kernelcache.Type(o.Spec.Type))
 	if err != nil {
-		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+		return nil, inspectError(o, err)
 	}
 	if o.Spec.Compatibility == nil || len(o.Spec.Compatibility.Targets) == 0 || hasArch(found) {
 		return found, nil
@@ -163,7 +163,7 @@ func (f *Feature) read(ctx context.Context, o *object, tree *artifact.Tree) (*ke
 	for _, t := range o.Spec.Compatibility.Targets {
 		arch, features, err := kernelcache.ParseArch(t.Backend, t.Arch)
 		if err != nil {
-			return nil, fmt.Errorf("%s, spec.compatibility.targets: %w", o, err)
+			return nil, fmt.Errorf("%s %w: spec.compatibility.targets: %w", o, cachemount.ErrRefused, err)
 		}
 		out.Targets = append(out.Targets, kernelcache.Target{
 			Backend: t.Backend, Arch: arch, Features: features, Source: kernelcache.FromLabels, Where: "spec.compatibility.targets",
@@ -273,7 +273,16 @@ func measureError(o *object, err error) error {
 	if errors.Is(err, cachemount.ErrRefused) {
 		return fmt.Errorf("%s %w", o, err)
 	}
-	return fmt.Errorf("%s: %w", o, err)
+	return inspectError(o, err)
+}
+
+// inspectError wraps err as refused if the cache itself is wrong, else as not ready: the call may have ended while it waited for its turn,
+// and the disk or the store may do better later.
+func inspectError(o *object, err error) error {
+	if errors.Is(err, kernelcache.ErrInvalid) {
+		return fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+	}
+	return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 }
 
 // writableLimit returns how many bytes a claim may add to each mount of a cache.

@@ -76,7 +76,9 @@ type Feature struct {
 	treeForm artifact.TreeForm
 	// failures has the last failure of each fetch, by key.
 	failures map[string]failure
-	running  sync.WaitGroup
+	// judgements has what was found of each cache for the node's status, by the keys of report.judge.
+	judgements map[string]*judgement
+	running    sync.WaitGroup
 
 	// pinning is held while retained trees are pinned and unpinned. notKept has those that exceed the quota, by their objects' UIDs.
 	pinning sync.Mutex
@@ -92,6 +94,7 @@ func New(c Config) (*Feature, error) {
 		Config: c, base: base, stop: stop, retention: notify.New(),
 		verified: newVerifications(filepath.Join(c.Mounter.Dir, "grants")),
 		fetches:  map[string]*fetchOperation{}, failures: map[string]failure{},
+		judgements: map[string]*judgement{},
 	}
 	var err error
 	if f.objects, err = newObjects(c.Dynamic); err != nil {

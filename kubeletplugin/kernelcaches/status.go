@@ -4,9 +4,11 @@ package kernelcaches
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -26,13 +29,18 @@ func (f *Feature) NodeStatus(gpus []device.Device, claims []*record.Record) []v1
 		byRequest, _ := decodeUses(r.Decisions[f.Name()])
 		uses = append(uses, slices.Concat(slices.Collect(maps.Values(byRequest))...))
 	}
-	return f.status(gpus, uses)
+	ctx, cancel := context.WithTimeout(f.base, judgeTimeout)
+	defer cancel()
+	return f.status(ctx, gpus, uses)
 }
 
-func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1alpha1.NodeCache {
+// status waits for judgements until ctx ends.
+func (f *Feature) status(ctx context.Context, gpus []device.Device, claims [][]cachemount.Use) []v1alpha1.NodeCache {
+	r := &report{Feature: f, ctx: ctx, gpus: gpus, used: map[string]bool{}}
+	defer r.forget()
 	entries := map[[3]string]*v1alpha1.NodeCache{}
 	for _, o := range f.objects.list() {
-		if entry := f.entry(o, gpus); entry != nil {
+		if entry := r.entry(o); entry != nil {
 			entries[[3]string{o.GetNamespace(), o.GetName(), entry.Digest}] = entry
 		}
 	}
@@ -46,7 +54,7 @@ func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1al
 			}
 			seen[key] = true
 			if entries[key] == nil {
-				entries[key] = f.outdated(u, gpus)
+				entries[key] = r.outdated(u)
 			}
 			entries[key].Claims++
 		}
@@ -62,16 +70,16 @@ func (f *Feature) status(gpus []device.Device, claims [][]cachemount.Use) []v1al
 }
 
 // entry returns the status of an object at its present digest. It returns nil if the node neither has the cache nor tried to fetch it.
-func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
+func (r *report) entry(o *object) *v1alpha1.NodeCache {
 	ref, err := reference(o)
 	if err != nil {
 		return nil
 	}
 	entry := &v1alpha1.NodeCache{Namespace: o.GetNamespace(), Name: o.GetName(), Digest: ref.Digest().String()}
-	if found := f.verified.Get(string(o.GetUID())); found.matches(o) && f.fill(entry, o, found.Tree, gpus) {
+	if found := r.verified.Get(string(o.GetUID())); found.matches(o) && r.fill(entry, o, found.Tree) {
 		return entry
 	}
-	fetching, failure := f.fetchState(o)
+	fetching, failure := r.fetchState(o)
 	switch {
 	case fetching:
 		entry.Phase = v1alpha1.NodeCacheDownloading
@@ -89,8 +97,8 @@ func (f *Feature) entry(o *object, gpus []device.Device) *v1alpha1.NodeCache {
 }
 
 // fill enters the size of a tree and the number of GPUs that it fits. It returns false if the store does not have the tree.
-func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest, gpus []device.Device) bool {
-	store, err := f.Store()
+func (r *report) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Digest) bool {
+	store, err := r.Store()
 	if err != nil {
 		return false
 	}
@@ -99,37 +107,131 @@ func (f *Feature) fill(entry *v1alpha1.NodeCache, o *object, tree artifact.Diges
 		return false
 	}
 	entry.Phase, entry.Bytes = v1alpha1.NodeCacheExtracted, t.Size
-	found, err := f.read(f.base, o, t)
-	if err != nil {
-		entry.Phase, entry.Reason, entry.Message = v1alpha1.NodeCacheError, "Unusable", err.Error()
-		return true
+	j := r.judge(o, t)
+	select {
+	case <-j.done:
+	case <-r.ctx.Done():
 	}
-	for i := range gpus {
-		reasons := deviceMismatches(found, gpus[i])
-		if len(reasons) == 0 {
-			entry.CompatibleDevices++
-			continue
-		}
-		entry.IncompatibleDevices++
-		if entry.Message == "" {
-			entry.Message = fmt.Sprintf("%s: %s", gpus[i].Name, reasons[0])
-		}
-	}
-	if entry.CompatibleDevices == 0 && len(gpus) > 0 {
-		entry.Reason = "Incompatible"
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j.late = !j.made; j.made {
+		j.fill(entry)
 	}
 	return true
 }
 
+// judgeTimeout is how long a report waits for caches to be looked through, all together. What takes longer is in the next report: a large
+// image of one namespace must not delay what the node says of everything else.
+const judgeTimeout = 5 * time.Second
+
+// report is one look at the caches of the node.
+type report struct {
+	*Feature
+	ctx  context.Context // ends when the report has waited long enough
+	gpus []device.Device
+	// used are the keys of the judgements that the report needs.
+	used map[string]bool
+}
+
+// judgement is what was found of a cache: whether it can be used, and which GPUs it fits.
+type judgement struct {
+	// done is closed when the other fields are set. made says the same under the feature's lock.
+	done                     chan struct{}
+	made                     bool
+	phase                    v1alpha1.NodeCachePhase
+	reason, message          string
+	compatible, incompatible int32
+	// late: a report went without it.
+	late bool
+}
+
+func (j *judgement) fill(entry *v1alpha1.NodeCache) {
+	if j.phase != "" {
+		entry.Phase = j.phase
+	}
+	entry.Reason, entry.Message = j.reason, j.message
+	entry.CompatibleDevices, entry.IncompatibleDevices = j.compatible, j.incompatible
+}
+
+// judge returns the judgement of a tree, or begins to make it. It goes on when the report ends.
+func (r *report) judge(o *object, t *artifact.Tree) *judgement {
+	fitted := make([]string, 0, len(r.gpus))
+	for i := range r.gpus {
+		d, err := gpu.Of(r.gpus[i])
+		fitted = append(fitted, fmt.Sprint(d, d.WarpSize, d.Driver, d.MaxPTX, err))
+	}
+	var targets []v1alpha1.CacheTarget
+	if o.Spec.Compatibility != nil {
+		targets = o.Spec.Compatibility.Targets
+	}
+	key := fmt.Sprint(o, t.Digest, o.Spec.Type, targets, fitted)
+	r.used[key] = true
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.judgements[key]; j != nil {
+		return j
+	}
+	j := &judgement{done: make(chan struct{})}
+	r.judgements[key] = j
+	r.running.Go(func() { //nolint:contextcheck // it outlives the call
+		err := r.inspect(r.base, j, o, t)
+		r.mu.Lock()
+		late := j.late
+		if j.made = true; err != nil { // tried again with the next report
+			delete(r.judgements, key)
+		}
+		r.mu.Unlock()
+		close(j.done)
+		if late && err == nil {
+			r.Changed()
+		}
+	})
+	return j
+}
+
+// inspect makes a judgement. It returns an error if another try may give another one.
+func (r *report) inspect(ctx context.Context, j *judgement, o *object, t *artifact.Tree) error {
+	found, err := r.read(ctx, o, t)
+	if err != nil {
+		j.phase, j.reason, j.message = v1alpha1.NodeCacheError, "Unusable", err.Error()
+		if IsRefused(err) {
+			return nil
+		}
+		return err
+	}
+	for i := range r.gpus {
+		reasons := deviceMismatches(found, r.gpus[i])
+		if len(reasons) == 0 {
+			j.compatible++
+			continue
+		}
+		j.incompatible++
+		if j.message == "" {
+			j.message = fmt.Sprintf("%s: %s", r.gpus[i].Name, reasons[0])
+		}
+	}
+	if j.compatible == 0 && len(r.gpus) > 0 {
+		j.reason = "Incompatible"
+	}
+	return nil
+}
+
+// forget forgets the judgements that the report did not need.
+func (r *report) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.judgements, func(key string, _ *judgement) bool { return !r.used[key] })
+}
+
 // outdated returns the status of a cache that claims have at a digest that its object no longer has.
-func (f *Feature) outdated(u *cachemount.Use, gpus []device.Device) *v1alpha1.NodeCache {
+func (r *report) outdated(u *cachemount.Use) *v1alpha1.NodeCache {
 	entry := &v1alpha1.NodeCache{Namespace: u.Namespace, Name: u.Name, Digest: u.Digest.String(), Phase: v1alpha1.NodeCacheExtracted}
 	c := v1alpha1.GPUKernelCache{
 		ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, Spec: v1alpha1.GPUKernelCacheSpec{Type: v1alpha1.CacheType(u.Type)},
 	}
 	o := &object{c.Common()}
 	o.Kind = u.Kind
-	f.fill(entry, o, u.Tree, gpus)
+	r.fill(entry, o, u.Tree)
 	return entry
 }
 
