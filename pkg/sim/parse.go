@@ -59,7 +59,9 @@ type sourceLine struct {
 
 func (p *parser) fail(line int, err error) {
 	if err != nil {
-		p.errs = append(p.errs, fmt.Errorf("line %d: %w", line, err))
+		err = fmt.Errorf("line %d: %w", line, err)
+		p.size += len(err.Error())
+		p.errs = append(p.errs, err)
 	}
 }
 
@@ -88,7 +90,7 @@ func (p *parser) expand(l sourceLine) []string {
 	if p.full() {
 		return nil
 	}
-	texts, err := p.template.expand(l.text)
+	texts, err := p.template.expand(l.text, maxBytes-p.size)
 	p.fail(l.number, err)
 	for _, t := range texts {
 		p.size += len(t)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -110,10 +111,24 @@ func TestParseErrors(t *testing.T) {
 
 // Tables multiply: a small file must not fill the memory.
 func TestParseIsBounded(t *testing.T) {
-	text := "table t a\n" + strings.Repeat("row x\n", 1<<15) + "-- sys/x --\n" +
-		strings.Repeat("${t.a}"+strings.Repeat("y", 1<<10)+"\n", 1<<10)
-	if _, err := sim.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), "use smaller tables") {
-		t.Errorf("error %v, want one that names the bound", err)
+	rows := "table t a\n" + strings.Repeat("row x\n", 1<<15)
+	for name, text := range map[string]string{
+		"lines":      rows + "-- sys/x --\n" + strings.Repeat("${t.a}"+strings.Repeat("y", 1<<10)+"\n", 1<<10),
+		"a line":     rows + "-- sys/x --\n${t.a}" + strings.Repeat("y", 1<<16) + "\n",
+		"references": "table t a\nrow " + strings.Repeat("y", 1<<16) + "\n-- sys/x --\n" + strings.Repeat("${t.a}", 1<<15) + "\n",
+		"a name":     "table t a\nrow " + strings.Repeat("y", 1<<16) + "\n-- sys/" + strings.Repeat("${t.a}", 1<<15) + " --\n",
+		"errors":     rows + "-- sys/${t.a}/* --\n" + strings.Repeat("../x y\n", 1<<11),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := sim.Parse([]byte(text))
+			runtime.ReadMemStats(&after)
+			check.WantErr(t, err, nil, "use smaller tables")
+			if took := after.TotalAlloc - before.TotalAlloc; took > 1<<30 {
+				t.Errorf("%d MiB for a text of %d KiB", took>>20, len(text)>>10)
+			}
+		})
 	}
 }
 

@@ -85,8 +85,8 @@ func (ts tables) named(text string) (*table, error) {
 	return found, nil
 }
 
-// expand gives the text once, or once for each row of the table it names.
-func (ts tables) expand(text string) ([]string, error) {
+// expand gives the text once, or once for each row of the table it names. It ends with the text that exceeds room.
+func (ts tables) expand(text string, room int) ([]string, error) {
 	t, err := ts.named(text)
 	if err != nil {
 		return nil, err
@@ -97,18 +97,26 @@ func (ts tables) expand(text string) ([]string, error) {
 	var out []string
 	for _, row := range t.rows {
 		out = append(out, t.fill(row, text))
+		if room -= len(out[len(out)-1]); room < 0 {
+			break
+		}
 	}
 	return out, nil
 }
 
-// fill replaces what names this table's columns; the rest stays.
+// fill replaces what names this table's columns; the rest stays. It ends where the text alone is larger than a machine may be.
 func (t *table) fill(row []string, text string) string {
+	size := 0
 	return reference.ReplaceAllStringFunc(text, func(ref string) string {
 		name, column, _ := strings.Cut(strings.Trim(ref, "${}"), ".")
 		i := slices.Index(t.columns, column)
-		if name != t.name || i < 0 {
+		switch {
+		case size > maxBytes:
+			return ""
+		case name != t.name || i < 0:
 			return ref
 		}
+		size += len(row[i])
 		return row[i]
 	})
 }
