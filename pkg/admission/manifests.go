@@ -59,9 +59,9 @@ func (r Report) Faults() int {
 }
 
 // ValidateManifests returns what is wrong with the ResourceClaims, ResourceClaimTemplates, DeviceClasses, DevicePresets,
-// ClusterDevicePresets, PartitionPolicies and AcceleratorStacks of manifests, List items included. It is stricter than the API server's
-// default: an unknown field or a duplicate key anywhere in such an object is a finding. Claims are judged by the classes and bitstreams
-// of all manifests. Objects of other kinds are skipped.
+// ClusterDevicePresets, PartitionPolicies, AcceleratorStacks and TrustPolicies of manifests, List items included. It is stricter than the
+// API server's default: an unknown field or a duplicate key anywhere in such an object is a finding. Claims are judged by the classes and
+// bitstreams of all manifests. Objects of other kinds are skipped.
 func ValidateManifests(manifests []Manifest) Report {
 	var all []parsed
 	for _, m := range manifests {

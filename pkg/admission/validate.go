@@ -2,8 +2,8 @@
 
 // Package admission says what is wrong with this driver's configurations in the objects that carry them, before a pod waits
 // for one: ResourceClaims, ResourceClaimTemplates and DeviceClasses. The webhook and the CLI ask the same functions. Entries
-// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides. Presets, PartitionPolicies
-// and AcceleratorStacks are judged as a whole.
+// of other drivers are never looked at, and nothing here is the last word: Prepare on the node decides. Presets, PartitionPolicies,
+// AcceleratorStacks and TrustPolicies are judged as a whole.
 package admission
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 // Validate returns every fault of this driver's configurations in a resource.k8s.io/v1 ResourceClaim, ResourceClaimTemplate or
-// DeviceClass, and of a DevicePreset, ClusterDevicePreset, PartitionPolicy or AcceleratorStack, each with the path of its field in the
-// object, in the order of the object. Any other object has none.
+// DeviceClass, and of a DevicePreset, ClusterDevicePreset, PartitionPolicy, AcceleratorStack or TrustPolicy, each with the path of its
+// field in the object, in the order of the object. Any other object has none.
 func Validate(object runtime.Object) field.ErrorList {
 	spec := field.NewPath("spec")
 	switch o := object.(type) {
@@ -36,6 +36,8 @@ func Validate(object runtime.Object) field.ErrorList {
 		return policies.Check(&o.Spec, spec)
 	case *v1alpha1.AcceleratorStack:
 		return o.Spec.Validate(spec)
+	case *v1alpha1.TrustPolicy:
+		return o.Spec.Validate(spec) // as the controller and the nodes do, which read the trusted roots too
 	case interface {
 		Common() v1alpha1.CommonDevicePreset
 	}:

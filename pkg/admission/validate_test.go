@@ -56,11 +56,18 @@ func TestValidate(t *testing.T) {
 		s.Spec.Driver.Engine = v1alpha1.DriverEngine(engine)
 		return s
 	}
+	trusting := func(pem string) *v1alpha1.TrustPolicy {
+		p := &v1alpha1.TrustPolicy{}
+		p.Spec.Images = []string{"registry.example/**"}
+		p.Spec.Authorities = []v1alpha1.TrustAuthority{{Name: "team", Key: &v1alpha1.TrustKey{PEM: pem}}}
+		return p
+	}
 	for _, tc := range []struct {
 		name   string
 		object runtime.Object
 		want   []string
 	}{
+		{name: "trust policy with a key that is none", object: trusting("x"), want: []string{"spec.authorities[0].key.pem"}},
 		{name: "stack", object: stack("Host")},
 		{name: "stack without its operator", object: stack("External"), want: []string{"spec.driver.external"}},
 		{name: "no config", object: claim(nil)},

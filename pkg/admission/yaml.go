@@ -190,6 +190,8 @@ func own(head header) (runtime.Object, *Finding) {
 		object = &v1alpha1.PartitionPolicy{}
 	case v1alpha1.KindAcceleratorStack:
 		object = &v1alpha1.AcceleratorStack{}
+	case v1alpha1.KindTrustPolicy:
+		object = &v1alpha1.TrustPolicy{}
 	default:
 		return nil, bareConfig(head)
 	}
