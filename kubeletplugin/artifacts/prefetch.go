@@ -24,7 +24,9 @@ const (
 	prefetchTries = 6
 	// prefetchRetry is how long after the first try the second is; each later one waits twice as long.
 	prefetchRetry = 30 * time.Second
-	// prefetchTimeout limits one try, since other files wait for it.
+	// prefetchQuick limits the first try of a file, since other files wait for it, and each later try has twice as long, up to
+	// prefetchTimeout. So a slow registry holds up each other file once for a short time. What came in a try is there in the next.
+	prefetchQuick   = time.Minute
 	prefetchTimeout = 10 * time.Minute
 	// idleWait is how long a prefetcher without tasks waits.
 	idleWait = time.Hour
@@ -144,7 +146,7 @@ func (p *Prefetcher) next(ctx context.Context) (wait time.Duration, ok bool) {
 	if wait := e.due.Sub(p.Clock.Now()); wait > 0 {
 		return wait, true
 	}
-	err := p.fetch(ctx, e.Fetch)
+	err := p.fetch(ctx, e)
 	if ctx.Err() == nil && !p.Retirement.On() {
 		p.recordAttempt(ctx, e, err)
 	}
@@ -183,13 +185,13 @@ func (p *Prefetcher) nextTask() *task {
 	return first
 }
 
-// fetch runs one fetch. It ends when the node retires, which waits for it.
-func (p *Prefetcher) fetch(ctx context.Context, fetch func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, prefetchTimeout)
+// fetch runs one try. It ends when the node retires, which waits for it.
+func (p *Prefetcher) fetch(ctx context.Context, e *task) error {
+	ctx, cancel := context.WithTimeout(ctx, min(prefetchQuick<<e.tries, prefetchTimeout))
 	defer cancel()
 	ctx, stop := p.Retirement.Until(ctx)
 	defer stop()
-	return fetch(ctx)
+	return e.Fetch(ctx)
 }
 
 // recordAttempt records the result of a try.

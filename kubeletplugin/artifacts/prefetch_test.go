@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -135,6 +137,43 @@ func TestPrefetch(t *testing.T) {
 
 // TestPrefetchIsSpread: each node begins with each file at a time of its own, always the same, within half a minute; and with one at a
 // time.
+// TestSlowPrefetchHoldsUpOthersShortly: files are fetched one after the other, and a registry may be as slow as it likes.
+func TestSlowPrefetchHoldsUpOthersShortly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := []Job{}
+		for i := range 3 {
+			slow = append(slow, Job{Key: fmt.Sprint("slow", i), Fetch: func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}})
+		}
+		fetched := time.Time{}
+		jobs := append(slow, Job{Key: "quick", Reference: "last", Fetch: func(context.Context) error {
+			fetched = time.Now()
+			return nil
+		}})
+		p := NewPrefetcher(PrefetchConfig{
+			Node: nodefixture.Node, Holder: inventory.NewHolder(), Retirement: retirement.New(), Clock: clock.RealClock{}, Fetched: func() {},
+		}, Source{What: "file", Jobs: func(*inventory.Snapshot) []Job { return jobs }})
+		begun := time.Now()
+		for {
+			wait, more := p.next(t.Context())
+			if !more {
+				break
+			}
+			time.Sleep(wait) // in the bubble's time
+		}
+		if took := fetched.Sub(begun); took > 3*prefetchQuick+prefetchSpread {
+			t.Errorf("the quick file came after %s", took)
+		}
+		for _, e := range p.tasks {
+			if !e.done {
+				t.Errorf("%s was tried %d times", e.Key, e.tries)
+			}
+		}
+	})
+}
+
 func TestPrefetchIsSpread(t *testing.T) {
 	s := newScout(t)
 	var images []v1alpha1.BitstreamImage
@@ -268,7 +307,7 @@ func TestPrefetchRetires(t *testing.T) {
 		t.Errorf("there is a store: %v", err)
 	}
 	fetch := func(ctx context.Context) error { return s.EnsureOpportunistic(ctx, &pin.Params{}) }
-	if err := s.fetch(t.Context(), fetch); err == nil || !strings.Contains(err.Error(), retirement.ErrRetired.Error()) {
+	if err := s.fetch(t.Context(), &task{Job: Job{Fetch: fetch}}); err == nil || !strings.Contains(err.Error(), retirement.ErrRetired.Error()) {
 		t.Errorf("fetched on a node that is retired: %v", err)
 	}
 	s.Intercept(image.Layer, nil)
