@@ -47,8 +47,8 @@ func (o *object) checkNamespace(namespace string) error {
 	if o.AllowsNamespace(namespace) {
 		return nil
 	}
-	return fmt.Errorf("%s %w: spec.workloadNamespaces has %q and not %s: ask its owner to add the namespace",
-		o, cachemount.ErrRefused, o.WorkloadNamespaces, namespace)
+	return fmt.Errorf("%s %w: spec.workloadNamespaces does not have %s: ask its owner to add the namespace",
+		o, cachemount.ErrRefused, namespace)
 }
 
 // checkReady returns an error if nodes may not, or not yet, use the object's image.

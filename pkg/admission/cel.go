@@ -32,11 +32,9 @@ const (
 	// NamespaceAllowed is the validation of the namespace policy. It uses NamespaceVariables.
 	NamespaceAllowed = `!variables.used || variables.lists.all(l, request.namespace in l)`
 
-	// NamespaceMessage is what the author of a refused claim reads. It uses NamespaceVariables, and cuts the list because the API
-	// server drops messages above 5 KiB.
-	NamespaceMessage = `'DeviceClass ' + params.metadata.name + ' does not allow namespace ' + request.namespace + ' (it allows: '
-+ (size(variables.allowed) > 1024 ? variables.allowed.substring(0, 1024) + '...' : variables.allowed)
-+ '): create the claim in an allowed namespace, use another class, or ask an administrator to add '
+	// NamespaceMessage is what the author of a refused claim reads. It does not name the namespaces of others.
+	NamespaceMessage = `'DeviceClass ' + params.metadata.name + ' does not allow namespace ' + request.namespace
++ ': create the claim in an allowed namespace, use another class, or ask an administrator to add '
 + request.namespace + ' to policy.allowedNamespaces of the class'`
 )
 
@@ -61,6 +59,5 @@ has(r.exactly) && r.exactly.deviceClassName == params.metadata.name
 		{Name: "lists", Expression: `params.spec.config.filter(c, has(c.opaque) && c.opaque.driver == 'fettle.dev'
 && has(c.opaque.parameters.policy) && has(c.opaque.parameters.policy.allowedNamespaces))
 .map(c, c.opaque.parameters.policy.allowedNamespaces)`},
-		{Name: "allowed", Expression: `variables.lists[0].filter(n, variables.lists.all(l, n in l)).join(', ')`},
 	}
 }

@@ -5,7 +5,6 @@ package claim
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -175,14 +174,10 @@ func namespaceFaults(namespace string, results []Result) field.ErrorList {
 		if r.AdminAccess || allowed == nil || slices.Contains(allowed, namespace) {
 			continue
 		}
-		list := "no namespace"
-		if len(allowed) > 0 {
-			list = strings.Join(allowed, ", ")
-		}
 		source := r.Config.Sources[FieldAllowedNamespaces]
 		path := source.parameters().Child("policy", "allowedNamespaces")
-		detail := fmt.Sprintf("the class of request %s does not allow namespace %s (it allows: %s): "+
-			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace, list)
+		detail := fmt.Sprintf("the class of request %s does not allow namespace %s: "+
+			"create the claim in an allowed namespace, use another class, or ask an administrator to add it", r.Request, namespace)
 		faults = append(faults, field.Forbidden(path, detail))
 	}
 	return faults
