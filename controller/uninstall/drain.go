@@ -17,18 +17,20 @@ import (
 	"github.com/fettle-dev/fettle/controller/evict"
 )
 
-// patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted.
+// patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted, and how long a claim may be
+// reserved for what does not end by itself before it is left as it is.
 const patience = 30 * time.Second
 
 // drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first: without
-// them the scheduler allocates nothing to the pods by which a Deployment or Job replaces an evicted pod.
-func (u Uninstall) drain(ctx context.Context) error {
+// them the scheduler allocates nothing to the pods by which a Deployment or Job replaces an evicted pod. Claims are added to left whose
+// consumers nobody can end: pods that are gone, pods of nodes that cannot answer, and what is no pod.
+func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold) error {
 	if err := u.classes(ctx); err != nil {
 		return err
 	}
-	asked := map[types.UID]time.Time{}
+	asked, stuck := map[types.UID]time.Time{}, map[types.NamespacedName]time.Time{}
 	for {
-		in, err := u.inUse(ctx)
+		in, err := u.inUse(ctx, left)
 		if err != nil {
 			return err
 		}
@@ -36,10 +38,22 @@ func (u Uninstall) drain(ctx context.Context) error {
 			return nil
 		}
 		for _, h := range in.Holds {
-			for _, pod := range h.Pods {
-				if err := u.end(ctx, h.Claim, pod, asked); err != nil {
-					return err
-				}
+			ending, err := u.endAll(ctx, h, asked)
+			if err != nil {
+				return err
+			}
+			if ending {
+				delete(stuck, h.Claim)
+				continue
+			}
+			since, known := stuck[h.Claim]
+			if !known {
+				since = u.Clock.Now()
+				stuck[h.Claim] = since
+			}
+			if u.Clock.Since(since) >= patience {
+				klog.FromContext(ctx).Info("Not waiting for a claim whose consumers are gone or do not end", "hold", h.text())
+				left[h.Claim] = h
 			}
 		}
 		if err := u.sleep(ctx); err != nil {
@@ -48,15 +62,32 @@ func (u Uninstall) drain(ctx context.Context) error {
 	}
 }
 
-// end evicts one pod, and deletes it if it is still there after [patience]. Asked remembers the time of the first eviction.
-func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, holder Consumer, asked map[types.UID]time.Time) error {
-	var pod corev1.Pod
-	err := u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: holder.Name}, &pod)
-	if apierrors.IsNotFound(err) || err == nil && (pod.UID != holder.UID || pod.DeletionTimestamp != nil) {
-		return nil // gone or terminating; the claim follows
+// endAll ends the pods of a claim. It says whether one of them is still going to end.
+func (u Uninstall) endAll(ctx context.Context, h Hold, asked map[types.UID]time.Time) (ending bool, err error) {
+	for _, pod := range h.Pods {
+		one, err := u.end(ctx, h.Claim, pod, asked)
+		if err != nil {
+			return false, err
+		}
+		ending = ending || one
 	}
-	if err != nil {
-		return fmt.Errorf("read pod %s/%s: %w", claim.Namespace, holder.Name, err)
+	return ending, nil
+}
+
+// end evicts one pod, and deletes it if it is still there after [patience]. Asked remembers the time of the first eviction. It says whether
+// the pod is going to end: not if it is gone, and not if it is being deleted and its kubelet cannot answer.
+func (u Uninstall) end(
+	ctx context.Context, claim types.NamespacedName, holder Consumer, asked map[types.UID]time.Time,
+) (ending bool, err error) {
+	var pod corev1.Pod
+	err = u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: holder.Name}, &pod)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && pod.UID != holder.UID:
+		return false, nil // gone; the claim follows, unless nothing releases it
+	case err != nil:
+		return false, fmt.Errorf("read pod %s/%s: %w", claim.Namespace, holder.Name, err)
+	case pod.DeletionTimestamp != nil:
+		return u.answers(ctx, pod.Spec.NodeName)
 	}
 	since, known := asked[holder.UID]
 	if !known {
@@ -66,7 +97,19 @@ func (u Uninstall) end(ctx context.Context, claim types.NamespacedName, holder C
 		u.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, "Evicted", "Uninstall",
 			"evicted because fettle.dev is uninstalled and claim %s holds its devices", claim.Name)
 	}
-	return u.remove(ctx, &pod, u.Clock.Now().Sub(since) >= patience)
+	return true, u.remove(ctx, &pod, u.Clock.Since(since) >= patience)
+}
+
+// answers says whether the kubelet of a node can end a pod. A pod without a node needs none.
+func (u Uninstall) answers(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return true, nil
+	}
+	var node corev1.Node
+	if err := u.Client.Get(ctx, client.ObjectKey{Name: name}, &node); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return nodeReady(&node), nil // a Node that is gone is not
 }
 
 // remove evicts or deletes the pod. It is no error if a disruption budget refuses the eviction.

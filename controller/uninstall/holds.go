@@ -11,9 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 )
 
 // Hold is a claim that has devices of this driver and is reserved for a consumer.
@@ -52,10 +55,30 @@ func holds(claims []resourceapi.ResourceClaim) []Hold {
 		slices.Sort(h.Others)
 		in = append(in, h)
 	}
-	slices.SortFunc(in, func(a, b Hold) int {
-		return cmp.Or(cmp.Compare(a.Claim.Namespace, b.Claim.Namespace), cmp.Compare(a.Claim.Name, b.Claim.Name))
-	})
+	slices.SortFunc(in, func(a, b Hold) int { return compareNames(a.Claim, b.Claim) })
 	return in
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// is says whether a hold is the same as another: the same consumers have the claim.
+func (h Hold) is(other Hold) bool {
+	return h.Claim == other.Claim && slices.Equal(h.Pods, other.Pods) && slices.Equal(h.Others, other.Others)
+}
+
+// text names the claim and its consumers.
+func (h Hold) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "claim %s", h.Claim)
+	for _, p := range h.Pods {
+		fmt.Fprintf(&b, " pod %s/%s", h.Claim.Namespace, p.Name)
+	}
+	for _, o := range h.Others {
+		fmt.Fprintf(&b, " %s", o)
+	}
+	return b.String()
 }
 
 // ours says whether any device of the claim is this driver's.
@@ -81,13 +104,7 @@ func (e *InUseError) Error() string {
 	var b strings.Builder
 	b.WriteString("Fettle is not uninstalled, because devices are in use:")
 	for _, h := range e.Holds {
-		fmt.Fprintf(&b, "\n  claim %s", h.Claim)
-		for _, p := range h.Pods {
-			fmt.Fprintf(&b, " pod %s/%s", h.Claim.Namespace, p.Name)
-		}
-		for _, o := range h.Others {
-			fmt.Fprintf(&b, " %s", o)
-		}
+		b.WriteString("\n  " + h.text())
 	}
 	for _, n := range e.Nodes {
 		fmt.Fprintf(&b, "\n  node %s still has prepared claims", n)
@@ -97,9 +114,9 @@ func (e *InUseError) Error() string {
 	return b.String()
 }
 
-// refuse returns an [*InUseError] if a device is in use.
-func (u Uninstall) refuse(ctx context.Context) error {
-	in, err := u.inUse(ctx)
+// refuse returns an [*InUseError] if a device is in use, but for what is left.
+func (u Uninstall) refuse(ctx context.Context, left map[types.NamespacedName]Hold) error {
+	in, err := u.inUse(ctx, left)
 	if err != nil {
 		return err
 	}
@@ -109,11 +126,22 @@ func (u Uninstall) refuse(ctx context.Context) error {
 	return nil
 }
 
-// inUse returns the claims and nodes that hold devices now, nil if none does. Nodes that cannot answer count only without force: a forced
-// uninstall must not wait for them.
-func (u Uninstall) inUse(ctx context.Context) (*InUseError, error) {
-	var claims resourceapi.ResourceClaimList
-	if err := u.Client.List(ctx, &claims); err != nil {
+// inUse returns the claims and nodes that hold devices now, nil if none does. Claims that are left as they are do not count. Nodes that
+// cannot answer count only without force: a forced uninstall must not wait for them.
+func (u Uninstall) inUse(ctx context.Context, left map[types.NamespacedName]Hold) (*InUseError, error) {
+	var claims []resourceapi.ResourceClaim
+	begin := func() { claims = nil }
+	err := reconciler.Pages(ctx, u.Client, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+		claim, ok := o.(*resourceapi.ResourceClaim)
+		if ok && len(claim.Status.ReservedFor) > 0 && ours(claim) {
+			kept := resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
+			kept.Status.Allocation, kept.Status.ReservedFor = &resourceapi.AllocationResult{}, claim.Status.ReservedFor
+			kept.Status.Allocation.Devices.Results = claim.Status.Allocation.Devices.Results
+			claims = append(claims, kept)
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, fmt.Errorf("list ResourceClaims: %w", err)
 	}
 	nodes, err := u.nodes(ctx)
@@ -124,7 +152,8 @@ func (u Uninstall) inUse(ctx context.Context) (*InUseError, error) {
 	if !u.Force {
 		skip = nodes.gone()
 	}
-	e := &InUseError{Holds: holds(claims.Items), Nodes: preparing(nodes.all, skip)}
+	waiting := slices.DeleteFunc(holds(claims), func(h Hold) bool { return h.is(left[h.Claim]) })
+	e := &InUseError{Holds: waiting, Nodes: preparing(nodes.all, skip)}
 	if len(e.Holds) == 0 && len(e.Nodes) == 0 {
 		return nil, nil //nolint:nilnil // documented above
 	}

@@ -8,9 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -62,8 +65,9 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 			err = fmt.Errorf("%w: %w", cause, err) // the error of an interrupted call does not name the deadline
 		}
 	}()
+	left := map[types.NamespacedName]Hold{} // what a forced uninstall does not wait for
 	if !u.Force {
-		if err := u.refuse(ctx); err != nil {
+		if err := u.refuse(ctx, left); err != nil {
 			return err
 		}
 	}
@@ -74,7 +78,7 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, release(err == nil)) }()
 
 	if u.Force {
-		if err := u.drain(ctx); err != nil {
+		if err := u.drain(ctx, left); err != nil {
 			return fmt.Errorf("drain: %w", err)
 		}
 	}
@@ -82,13 +86,16 @@ func (u Uninstall) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("retire the nodes: %w", err)
 	}
 	// A claim may have been prepared between the first check and the last plugin's retirement.
-	if err := u.refuse(ctx); err != nil {
+	if err := u.refuse(ctx, left); err != nil {
 		return err
 	}
 	if err := u.clean(ctx); err != nil {
 		return fmt.Errorf("delete objects: %w", err)
 	}
-	klog.FromContext(ctx).Info("Uninstalled")
+	for _, claim := range slices.SortedFunc(maps.Keys(left), compareNames) {
+		klog.FromContext(ctx).Info("Left behind a claim in use", "hold", left[claim].text())
+	}
+	klog.FromContext(ctx).Info("Uninstalled", "claimsLeftInUse", len(left))
 	return nil
 }
 

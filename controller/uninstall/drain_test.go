@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uninstall
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/large"
+)
+
+// pagedClient asks for tenants' objects in small pages only.
+type pagedClient struct {
+	client.WithWatch
+	reader client.Reader
+}
+
+func (c pagedClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return c.reader.List(ctx, list, options...)
+}
+
+// held adds a claim with devices to a cluster, for the pod, or for a group of pods if that is nil.
+func (w *installed) held(t *testing.T, name string, pod *corev1.Pod) {
+	t.Helper()
+	c := claim("team", name, []string{v1alpha1.DriverName}, []string{name})
+	if pod != nil {
+		pod.Namespace, pod.Name, pod.UID = "team", name, c.Status.ReservedFor[0].UID
+		check.Must(t, w.Create(t.Context(), pod))
+	} else if name == "group" {
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"}}
+	}
+	check.Must(t, w.Create(t.Context(), &c))
+}
+
+// notReady has the kubelet of a node stop.
+func (w *installed) notReady(t *testing.T, name string) {
+	t.Helper()
+	var node corev1.Node
+	check.Must(t, w.Get(t.Context(), client.ObjectKey{Name: name}, &node))
+	node.Status.Conditions[0].Status = corev1.ConditionUnknown
+	check.Must(t, w.Status().Update(t.Context(), &node))
+}
+
+// force uninstalls by force.
+func (w *installed) force(t *testing.T) error {
+	t.Helper()
+	return Uninstall{
+		Client:   pagedClient{w.WithWatch, large.Paged(t, w.WithWatch, reconciler.TenantPage)},
+		Recorder: events.NewFakeRecorder(10), Clock: clock.RealClock{}, Namespace: ownNamespace, Force: true, Timeout: time.Hour,
+	}.Run(t.Context())
+}
+
+// terminating is a pod that is being deleted.
+func terminating(node string) *corev1.Pod {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
+	pod.Finalizers = []string{"test/kept"}
+	return pod
+}
+
+// TestForcedUninstallEnds: claims stay reserved for pods whose kubelet is away, for pods that are gone, and for what is no pod. A forced
+// uninstall does not wait for them.
+func TestForcedUninstallEnds(t *testing.T) {
+	for name, hold := range map[string]func(t *testing.T, w *installed){
+		"a pod of a node that is not ready": func(t *testing.T, w *installed) {
+			t.Helper()
+			w.notReady(t, "b")
+			w.held(t, "down", terminating("b"))
+		},
+		"a pod of a node that is gone": func(t *testing.T, w *installed) {
+			t.Helper()
+			w.held(t, "lost", terminating("none"))
+		},
+		"a pod that is gone": func(t *testing.T, w *installed) {
+			t.Helper()
+			w.held(t, "gone", nil)
+		},
+		"a group of pods": func(t *testing.T, w *installed) {
+			t.Helper()
+			w.held(t, "group", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := install(t, nil)
+				hold(t, w)
+				var pods corev1.PodList
+				check.Must(t, w.List(t.Context(), &pods))
+				for i := range pods.Items {
+					check.Must(t, w.Delete(t.Context(), &pods.Items[i]))
+				}
+				go w.follows(t)
+				before := time.Now()
+				check.Must(t, w.force(t))
+				if took := time.Since(before); took > 2*patience {
+					t.Errorf("it took %s", took)
+				}
+				if left := w.left(t); len(left) > 0 {
+					t.Errorf("it leaves %q", left)
+				}
+			})
+		})
+	}
+}
+
+// TestForcedUninstallWaits: a pod that its kubelet is ending is waited for, and when that takes too long the error names it.
+func TestForcedUninstallWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := install(t, nil)
+		w.held(t, "ending", terminating("a"))
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "ending"}}
+		check.Must(t, w.Delete(t.Context(), pod))
+		before := time.Now()
+		err := w.force(t)
+		if err == nil || !strings.Contains(err.Error(), "claim team/ending pod team/ending") || time.Since(before) != time.Hour {
+			t.Errorf("after %s: %v", time.Since(before), err)
+		}
+	})
+}
+
+// follows has the plugins follow annotations as long as the test runs.
+func (w *installed) follows(t *testing.T) {
+	t.Helper()
+	for {
+		select {
+		case <-t.Context().Done():
+			return
+		case <-time.After(time.Second):
+			w.plugins(t.Context())
+		}
+	}
+}
