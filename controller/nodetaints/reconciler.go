@@ -9,9 +9,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 )
 
@@ -87,7 +90,7 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if err := k.Client.Get(ctx, req.NamespacedName, &node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	wanted, err := k.wanted(ctx, &node)
+	wanted, again, err := k.wanted(ctx, &node)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("taints of Node %s: %w", req.Name, err)
 	}
@@ -95,24 +98,49 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // another change of the node came first, and the cache will have it
 	}
-	return reconcile.Result{}, err
+	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// wanted returns the taints that the policies want on a node.
-func (k *keeper) wanted(ctx context.Context, node *corev1.Node) ([]v1alpha1.NodeTaint, error) {
+// publishedPause is how often slices are looked for of a tainted node without an AcceleratorNode.
+const publishedPause = time.Minute
+
+// wanted returns the taints that the policies want on a node, and after which time to look again, 0 if a change tells. A tainted node whose
+// AcceleratorNode is gone keeps its taints while slices of its devices are published: whoever deletes the object does not say that the
+// devices are gone, and the plugin makes it again. kubelet deletes the slices of a plugin that is gone.
+func (k *keeper) wanted(ctx context.Context, node *corev1.Node) (taints []v1alpha1.NodeTaint, again time.Duration, err error) {
 	accelerator := &v1alpha1.AcceleratorNode{}
 	if err := k.Client.Get(ctx, client.ObjectKeyFromObject(node), accelerator); apierrors.IsNotFound(err) {
 		accelerator = nil
 	} else if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var policies v1alpha1.PartitionPolicyList
 	if err := k.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	of := described(node)
 	of.HasDevices = nodepolicy.HasDevices(accelerator, of.Noted)
-	return nodepolicy.Wanted(of, policies.Items), nil
+	if accelerator == nil && of.Noted != "" {
+		if of.HasDevices, err = k.published(ctx, node.Name); err != nil {
+			return nil, 0, err
+		}
+		if of.HasDevices {
+			again = publishedPause
+		}
+	}
+	return nodepolicy.Wanted(of, policies.Items), again, nil
+}
+
+// published says whether there are slices of GPUs or FPGAs of a node.
+func (k *keeper) published(ctx context.Context, node string) (bool, error) {
+	var slicesOf resourceapi.ResourceSliceList
+	if err := k.Live.List(ctx, &slicesOf, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}); err != nil {
+		return false, fmt.Errorf("list the ResourceSlices of the node: %w", err)
+	}
+	return slices.ContainsFunc(slicesOf.Items, func(s resourceapi.ResourceSlice) bool {
+		_, kind, ours := device.SplitPool(s.Spec.Pool.Name)
+		return s.Spec.Driver == v1alpha1.DriverName && ours && (kind == device.KindGPU || kind == device.KindFPGA)
+	}), nil
 }
 
 func described(node *corev1.Node) nodepolicy.Node {
