@@ -305,7 +305,7 @@ func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1
 			return nil
 		}
 		out := barePod(pod)
-		out.Spec.InitContainers, out.Spec.Containers, out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil, nil, nil
+		out.Spec.Containers, out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil, nil
 		return out
 	}
 	var out []*corev1.Pod

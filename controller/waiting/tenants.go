@@ -12,7 +12,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
@@ -155,37 +157,58 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// barePod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims.
+// barePod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which asks
+// for what all of the pod's have of the node: a pod may have thousands.
 func barePod(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, OwnerReferences: pod.OwnerReferences,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PriorityClassName: pod.Spec.PriorityClassName, Overhead: pod.Spec.Overhead,
-			Resources: pod.Spec.Resources, TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-			HostNetwork: pod.Spec.HostNetwork, PreemptionPolicy: pod.Spec.PreemptionPolicy, ResourceClaims: pod.Spec.ResourceClaims,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, HostNetwork: pod.Spec.HostNetwork,
+			PreemptionPolicy: pod.Spec.PreemptionPolicy, ResourceClaims: pod.Spec.ResourceClaims, Containers: []corev1.Container{bareContainer(pod)},
 		},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
 			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
 		},
 	}
-	bare := func(containers []corev1.Container) (all []corev1.Container) {
-		for i := range containers {
-			c := &containers[i]
-			all = append(all, corev1.Container{Name: c.Name, Resources: c.Resources, Ports: c.Ports, RestartPolicy: c.RestartPolicy})
-		}
-		return all
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	out.Spec.InitContainers, out.Spec.Containers = bare(pod.Spec.InitContainers), bare(pod.Spec.Containers)
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 	}
 	podspec.Bound(out, pod)
 	return out
+}
+
+// bareContainer takes of a node what all containers of a pod do: as the scheduler sums it, also while a pod is resized, and its ports.
+func bareContainer(pod *corev1.Pod) corev1.Container {
+	of := resourcehelper.PodResourcesOptions{UseStatusResources: true, ExcludeOverhead: true}
+	c := corev1.Container{Name: "all", Resources: corev1.ResourceRequirements{
+		Requests: resourcehelper.PodRequests(pod, of), Limits: resourcehelper.PodLimits(pod, of),
+	}}
+	add := func(one *corev1.Container) {
+		for _, p := range one.Ports {
+			if p.HostPort > 0 || pod.Spec.HostNetwork {
+				p.Name = ""
+				c.Ports = append(c.Ports, p)
+			}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if one := &pod.Spec.InitContainers[i]; ptr.Deref(one.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			add(one)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	return c
 }
 
 // bareClaim returns the devices that a claim has, and who uses them. It returns nil for a claim that has none.

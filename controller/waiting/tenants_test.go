@@ -13,7 +13,9 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
@@ -214,5 +216,38 @@ func TestBarePodKeepsOthersAway(t *testing.T) {
 	}
 	if matches, known := terms[0].Matches(&corev1.Pod{}, nil); !matches || !known {
 		t.Errorf("any pod is kept away: %t, known: %t", matches, known)
+	}
+}
+
+// TestBarePodTakesTheSame: a pod with many containers, a sidecar and overhead takes the same of its node as the one container that is kept.
+func TestBarePodTakesTheSame(t *testing.T) {
+	cpu := func(quantity string) corev1.ResourceRequirements {
+		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+		return corev1.ResourceRequirements{Requests: list, Limits: list}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}
+	pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	pod.Spec.InitContainers = []corev1.Container{
+		{Name: "first", Resources: cpu("20"), Ports: []corev1.ContainerPort{{HostPort: 1}}},
+		{
+			Name: "sidecar", Resources: cpu("3"), RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
+			Ports: []corev1.ContainerPort{{HostPort: 2}},
+		},
+	}
+	for i := range 10_000 {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{
+			Name: fmt.Sprintf("container-%d", i), Resources: cpu("1m"), Ports: []corev1.ContainerPort{{Name: "p", ContainerPort: 8080}},
+		})
+	}
+	bare := barePod(pod)
+	of := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+	if diff := gocmp.Diff(resourcehelper.PodRequests(pod, of), resourcehelper.PodRequests(bare, of)); diff != "" {
+		t.Errorf("requests (-pod +bare):\n%s", diff)
+	}
+	if diff := gocmp.Diff(resourcehelper.PodLimits(pod, of), resourcehelper.PodLimits(bare, of)); diff != "" {
+		t.Errorf("limits (-pod +bare):\n%s", diff)
+	}
+	if !podspec.Conflict(podspec.Ports(bare), podspec.Ports(pod)) || len(podspec.Ports(bare)) != 1 || bare.Size() > 1000 {
+		t.Errorf("ports %v, %d bytes", podspec.Ports(bare), bare.Size())
 	}
 }
