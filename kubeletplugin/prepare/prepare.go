@@ -218,10 +218,10 @@ func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record
 // renew updates the record of an earlier boot, or of devices that got other numbers. A failure undoes nothing, because the pod may need its
 // data: the next call tries again.
 func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Record, error) {
-	if err := e.Store.Acquire(old); err != nil {
+	r := p.record
+	if err := e.Store.Acquire(r); err != nil { // the setting of a share may be another one than before the reboot
 		return nil, err
 	}
-	r := p.record
 	// Refused before anything is undone: the pod may need it.
 	if err := e.checkOverlaps(op.ctx, r, func() error { return nil }); err != nil {
 		return nil, err

@@ -738,3 +738,41 @@ func TestAllocationOfOthers(t *testing.T) {
 	s.unprepare("u1")
 	s.records("u2")
 }
+
+// TestShareAfterPolicyChange: an administrator changes how all shares of a GPU take turns, and the machine is rebooted. Each share gets what
+// the policy says now, in any order, and again; a share that kubelet has not asked for yet keeps no other from it.
+func TestShareAfterPolicyChange(t *testing.T) {
+	s := newSite(t)
+	strategy := v1alpha1.SharingExclusive
+	policy := func(r *claim.Result) {
+		config := *r.Config.GPU
+		config.Strategy = strategy
+		r.Config.GPU = &config
+	}
+	s.effects.settle = policy
+	one, other := allocated("u1", share(aGPU("gpu0"), "s1")), allocated("u2", share(aGPU("gpu0"), "s2"))
+	s.prepare(one)
+	s.prepare(other)
+	s = s.reboot()
+	s.effects.settle = policy
+	strategy = v1alpha1.SharingTimeSlicing
+	s.prepare(allocated("u3", share(aGPU("gpu0"), "s3")))
+	s.prepare(one)
+	s.prepare(one)
+	s = s.restart()
+	s.effects.settle = policy
+	s.reported()
+	s.prepare(one)
+	s.prepare(other)
+	s.prepare(other)
+	s.prepare(allocated("u4", share(aGPU("gpu0"), "s4")))
+	for _, uid := range []string{"u1", "u2", "u3", "u4"} {
+		if got := s.load(uid).Devices[0].Setting; got != "strategy TimeSlicing" {
+			t.Errorf("claim %s has %q", uid, got)
+		}
+	}
+	strategy = v1alpha1.SharingExclusive
+	if _, err := s.ask(allocated("u5", share(aGPU("gpu0"), "s5"))); !isInUse(err) {
+		t.Errorf("error %v, want that the shares of this boot have another setting", err)
+	}
+}

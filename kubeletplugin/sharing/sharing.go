@@ -98,7 +98,7 @@ func New(c Config) (*Feature, error) {
 // changed reports a setting that somebody else changed while claims had it.
 func (f *Feature) changed(what string) { f.Event("Warning", "SettingChanged", what) }
 
-// Name returns the feature's name in records. The feature records no decision: a later boot sets the same.
+// Name returns the feature's name in records. The feature records no decision: a later boot sets what the policy says then.
 func (f *Feature) Name() string { return "sharing" }
 
 // Kinds returns the steps that set strategies.

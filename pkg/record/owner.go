@@ -206,8 +206,8 @@ func (s *Store) Acquire(r *Record) error {
 
 // checkFree returns an *InUseError if a claim other than the record's holds a device and the two cannot share it.
 //
-// Claims whose records are there share a device only with the same setting: each was checked when it took its share, and renewing one is
-// checked again. So one of them with the setting of this record speaks for all others, however many there are.
+// Claims of one boot share a device only with the same setting: each was checked when it took its share, and renewing one is checked again.
+// So one of them with the setting of this record speaks for all others, however many there are.
 func (s *Store) checkFree(d *Device, r *Record) error {
 	entries, err := s.fs.ReadDir(s.deviceDir(d.Pool, d.Name))
 	if ignoreMissing(err) != nil {
@@ -244,13 +244,23 @@ func (s *Store) agrees(d *Device, r *Record, uid string) (bool, error) {
 		other, err = s.takeOver(d, other)
 	}
 	if err != nil || other == nil || same {
-		return same && err == nil && other != nil, err
+		return same && err == nil && other != nil && other.BootID == r.BootID, err
+	}
+	if d.ShareID != "" && how != whole && other.isOutdated(d, r) {
+		return false, nil
 	}
 	fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Namespace: r.Namespace}
 	if d.ShareID != "" && how != whole {
 		fault.Differs, fault.Have, fault.Want = true, other.settingOf(d.Pool, d.Name), d.Setting
 	}
 	return false, fault
+}
+
+// isOutdated reports whether the record's share of a device has a setting of an earlier boot only, which ended with that boot. All shares of a
+// GPU have what its policy says, so this one gets the same as the others when it is renewed.
+func (r *Record) isOutdated(d *Device, now *Record) bool {
+	setting := r.settingOf(d.Pool, d.Name)
+	return r.BootID != "" && r.BootID != now.BootID && setting != "" && d.Setting != "" && setting != d.Setting
 }
 
 // settingOf returns the setting of the record's share of a device, empty if it has none.
