@@ -46,8 +46,8 @@ type bitstreams struct {
 }
 
 const (
-	// readTTL is how long an artifact that was read counts as readable. It covers the time from the fetch of a claim's files to its plan, which
-	// asks no registry while it holds the card.
+	// readTTL is how long an artifact that was read counts as readable. It covers the time from the fetch of a claim's files to its plan,
+	// which asks no registry while it holds the card.
 	readTTL = time.Minute
 	// maxRead limits what is kept, since tenants choose the references.
 	maxRead = 1024
@@ -279,8 +279,8 @@ func (b *bitstreams) fromReference(ctx context.Context, namespace, text, interfa
 	}, nil
 }
 
-// readReference reads the images of an artifact without credentials. What it read a moment ago is not asked for again: a digest names the same
-// bytes, and everybody may read them.
+// readReference reads the images of an artifact without credentials. What it read a moment ago is not asked for again: a digest names the
+// same bytes, and everybody may read them.
 func (b *bitstreams) readReference(ctx context.Context, ref artifact.Reference) (readArtifact, error) {
 	key := ref.String()
 	b.mu.Lock()

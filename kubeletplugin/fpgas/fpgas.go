@@ -167,8 +167,8 @@ func (f *Feature) siblings(name string) (others []string) {
 
 var errNotScanned = errors.New("the machine was not scanned yet")
 
-// Plan makes the steps for the claim's regions. It also fetches what Fetch did not, and what is gone again. The first steps pin all files; the
-// others act on one region after the other.
+// Plan makes the steps for the claim's regions. It also fetches what Fetch did not, and what is gone again. The first steps pin all
+// files; the others act on one region after the other.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	if err := f.contents.Make(); err != nil {
@@ -229,8 +229,8 @@ func (f *Feature) Restore(ctx context.Context, r *record.Record) error {
 	return nil
 }
 
-// Fetch returns what resolves a claim's bitstreams and fetches their files, or nil for a claim without regions. Plan resolves them again and
-// asks no registry for what is here by then.
+// Fetch returns what resolves a claim's bitstreams and fetches their files, or nil for a claim without regions. Plan resolves them again
+// and asks no registry for what is here by then.
 func (f *Feature) Fetch(r *prepare.Request) func(context.Context) error {
 	hasRegion := func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }
 	if !slices.ContainsFunc(r.Allocation.Results, hasRegion) {

@@ -147,7 +147,7 @@ func (e *Engine) commonSpec(edits container.Edits, recorded string) (spec cdi.Sp
 func (e *Engine) sameAnswer(old, planned *record.Record) bool {
 	for i := range old.Devices {
 		was, is := &old.Devices[i], &planned.Devices[i]
-		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) || was.CDIDevice != is.CDIDevice {
+		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) || was.CDIDevice != is.CDIDevice || was.Place.Moved(is.Place) {
 			return false
 		}
 		if was.Added != nil && (is.Added == nil || was.Added.CDIDevice != is.Added.CDIDevice || was.Added.OwnDevice != is.Added.OwnDevice) {

@@ -94,8 +94,8 @@ func (e *Engine) isLost(ctx context.Context, uid string) bool {
 	return err == nil && !known[uid] && e.goneFromAPI(asking, uid)
 }
 
-// releaseLost releases a claim, unless somebody works on it: then it is not lost. It looks again when it has the claim's lock, since kubelet
-// may have prepared the claim after the pass looked.
+// releaseLost releases a claim, unless somebody works on it: then it is not lost. It looks again when it has the claim's lock, since
+// kubelet may have prepared the claim after the pass looked.
 func (e *Engine) releaseLost(ctx context.Context, uid string) {
 	hold, err := e.Store.TryLockClaim(uid)
 	switch {

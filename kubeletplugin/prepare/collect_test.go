@@ -167,8 +167,8 @@ func TestCollectInEveryState(t *testing.T) {
 	})
 }
 
-// TestCollectedClaimIsPreparedMeanwhile: a claim that was gone in the pass before is created and prepared again while the next pass looks for
-// it. Its pod keeps what it got.
+// TestCollectedClaimIsPreparedMeanwhile: a claim that was gone in the pass before is created and prepared again while the next pass looks
+// for it. Its pod keeps what it got.
 func TestCollectedClaimIsPreparedMeanwhile(t *testing.T) {
 	for _, back := range []string{"kubelet", "the API server"} {
 		t.Run(back, func(t *testing.T) {

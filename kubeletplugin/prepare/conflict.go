@@ -347,8 +347,8 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("device %s was %s when the claim got it, and is %s now: "+
-		"put the node's configuration, or the directory, back, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
+	return fmt.Sprintf("device %s was %s when the claim got it, and is %s on the node now: "+
+		"put it back, or its configuration, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
 }
 
 // checkMoved compares a device with what the claim holds by its name since this boot.
@@ -356,11 +356,12 @@ func (e *Engine) checkMoved(old *record.Record, i int, d *record.Device) error {
 	if old == nil || old.BootID != e.BootID || d.Kind() != device.KindHost || d.AdminAccess {
 		return nil
 	}
-	was, now := sources(old.Devices[i].Edits), sources(d.Edits)
-	if old.Devices[i].Place.Moved(d.Place) {
-		was, now = append(was, old.Devices[i].Place.String()), append(now, d.Place.String())
-	}
-	if slices.Equal(was, now) {
+	before := &old.Devices[i]
+	was, now := sources(before.Edits), sources(d.Edits)
+	switch {
+	case before.Place.Moved(d.Place):
+		was, now = append(was, before.Place.String()), append(now, d.Place.String())
+	case slices.Equal(was, now):
 		return nil
 	}
 	return &MovedError{Device: d.Name, Was: was, Now: now}

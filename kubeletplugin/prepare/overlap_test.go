@@ -113,8 +113,8 @@ func TestOneThingOneClaim(t *testing.T) {
 	}
 }
 
-// TestSlowRenewalDelaysNobody: after a reboot a step of one claim hangs, or the undoing of a step that the claim needs no more. Other claims
-// for host devices get theirs meanwhile.
+// TestSlowRenewalDelaysNobody: after a reboot a step of one claim hangs, or the undoing of a step that the claim needs no more. Other
+// claims for host devices get theirs meanwhile.
 func TestSlowRenewalDelaysNobody(t *testing.T) {
 	for hangs, now := range map[string]string{"apply": "/mnt/disks/ssd0", "undo": "/mnt/disks/other"} {
 		t.Run(hangs, func(t *testing.T) {

@@ -138,8 +138,8 @@ func (c *Config) settle(result *claim.Result, dev device.Device) {
 	}
 }
 
-// keepNodes leaves a device with the nodes of its record while these are still its own: within a boot, a node that comes or goes beside them
-// needs no new answer.
+// keepNodes leaves a device with the nodes of its record while these are still its own: within a boot, a node that comes or goes beside
+// them needs no new answer.
 func (e *Engine) keepNodes(old *record.Record, i int, edits *container.Edits) {
 	if old == nil || old.BootID != e.BootID {
 		return
@@ -169,8 +169,7 @@ func (e *Engine) recordedName(old *record.Record, i int, edits container.Edits) 
 func deviceRecord(result *claim.Result, dev device.Device, edits container.Edits) record.Device {
 	d := record.Device{
 		Request: result.Request, Pool: result.Pool, Name: result.Device, ShareID: shareID(result), AdminAccess: result.AdminAccess,
-		Effect: result.Effect(), Setting: result.Setting(), Memory: result.Memory(), Edits: edits,
-		Place: dev.Place,
+		Effect: result.Effect(), Setting: result.Setting(), Memory: result.Memory(), Edits: edits, Place: dev.Place,
 	}
 	if result.Config.FPGA != nil {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)

@@ -739,8 +739,8 @@ func TestAllocationOfOthers(t *testing.T) {
 	s.records("u2")
 }
 
-// TestShareAfterPolicyChange: an administrator changes how all shares of a GPU take turns, and the machine is rebooted. Each share gets what
-// the policy says now, in any order, and again; a share that kubelet has not asked for yet keeps no other from it.
+// TestShareAfterPolicyChange: an administrator changes how all shares of a GPU take turns, and the machine is rebooted. Each share gets
+// what the policy says now, in any order, and again; a share that kubelet has not asked for yet keeps no other from it.
 func TestShareAfterPolicyChange(t *testing.T) {
 	s := newSite(t)
 	strategy := v1alpha1.SharingExclusive

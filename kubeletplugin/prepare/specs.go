@@ -101,8 +101,8 @@ func editFiles(r *record.Record) []string {
 	return out
 }
 
-// moved reports whether a device of a claim has other device numbers than the claim got. A container that starts now would get the node of
-// another device.
+// moved reports whether a device of a claim has other device numbers than the claim got, or these are another device's. A container that
+// starts now would get the node of another device.
 func (e *Engine) moved(r *record.Record) bool {
 	machine := e.Machine()
 	if machine == nil {
@@ -111,7 +111,7 @@ func (e *Engine) moved(r *record.Record) bool {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, ok := machine.Find(d.Kind(), d.Name)
-		if ok && !sameNumbers(d.Edits, dev.Edits) {
+		if ok && (!sameNumbers(d.Edits, dev.Edits) || r.BootID == e.BootID && d.Place.Moved(dev.Place)) {
 			return true
 		}
 	}
@@ -163,13 +163,14 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 	if err := e.Specs.Sweep(stale); err != nil {
 		return err
 	}
-	e.report(ctx, ReasonDeviceMoved, r, "a device of it got other device numbers: its containers cannot be restarted; delete the pod")
+	e.report(ctx, ReasonDeviceMoved, r, "a device of it got other device numbers, or these are another device's: its containers cannot be "+
+		"restarted; delete the pod")
 	return nil
 }
 
-// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released since
-// its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow registry
-// must not keep its pod from ending.
+// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released
+// since its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow
+// registry must not keep its pod from ending.
 func (e *Engine) restoreEffects(ctx context.Context, read *record.Record) (restored bool, err error) {
 	if err := e.restoreInputs(ctx, read); err != nil {
 		if !e.HasRecord(read.UID) {

@@ -396,6 +396,43 @@ func TestAdminRegionDoesNotMove(t *testing.T) {
 	s.isWhole(r)
 }
 
+// TestNodeIsAnotherDevice: two serial adapters change their names and numbers with each other, as when both are plugged in again. The node
+// of a claim has the path and the numbers of before, and is another device.
+func TestNodeIsAnotherDevice(t *testing.T) {
+	s := newSite(t)
+	tty := func(place string) machine {
+		d := hostDevice("tty0", "", 188, 0)
+		d.Place = container.Place{Device: place}
+		return machine{d}
+	}
+	c, look := allocated("u1", aDisk("tty0")), allocated("u2", asAdmin(aDisk("tty0")))
+	s.setMachine(tty("")) // as a version before, which does not know it
+	s.prepare(c)
+	s.setMachine(tty("usb1/1-1/tty/ttyUSB0"))
+	s.tidy()
+	s.reported()
+	s.prepare(c)
+	s.unprepare("u1")
+	r := s.prepare(c)
+	s.prepare(look)
+	s.setMachine(tty("usb1/1-2/tty/ttyUSB0"))
+	s.tidy()
+	s.reported("DeviceMoved u1", "DeviceMoved u2")
+	if s.Specs.Has(r.Devices[0].CDIDevice) {
+		t.Error("a container that restarts gets the other device")
+	}
+	_, err := s.ask(c)
+	check.WantErr(t, err, nil, "usb1/1-1/tty/ttyUSB0", "usb1/1-2/tty/ttyUSB0")
+	if Reason(err) != "DeviceMoved" {
+		t.Errorf("reason %q", Reason(err))
+	}
+	s.prepare(look) // it only looks, and sees what is there
+	s.tidy()
+	s.reported()
+	s.setMachine(tty("usb1/1-1/tty/ttyUSB0"))
+	s.isWhole(s.prepare(c))
+}
+
 // TestNothingIsRestoredTwice: a file that came between two looks was not gone, and what somebody else works on is not restored.
 func TestNothingIsRestoredTwice(t *testing.T) {
 	s := newSite(t)

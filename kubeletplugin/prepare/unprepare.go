@@ -49,8 +49,8 @@ func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Momen
 	})
 }
 
-// unprepare releases a claim for kubelet, which is answered before the cleanup, or for the collection. That says in isLost whether the claim
-// is still lost when nobody else can work on it any more.
+// unprepare releases a claim for kubelet, which is answered before the cleanup, or for the collection. That says in isLost whether the
+// claim is still lost when nobody else can work on it any more.
 func (e *Engine) unprepare(op *operation, arrived record.Moment, isLost func(context.Context) bool) (*record.Record, error) {
 	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
 	if err != nil {

@@ -42,7 +42,8 @@ type Device struct {
 	Shared bool `json:"shared,omitempty"`
 	// Edits are what a container that is given this device needs. They are never published.
 	Edits container.Edits `json:"edits"`
-	// Place is where a directory of the host is, on this machine only. It is the zero value of every other device.
+	// Place is where a directory or a character device of the configuration is, on this machine only. It is the zero value of every other
+	// device.
 	Place container.Place `json:"-"`
 	// Card names the counters that the device shares with others which are parts of the same physical device, or the whole of it. It is the
 	// name of the physical device. Empty: the device shares nothing. Consumes is what the device takes of them.

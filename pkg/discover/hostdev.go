@@ -177,6 +177,8 @@ func (h HostDevice) charDevice(d *draft, name string) {
 		return
 	}
 	d.device.Edits.Nodes = []container.Node{{Path: sysfs.HostPath(name), Major: major, Minor: minor, Permissions: workload}}
+	d.device.Place.Device, err = d.tree.ReadLink(path.Join(sysfs.DevChar, fmt.Sprintf("%d:%d", major, minor)))
+	d.noteUnreadable(err)
 }
 
 // deviceName is the configured name and the base name of the path, as a DNS label. When something of the base name had to be

@@ -256,8 +256,8 @@ func (s *Store) agrees(d *Device, r *Record, uid string) (bool, error) {
 	return false, fault
 }
 
-// isOutdated reports whether the record's share of a device has a setting of an earlier boot only, which ended with that boot. All shares of a
-// GPU have what its policy says, so this one gets the same as the others when it is renewed.
+// isOutdated reports whether the record's share of a device has a setting of an earlier boot only, which ended with that boot. All shares
+// of a GPU have what its policy says, so this one gets the same as the others when it is renewed.
 func (r *Record) isOutdated(d *Device, now *Record) bool {
 	setting := r.settingOf(d.Pool, d.Name)
 	return r.BootID != "" && r.BootID != now.BootID && setting != "" && d.Setting != "" && setting != d.Setting

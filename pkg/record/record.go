@@ -75,7 +75,7 @@ type Device struct {
 	// CDIDevice is the qualified CDI device name that kubelet got. Its meaning must not change while the record exists.
 	CDIDevice string          `json:"cdiDevice"`
 	Edits     container.Edits `json:"edits"`
-	// Place is where a directory of the host was when the claim got it, in the boot of the record. It is the zero value of other devices.
+	// Place is where the device was when the claim got it, in the boot of the record, see device.Device. Versions before this field ignore it.
 	Place container.Place `json:"place,omitzero"`
 	// Added is what features add for the device's request. The first device of a request has it.
 	Added *Addition `json:"preset,omitempty"`

@@ -64,6 +64,8 @@ const (
 	ProcNVIDIAMIGMinors = "proc/driver/nvidia-caps/mig-minors"
 	// ProcOSRelease has the kernel's release, as uname -r prints it.
 	ProcOSRelease = "proc/sys/kernel/osrelease"
+	// DevChar has a link for each character device, named by its numbers, to its directory.
+	DevChar = "sys/dev/char"
 	// Dev is the host's directory of device nodes.
 	Dev = "dev"
 )
