@@ -108,19 +108,9 @@ func (f *Feature) decideOne(
 		return nil, fmt.Errorf("%s %s %w: kernel caches are disabled: set the chart's kernelCaches.enabled",
 			source.Kind, source.Name, cachemount.ErrRefused)
 	}
-	o, err := f.objects.get(ctx, source.Kind, c.Namespace, source.Name)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.checkNamespace(c.Namespace); err != nil {
-		return nil, err
-	}
-	if source.Optional {
-		limited, cancel := context.WithTimeout(ctx, optionalTimeout)
-		defer cancel()
-		ctx = limited
-	}
-	tree, err := f.ensureLocal(ctx, o)
+	ctx, cancel := limit(ctx, source)
+	defer cancel()
+	o, tree, err := f.find(ctx, c, source)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +133,29 @@ func (f *Feature) decideOne(
 		}
 	}
 	return f.planUse(ctx, string(c.UID), o, source, tree, found, r.usesUserNamespace)
+}
+
+// find returns the object that a claim names and its cache, which is on the node then.
+func (f *Feature) find(
+	ctx context.Context, c *resourceapi.ResourceClaim, source v1alpha1.KernelCacheSource,
+) (*object, *artifact.Tree, error) {
+	o, err := f.objects.get(ctx, source.Kind, c.Namespace, source.Name)
+	if err == nil {
+		err = o.checkNamespace(c.Namespace)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	tree, err := f.ensureLocal(ctx, o)
+	return o, tree, err
+}
+
+// limit ends the wait for an optional cache.
+func limit(ctx context.Context, source v1alpha1.KernelCacheSource) (context.Context, context.CancelFunc) {
+	if source.Optional {
+		return context.WithTimeout(ctx, optionalTimeout)
+	}
+	return context.WithCancel(ctx)
 }
 
 // read inspects an object's cache. The targets in the object's spec count if the cache itself names no architecture.

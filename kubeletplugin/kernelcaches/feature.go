@@ -85,7 +85,10 @@ type Feature struct {
 	notKept map[types.UID]artifact.Digest
 }
 
-var _ prepare.Feature = (*Feature)(nil)
+var (
+	_ prepare.Feature = (*Feature)(nil)
+	_ prepare.Fetcher = (*Feature)(nil)
+)
 
 // New makes the feature. It reads and changes nothing yet.
 func New(c Config) (*Feature, error) {

@@ -271,6 +271,12 @@ func (n *node) decide(namespace, uid string, sources ...v1alpha1.KernelCacheSour
 // plan is for a claim whose one GPU has compute capability 9.0.
 func (n *node) plan(namespace, uid string, sources ...v1alpha1.KernelCacheSource) (prepare.Contribution, error) {
 	n.Helper()
+	return n.Plan(n.Context(), n.request(namespace, uid, sources...))
+}
+
+// request is what the engine asks for such a claim.
+func (n *node) request(namespace, uid string, sources ...v1alpha1.KernelCacheSource) prepare.Request {
+	n.Helper()
 	for i := range sources {
 		sources[i].Default()
 	}
@@ -280,9 +286,7 @@ func (n *node) plan(namespace, uid string, sources ...v1alpha1.KernelCacheSource
 		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
 		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},
 	}}}
-	return n.Plan(n.Context(), prepare.Request{
-		Claim: c, Allocation: a, Find: func(*claim.Result) (device.Device, bool) { return hopper(), true },
-	})
+	return prepare.Request{Claim: c, Allocation: a, Find: func(*claim.Result) (device.Device, bool) { return hopper(), true }}
 }
 
 func hopper() device.Device {

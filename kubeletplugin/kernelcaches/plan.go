@@ -29,6 +29,39 @@ func (f *Feature) Kinds() step.Kinds {
 	return step.Kinds{cachemount.StepKind: f.Mounter.Kind(f.Store)}
 }
 
+// Fetch returns what brings the caches of a claim to the node, or nil if it names none. Plan says what became of optional ones.
+func (f *Feature) Fetch(r *prepare.Request) func(context.Context) error {
+	if r.AfterReboot {
+		if r.Decision == nil {
+			return nil
+		}
+		return func(ctx context.Context) error {
+			uses, err := decodeUses(r.Decision)
+			if err != nil {
+				return err
+			}
+			return f.restoreAll(ctx, uses)
+		}
+	}
+	requests := requestsOf(r.Allocation)
+	if !f.Enabled || len(requests) == 0 {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		var errs []error
+		for _, q := range requests {
+			for _, source := range q.config.KernelCaches {
+				waiting, cancel := limit(ctx, source)
+				if _, _, err := f.find(waiting, r.Claim, source); err != nil && !source.Optional {
+					errs = append(errs, fmt.Errorf("request %s: %w", q.base, err))
+				}
+				cancel()
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
 // Plan fetches the caches that a claim names and plans their mounts. A decision of an earlier boot holds, even if the objects changed
 // since.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {

@@ -78,6 +78,41 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestFetchedBeforePlan: what a claim needs is fetched before its GPU is locked, and planned without a request. An optional cache that cannot
+// be had is Plan's to report. After a reboot the caches of the decision are fetched.
+func TestFetchedBeforePlan(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	if r := n.request("team-a", "claim-1"); n.Fetch(&r) != nil {
+		t.Error("fetches for a claim that names no cache")
+	}
+	r := n.request("team-a", "claim-1", named)
+	n.must(n.Fetch(&r)(t.Context()))
+	n.registry.Requests.Store(0)
+	planned, err := n.Plan(t.Context(), r)
+	n.must(err)
+	if asked := n.registry.Requests.Load(); asked != 0 {
+		t.Errorf("%d requests while the GPU is locked", asked)
+	}
+	missing := v1alpha1.KernelCacheSource{Name: "missing"}
+	r = n.request("team-a", "claim-2", missing)
+	if err := n.Fetch(&r)(t.Context()); err == nil || !strings.Contains(err.Error(), "request gpu") || !IsRefused(err) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	missing.Optional = true
+	r = n.request("team-a", "claim-2", missing)
+	n.must(n.Fetch(&r)(t.Context()))
+	r = n.request("team-a", "claim-1", named)
+	r.AfterReboot, r.Decision = true, planned.Decision
+	n.must(n.Fetch(&r)(t.Context()))
+	r.Decision = nil
+	if n.Fetch(&r) != nil {
+		t.Error("fetches for a claim that got no cache")
+	}
+}
+
 // TestStepFetchesNothing: a step has no network. What it needs is brought by a plan or a restore before it, with the credentials of the
 // object.
 func TestStepFetchesNothing(t *testing.T) {
