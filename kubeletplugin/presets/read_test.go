@@ -162,7 +162,10 @@ func TestPresetsAreAskedForOnce(t *testing.T) {
 		s.Env = []v1alpha1.PresetEnv{{Name: "ALL", Value: new("1")}}
 	}))
 	w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0")))
-	client := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	client, ok := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	if !ok {
+		t.Fatalf("a client of type %T", w.Dynamic)
+	}
 	asked := map[string]int{}
 	for _, action := range client.Actions() {
 		asked[action.GetVerb()+" "+action.GetResource().Resource]++
@@ -177,7 +180,10 @@ func TestPresetsAreAskedForOnce(t *testing.T) {
 func TestPresetsMadeAgainCountOnce(t *testing.T) {
 	const many = v1alpha1.MaxPresets/2 + 1
 	w := newPresetWorld(t, manyPresets("team-a", many, 1)...)
-	client := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	client, ok := w.Dynamic.(*dynamicfake.FakeDynamicClient)
+	if !ok {
+		t.Fatalf("a client of type %T", w.Dynamic)
+	}
 	watches := make(chan *watch.RaceFreeFakeWatcher, 100)
 	client.PrependWatchReactor(presetResource, func(clienttesting.Action) (bool, watch.Interface, error) {
 		one := watch.NewRaceFreeFake()

@@ -140,11 +140,14 @@ func (d *Dir) Restore(ctx context.Context, o Owner) error {
 
 // Dirty reports whether something that was moved aside is not deleted yet.
 func (d *Dir) Dirty() (dirty bool, err error) {
-	err = d.each(context.Background(), func(name string) bool {
+	err = inBatches(d.root, ".", func(name string) bool {
 		dirty = isTrash(name)
 		return !dirty
 	})
-	return dirty, err
+	if err != nil {
+		return false, fmt.Errorf("list %s: %w", d.name, err)
+	}
+	return dirty, nil
 }
 
 func isTrash(name string) bool { return strings.HasPrefix(name, trashPrefix) }

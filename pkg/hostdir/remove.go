@@ -110,8 +110,18 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	return fmt.Errorf("move %s up: no free name", name)
 }
 
-// eachName calls do for the names in a directory below root, one batch at a time, until do returns false or ctx ends.
+// eachName calls do for the names in a directory below root until do returns false or ctx ends.
 func eachName(ctx context.Context, root Root, dirPath string, do func(name string) (more bool)) error {
+	var ended error
+	err := inBatches(root, dirPath, func(name string) bool {
+		ended = ctx.Err()
+		return ended == nil && do(name)
+	})
+	return errors.Join(ended, err)
+}
+
+// inBatches calls do for the names in a directory below root, one batch at a time, until do returns false.
+func inBatches(root Root, dirPath string, do func(name string) (more bool)) error {
 	dir, err := root.Open(dirPath)
 	if err != nil {
 		return err
@@ -120,9 +130,6 @@ func eachName(ctx context.Context, root Root, dirPath string, do func(name strin
 		var names []string
 		names, err = dir.Readdirnames(batch)
 		for _, name := range names {
-			if ctx.Err() != nil {
-				return errors.Join(ctx.Err(), dir.Close())
-			}
 			if !do(name) {
 				return dir.Close()
 			}
