@@ -125,8 +125,10 @@ func buildLibrary(t *testing.T, root, source string, options ...string) {
 	t.Helper()
 	dir := filepath.Join(root, "usr/lib64")
 	check.Must(t, os.MkdirAll(dir, 0o755))
-	compile := exec.CommandContext(t.Context(), "cc", slices.Concat([]string{"-shared", "-fPIC", "-x", "c", "-", "-o",
-		filepath.Join(dir, libraryName)}, options)...)
+	compile := exec.CommandContext(t.Context(), "cc", slices.Concat([]string{
+		"-shared", "-fPIC", "-x", "c", "-", "-o",
+		filepath.Join(dir, libraryName),
+	}, options)...)
 	compile.Stdin = strings.NewReader(source)
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
