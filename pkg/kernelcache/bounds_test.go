@@ -97,6 +97,26 @@ func TestInspectKeepsLittleOfLongTexts(t *testing.T) {
 	}
 }
 
+// TestReasonsAreShort: an image has as many targets, with names as long, as its producer likes, and each may be why it does not fit.
+func TestReasonsAreShort(t *testing.T) {
+	tr := tree{}
+	deep := strings.Repeat(strings.Repeat("n", 250)+"/", 15)
+	for i := range 200 {
+		tr.put(fmt.Sprintf("%s%d/k.json", deep, i), fmt.Sprintf(`{"hash":"a","target":{"backend":"x%d","arch":90}}`, i))
+		tr.put(fmt.Sprintf("%s%d/k.cubin", deep, i), "")
+	}
+	cache := inspect(t, tr, Options{})
+	for _, d := range []Device{h100(), {Name: "other", Backend: "x0"}} {
+		said := 0
+		for _, reason := range cache.Fits(d) {
+			said += len(reason.Message)
+		}
+		if said == 0 || said > 8<<10 {
+			t.Errorf("%s: the reasons have %d bytes", d, said)
+		}
+	}
+}
+
 // heap returns how much memory is in use.
 func heap() int64 {
 	runtime.GC()

@@ -46,7 +46,7 @@ func (c *Cache) Fits(d Device) []Reason {
 		}
 	}
 	if len(vague) > 0 {
-		return against(vague, func(t Target) *Reason { return t.backend(d) })
+		return firstOf(against(vague, func(t Target) *Reason { return t.backend(d) }))
 	}
 	if len(precise) == 0 {
 		return []Reason{{ReasonCacheUnknown, c.unknown(d)}}
@@ -55,7 +55,19 @@ func (c *Cache) Fits(d Device) []Reason {
 	if len(reasons) < len(precise) {
 		return nil
 	}
-	return reasons
+	return firstOf(reasons)
+}
+
+// maxReasons bounds the reasons: a cache may have hundreds of targets, none of which fits.
+const maxReasons = 8
+
+// firstOf returns the first reasons, and says how many more there are.
+func firstOf(reasons []Reason) []Reason {
+	more := len(reasons) - maxReasons
+	if more <= 0 {
+		return reasons
+	}
+	return append(reasons[:maxReasons:maxReasons], Reason{reasons[maxReasons].Code, fmt.Sprintf("and %d more targets do not fit", more)})
 }
 
 // evidence returns the targets that decide: those with an architecture of the most trusted source that names any, and those without an
@@ -108,7 +120,7 @@ func against(targets []Target, check func(Target) *Reason) []Reason {
 func (c *Cache) unknown(d Device) string {
 	said := "neither its files nor a manifest nor labels say"
 	var words []string
-	for _, t := range c.Targets {
+	for _, t := range c.Targets[:min(len(c.Targets), maxReasons)] {
 		words = append(words, t.where()+" says "+t.Backend)
 	}
 	if len(words) > 0 {

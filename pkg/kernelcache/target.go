@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // The backends whose architectures are recognized. A cache for another one, such as hpu, fits no device.
@@ -170,7 +172,7 @@ const driverMajor = 200
 
 // target normalizes a target. If the architecture cannot be read, Arch is empty and the error is returned as well.
 func (f foreignTarget) target(source Source, where string) (Target, error) {
-	t := Target{Backend: Backend(f.Backend), WarpSize: f.WarpSize, Source: source, Where: where}
+	t := Target{Backend: Backend(f.Backend), WarpSize: f.WarpSize, Source: source, Where: message.Line(where, longestWhere)}
 	if t.Backend == "" || len(t.Backend) > longestWord {
 		return t, fmt.Errorf("%s: backend %s: want one such as cuda or hip", t.where(), quote(f.Backend))
 	}
@@ -194,6 +196,8 @@ const (
 	longestWord = 64
 	// longestArch is the longest architecture as JSON, in which each character may take six.
 	longestArch = 6*longestWord + 2
+	// longestWhere bounds the name of a file in messages, of which there may be one for each target.
+	longestWhere = 200
 )
 
 // archText returns the architecture as text. Triton writes a number for NVIDIA and text for AMD. MCV's words for a missing one give none.
