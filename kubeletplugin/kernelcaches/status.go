@@ -173,7 +173,7 @@ func (r *report) judge(o *object, t *artifact.Tree) *judgement {
 	}
 	j := &judgement{done: make(chan struct{})}
 	r.judgements[key] = j
-	r.running.Go(func() { //nolint:contextcheck // it outlives the call
+	r.running.Go(func() {
 		err := r.inspect(r.base, j, o, t)
 		r.mu.Lock()
 		late := j.late

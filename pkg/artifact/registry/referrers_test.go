@@ -193,7 +193,8 @@ func TestReferrersAnswers(t *testing.T) {
 func TestReferrersOfAllPagesAreBounded(t *testing.T) {
 	h := plainHub(t)
 	src, image, _ := referred(t, h)
-	body := []byte(`{"schemaVersion":2,"mediaType":"` + indexType + `","manifests":[],"annotations":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`)
+	body := []byte(`{"schemaVersion":2,"mediaType":"` + indexType + `","manifests":[],"annotations":{"a":"` +
+		strings.Repeat("x", 1<<20) + `"}}`)
 	pages := 0
 	page(h, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", indexType)
