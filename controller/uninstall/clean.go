@@ -150,10 +150,11 @@ func (u Uninstall) grants(ctx context.Context) error {
 
 // granted lists what the controller may have granted for objects.
 func (u Uninstall) granted(ctx context.Context) (requests []grant.Request, err error) {
+	live := pagedReader{u.Client}
 	for _, scope := range []pairs.Scope{pairs.OfNamespaces, pairs.OfCluster} {
-		ofBitstreams, err1 := pairs.Bitstreams(ctx, u.Client, scope)
-		ofCaches, err2 := pairs.KernelCaches(ctx, u.Client, scope)
-		ofPresets, err3 := pairs.Presets(ctx, u.Client, scope)
+		ofBitstreams, err1 := pairs.Bitstreams(ctx, live, scope)
+		ofCaches, err2 := pairs.KernelCaches(ctx, live, scope)
+		ofPresets, err3 := pairs.Presets(ctx, live, scope)
 		if err := errors.Join(ignoreUndefined(err1), ignoreUndefined(err2), ignoreUndefined(err3)); err != nil {
 			return nil, err
 		}

@@ -85,7 +85,8 @@ func (r pagedReader) List(ctx context.Context, list client.ObjectList, options .
 	var o client.ListOptions
 	o.ApplyOptions(options)
 	switch list.(type) {
-	case *corev1.PodList, *appsv1.DaemonSetList, *resourceapi.ResourceClaimList, *resourceapi.ResourceClaimTemplateList:
+	case *corev1.PodList, *appsv1.DaemonSetList, *resourceapi.ResourceClaimList, *resourceapi.ResourceClaimTemplateList,
+		*v1alpha1.FPGABitstreamList, *v1alpha1.GPUKernelCacheList, *v1alpha1.DevicePresetList:
 		if o.Limit == 0 || o.Limit > r.most {
 			r.t.Errorf("%T: %d objects are asked for at once, want no more than %d", list, o.Limit, r.most)
 		}
