@@ -59,7 +59,7 @@ func (w *installed) force(t *testing.T) error {
 	t.Helper()
 	return Uninstall{
 		Client:   pagedClient{w.WithWatch, large.Paged(t, w.WithWatch, reconciler.TenantPage)},
-		Recorder: events.NewFakeRecorder(10), Clock: clock.RealClock{}, Namespace: ownNamespace, Force: true, Timeout: time.Hour,
+		Recorder: events.NewFakeRecorder(10), Clock: clock.RealClock{}, Namespace: ownNamespace, Force: true, Timeout: 5 * time.Minute,
 	}.Run(t.Context())
 }
 
@@ -124,7 +124,7 @@ func TestForcedUninstallWaits(t *testing.T) {
 		check.Must(t, w.Delete(t.Context(), pod))
 		before := time.Now()
 		err := w.force(t)
-		if err == nil || !strings.Contains(err.Error(), "claim team/ending pod team/ending") || time.Since(before) != time.Hour {
+		if err == nil || !strings.Contains(err.Error(), "claim team/ending pod team/ending") || time.Since(before) != 5*time.Minute {
 			t.Errorf("after %s: %v", time.Since(before), err)
 		}
 	})
