@@ -78,8 +78,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestFetchedBeforePlan: what a claim needs is fetched before its GPU is locked, and planned without a request. An optional cache that cannot
-// be had is Plan's to report. After a reboot the caches of the decision are fetched.
+// TestFetchedBeforePlan: what a claim needs is fetched before its GPU is locked, and planned without a request. An optional cache that
+// cannot be had is Plan's to report. After a reboot the caches of the decision are fetched.
 func TestFetchedBeforePlan(t *testing.T) {
 	n := newNode(t)
 	n.trusting()

@@ -109,7 +109,7 @@ func (e *Engine) releaseLost(ctx context.Context, uid string) {
 	accept := func(*operation) bool { return false }
 	//nolint:contextcheck // the work has its operation's context
 	r, err := e.do(ctx, uid, recovering, accept, func(op *operation) (*record.Record, error) {
-		return e.unprepare(op, e.Now(), func(ctx context.Context) bool { return e.isLost(ctx, uid) })
+		return e.unprepare(op, e.Now(), false, func(ctx context.Context) bool { return e.isLost(ctx, uid) })
 	})
 	switch {
 	case errors.Is(err, errNotLost), Overtaken(err):

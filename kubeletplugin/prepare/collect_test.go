@@ -183,7 +183,9 @@ func TestCollectedClaimIsPreparedMeanwhile(t *testing.T) {
 			s.Claim = func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 				s.Claim = get
 				answer, err := get(ctx, namespace, name)
-				s.prepare(c)
+				s.put(c)
+				_, prepareErr := s.Prepare(ctx, c, s.now())
+				check.Must(t, prepareErr)
 				if back == "kubelet" {
 					s.kubeletHolds("u1")
 					s.drop(c)

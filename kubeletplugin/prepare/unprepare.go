@@ -45,13 +45,15 @@ func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Momen
 	//nolint:contextcheck // the cleanup after the answer uses the operation's context, which outlives the call's
 	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
-		return e.unprepare(op, arrived, nil)
+		return e.unprepare(op, arrived, true, func(context.Context) bool { return true })
 	})
 }
 
-// unprepare releases a claim for kubelet, which is answered before the cleanup, or for the collection. That says in isLost whether the
-// claim is still lost when nobody else can work on it any more.
-func (e *Engine) unprepare(op *operation, arrived record.Moment, isLost func(context.Context) bool) (*record.Record, error) {
+// unprepare releases a claim. With early it returns as soon as the release is certain, before the cleanup. It asks confirm, when nobody else
+// can work on the claim any more, whether the claim is still to be released.
+func (e *Engine) unprepare(
+	op *operation, arrived record.Moment, early bool, confirm func(context.Context) bool,
+) (*record.Record, error) {
 	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
 	if err != nil {
 		return nil, err
@@ -61,7 +63,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, isLost func(con
 			hold.Release()
 		}
 	}()
-	if isLost != nil && !isLost(op.ctx) {
+	if !confirm(op.ctx) {
 		return nil, errNotLost
 	}
 	if err := hold.LeaveTombstone(op.ctx, arrived); err != nil {
@@ -80,7 +82,7 @@ func (e *Engine) unprepare(op *operation, arrived record.Moment, isLost func(con
 		return nil, err
 	}
 	released := r.Clone() // for the caller
-	deferred := isLost == nil && !op.inDoubt && e.markReleasing(r)
+	deferred := early && !op.inDoubt && e.markReleasing(r)
 	if deferred {
 		_, err = e.undoSteps(op.ctx, op, r, partUndo)
 	} else {

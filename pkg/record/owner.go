@@ -246,14 +246,21 @@ func (s *Store) agrees(d *Device, r *Record, uid string) (bool, error) {
 	if err != nil || other == nil || same {
 		return same && err == nil && other != nil && other.BootID == r.BootID, err
 	}
-	if d.ShareID != "" && how != whole && other.isOutdated(d, r) {
-		return false, nil
+	return false, d.inUse(r, other, how)
+}
+
+// inUse returns the *InUseError of a device of a record that another claim holds in some way. It returns nil for a share of an earlier boot
+// that excludes none of this one.
+func (d *Device) inUse(r, other *Record, how string) error {
+	shares := d.ShareID != "" && how != whole
+	if shares && other.isOutdated(d, r) {
+		return nil
 	}
 	fault := &InUseError{Pool: d.Pool, Device: d.Name, Owner: other, Namespace: r.Namespace}
-	if d.ShareID != "" && how != whole {
+	if shares {
 		fault.Differs, fault.Have, fault.Want = true, other.settingOf(d.Pool, d.Name), d.Setting
 	}
-	return false, fault
+	return fault
 }
 
 // isOutdated reports whether the record's share of a device has a setting of an earlier boot only, which ended with that boot. All shares
