@@ -49,8 +49,8 @@ func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Momen
 	})
 }
 
-// unprepare releases a claim. With early it returns as soon as the release is certain, before the cleanup. It asks confirm, when nobody else
-// can work on the claim any more, whether the claim is still to be released.
+// unprepare releases a claim. With early it returns as soon as the release is certain, before the cleanup. It asks confirm, when nobody
+// else can work on the claim any more, whether the claim is still to be released.
 func (e *Engine) unprepare(
 	op *operation, arrived record.Moment, early bool, confirm func(context.Context) bool,
 ) (*record.Record, error) {
