@@ -160,8 +160,8 @@ func (f *Feature) Kinds() step.Kinds {
 	return kinds
 }
 
-// lookingAfter has the plugin let go of a GPU before a virtual machine gets it, for which the step waits, and has the machine looked at after
-// the virtual machine gave it back: its own driver has it again.
+// lookingAfter has the plugin let go of a GPU before a virtual machine gets it, for which the step waits, and has the machine looked at
+// after the virtual machine gave it back: its own driver has it again.
 func (f *Feature) lookingAfter(kind step.Kind) step.Kind {
 	apply, undo := kind.Apply, kind.Undo
 	kind.Apply = func(ctx context.Context, params json.RawMessage) error {

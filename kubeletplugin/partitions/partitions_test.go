@@ -705,8 +705,8 @@ func TestPassthroughNeedsPolicy(t *testing.T) {
 	}
 }
 
-// TestMemoryUntold: a claim keeps its instance while the library does not tell how much memory the GPU has, by which profiles are named. The
-// GPU stays published as it was, with a policy and without one.
+// TestMemoryUntold: a claim keeps its instance while the library does not tell how much memory the GPU has, by which profiles are named.
+// The GPU stays published as it was, with a policy and without one.
 func TestMemoryUntold(t *testing.T) {
 	for _, function := range []string{"Device.GetMemoryInfo", "Device.GetUUID"} {
 		for _, ret := range []nvmlsim.Return{nvmlsim.Unknown, nvmlsim.NotSupported} {
@@ -738,14 +738,15 @@ func TestMemoryUntold(t *testing.T) {
 
 const layout = "  devices: {%snvidia: {mig: {mode: Static, layout: [{profile: %s, count: 1}]}}%s}"
 
-// TestMistakenPolicy: a policy with a mistake leaves the layout that it made, and what is published of it, as they are. The next policy does
-// not get the GPU, and neither does a process that starts then.
+// TestMistakenPolicy: a policy with a mistake leaves the layout that it made, and what is published of it, as they are. The next policy
+// does not get the GPU, and neither does a process that starts then.
 func TestMistakenPolicy(t *testing.T) {
 	for name, mistake := range map[string]string{
 		"unknown mode":                "  devices: {nvidia: {mig: {mode: Sometimes}}}",
 		"selector":                    fmt.Sprintf(layout, "deviceSelector: {cel: 'device.nothing'}, ", "3g.40gb", ""),
 		"document without an entry":   "  devices: {nvidia: {mig: {mode: MigParted, migParted: {config: x, document: 'version: v1'}}}}",
-		"label selector of the nodes": "  nodeSelector: {matchExpressions: [{key: a, operator: Sometimes}]}\n" + fmt.Sprintf(layout, "", "3g.40gb", ""),
+		"label selector of the nodes": "  nodeSelector: {matchExpressions: [{key: a, operator: Sometimes}]}\n" +
+			fmt.Sprintf(layout, "", "3g.40gb", ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t, false)
@@ -777,7 +778,8 @@ func TestUnansweredSelector(t *testing.T) {
 	for _, function := range []string{"Device.GetBrand", "Device.GetCudaComputeCapability", "DeviceGetCount"} {
 		t.Run(function, func(t *testing.T) {
 			n := start(t, false)
-			selector := `deviceSelector: {cel: '"brand" in device.attributes["fettle.dev"] && "computeCapability" in device.attributes["fettle.dev"]'}, `
+			selector := `deviceSelector: {cel: '"brand" in device.attributes["fettle.dev"] && ` +
+				`"computeCapability" in device.attributes["fettle.dev"]'}, `
 			n.policy("layout", fmt.Sprintf(layout, selector, "3g.40gb", ""))
 			p := n.process()
 			p.until("the layout", has(gpu+"-mig-3g-40gb-s0"))

@@ -80,8 +80,8 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	f.wanted.Send()
 }
 
-// govern gives a card what its policy wants, and reports whether there is something that it wants. Under a policy that cannot be carried out
-// the card keeps what it had; under one that another program's label overrules, that program decides.
+// govern gives a card what its policy wants, and reports whether there is something that it wants. Under a policy that cannot be carried
+// out the card keeps what it had; under one that another program's label overrules, that program decides.
 func (f *Feature) govern(c *card, result *policy.Result) bool {
 	name := c.Device.Name
 	settings, governed := result.Settings[name]

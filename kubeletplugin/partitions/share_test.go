@@ -162,8 +162,8 @@ func TestStrategies(t *testing.T) {
 }
 
 // TestFormerLayoutShared: two claims have shares of an instance of a layout that the policy does not want any more. One of them is prepared
-// then. It makes nothing and ends without destroying what the other has, nor does it if its record is lost. After the last the node destroys
-// the instance.
+// then. It makes nothing and ends without destroying what the other has, nor does it if its record is lost. After the last the node
+// destroys the instance.
 func TestFormerLayoutShared(t *testing.T) {
 	n := start(t, false)
 	n.policy("layout", fmt.Sprintf(layout, "", "3g.40gb", ", sharing: {maxClaims: 4}"))

@@ -164,8 +164,8 @@ func TestOrphanedDaemon(t *testing.T) {
 	}
 }
 
-// TestLevelEnds: the problem of a device ends with that of its daemon, although the device has no UUID then, or is not listed, and although it
-// is listed only some time after a new process began.
+// TestLevelEnds: the problem of a device ends with that of its daemon, although the device has no UUID then, or is not listed, and although
+// it is listed only some time after a new process began.
 func TestLevelEnds(t *testing.T) {
 	s, dir := serve(t)
 	ill := map[string]string{}
