@@ -742,9 +742,9 @@ const layout = "  devices: {%snvidia: {mig: {mode: Static, layout: [{profile: %s
 // does not get the GPU, and neither does a process that starts then.
 func TestMistakenPolicy(t *testing.T) {
 	for name, mistake := range map[string]string{
-		"unknown mode":                "  devices: {nvidia: {mig: {mode: Sometimes}}}",
-		"selector":                    fmt.Sprintf(layout, "deviceSelector: {cel: 'device.nothing'}, ", "3g.40gb", ""),
-		"document without an entry":   "  devices: {nvidia: {mig: {mode: MigParted, migParted: {config: x, document: 'version: v1'}}}}",
+		"unknown mode":              "  devices: {nvidia: {mig: {mode: Sometimes}}}",
+		"selector":                  fmt.Sprintf(layout, "deviceSelector: {cel: 'device.nothing'}, ", "3g.40gb", ""),
+		"document without an entry": "  devices: {nvidia: {mig: {mode: MigParted, migParted: {config: x, document: 'version: v1'}}}}",
 		"label selector of the nodes": "  nodeSelector: {matchExpressions: [{key: a, operator: Sometimes}]}\n" +
 			fmt.Sprintf(layout, "", "3g.40gb", ""),
 	} {
