@@ -24,7 +24,7 @@ func TestList(t *testing.T) {
 		"whole":            {pages: []string{"", "b", "c"}},
 		"gone once":        {faults: []error{apierrors.NewResourceExpired("gone")}, pages: []string{"", "b", "c"}},
 		"refused":          {faults: []error{refused}, want: refused, pages: []string{""}},
-		"gone, then not":   {faults: []error{apierrors.NewGone("gone"), refused}, want: refused, pages: []string{""}},
+		"gone, then not":   {faults: []error{errGone, refused}, want: refused, pages: []string{""}},
 		"gone every time":  {faults: slices.Repeat([]error{errGone}, paging.Attempts), want: errGone, pages: []string{""}},
 		"gone not so long": {faults: slices.Repeat([]error{errGone}, paging.Attempts-1), pages: []string{"", "b", "c"}},
 	} {
