@@ -17,7 +17,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -171,18 +170,10 @@ func (b *borrower) leave(ctx context.Context) {
 	Expect(h.Kube.CoreV1().Pods(b.pod.Namespace).Delete(ctx, b.pod.Name, metav1.DeleteOptions{})).To(Succeed())
 }
 
-// cannotEnd waits until the namespace is told that the claim's directory is not there.
+// cannotEnd waits until the administrator is told that the claim's directory is not there.
 func (b *borrower) cannotEnd(ctx context.Context) {
 	GinkgoHelper()
-	Eventually(ctx, func(g Gomega) {
-		events, err := h.Kube.EventsV1().Events(b.pod.Namespace).List(ctx, metav1.ListOptions{})
-		g.Expect(err).NotTo(HaveOccurred())
-		var notes []string
-		for i := range events.Items {
-			notes = append(notes, events.Items[i].Note)
-		}
-		g.Expect(notes).To(ContainElement(ContainSubstring(step.ErrReplaced.Error())))
-	}).Should(Succeed())
+	eventuallyEvent(ctx, metav1.NamespaceDefault, "Node", gpuNode, "DeviceQuarantined", "claim "+b.pod.Namespace+"/")
 }
 
 // onNodeDo runs a script on the GPU node.
