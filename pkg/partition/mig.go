@@ -54,7 +54,7 @@ func (d *division) mig() {
 func (d *division) withoutMIG(want *MIG) {
 	leaves := want == nil || want.Mode == MIGDisabled
 	switch {
-	case leaves && !(d.physical.MIGUnknown && d.physical.Divided):
+	case leaves && (!d.physical.MIGUnknown || !d.physical.Divided):
 	case d.physical.MIGUnknown:
 		d.withholdWhole(ReasonMIGMode, "NVIDIA's library did not say how the GPU is divided: it is asked again")
 	case architecture(d.physical.Device) == "":

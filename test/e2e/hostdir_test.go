@@ -137,7 +137,8 @@ func keepsApart(ctx SpecContext) {
 		newTemplate(ctx, ns, "ssd", spec(request("ssd", hostClass, where(onProduct("solo")))))
 		pod := newPod(ctx, ns, "full", withTemplate("ssd"))
 		running(ctx, pod)
-		const fill = `cd /scratch/ssd2 && ls -A; dd if=/dev/zero of=big bs=64k 2>/dev/null; i=0; while touch $i 2>/dev/null; do i=$((i+1)); done; echo full`
+		const fill = `cd /scratch/ssd2 && ls -A; dd if=/dev/zero of=big bs=64k 2>/dev/null
+			i=0; while touch $i 2>/dev/null; do i=$((i+1)); done; echo full`
 		Expect(inside(ctx, pod, main, fill)).To(Equal("full\n"))
 		Expect(h.Kube.CoreV1().Pods(ns).Delete(ctx, pod.Name, metav1.DeleteOptions{})).To(Succeed())
 		eventuallyGone(ctx, pod)

@@ -31,8 +31,8 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 // tenantPrefix begins the names of the specs' namespaces. The API server ends them with something that is nowhere else.
 const tenantPrefix = "e2e-"
 
-// namedToOthers returns where the name of a tenant's namespace stands before the eyes of others: in slices, and in Events and statuses of another
-// tenant's namespace.
+// namedToOthers returns where the name of a tenant's namespace stands before the eyes of others: in slices, and in Events and statuses of
+// another tenant's namespace. Of a claim's status it reads what drivers write: the rest is the scheduler's, which copies the class there.
 func namedToOthers(ctx context.Context) []string {
 	GinkgoHelper()
 	namespaces, err := h.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
@@ -66,7 +66,7 @@ func namedToOthers(ctx context.Context) []string {
 		claims, err := h.Kube.ResourceV1().ResourceClaims(ns).List(ctx, metav1.ListOptions{})
 		Expect(err).NotTo(HaveOccurred())
 		for i := range claims.Items {
-			look(ns, "claim "+ns+"/"+claims.Items[i].Name, claims.Items[i].Status)
+			look(ns, "claim "+ns+"/"+claims.Items[i].Name, claims.Items[i].Status.Devices)
 		}
 		for _, kind := range kinds {
 			objects, err := h.Dynamic.Resource(kind).Namespace(ns).List(ctx, metav1.ListOptions{})
