@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -160,29 +159,6 @@ func judgedFields(t *testing.T) map[string]judgedTwice {
 	}
 }
 
-// edges are what values are made worse with.
-func edges() []string {
-	return []string{
-		"", " ", "=", ":", "::", ".", "..", "/", "//", "/../", "*", "?", "@", "@sha256:", "-", "_", "__", "+", "~", "%", "0", "00000", "9",
-		"99999", "65535", "65536", "A", "a", "é", "\u202e", "\u00a0", "\u2028", "\ufffd", "\x00", "\x1f", "\x7f", "\n", "\t",
-		"[::1]", "gfx", "sm_",
-		"/etc", "/usr", "/run/", "localhost/", strings.Repeat("a", 64), strings.Repeat("x/", 130),
-	}
-}
-
-// worse changes a value at a random place.
-func worse(random *rand.Rand, value string, others []string) string {
-	runes := []rune(value)
-	from := random.IntN(len(runes) + 1)
-	to := min(len(runes), from+random.IntN(3))
-	put := edges()[random.IntN(len(edges()))]
-	if random.IntN(8) == 0 {
-		other := []rune(others[random.IntN(len(others))])
-		put = string(other[random.IntN(len(other)+1):])
-	}
-	return string(runes[:from]) + put + string(runes[to:])
-}
-
 // TestEarlyAndLateAgree: what the API server, the webhook and "fettle validate" take, nothing refuses later that uses the value: such a
 // refusal would come on a node, after a pod was placed there.
 func TestEarlyAndLateAgree(t *testing.T) {
@@ -212,11 +188,7 @@ func TestEarlyAndLateAgree(t *testing.T) {
 			try(value)
 		}
 		for range 400 {
-			value := f.good[random.IntN(len(f.good))]
-			for range 1 + random.IntN(3) {
-				value = worse(random, value, f.good)
-			}
-			try(value)
+			try(seed.Worse(random, f.good))
 		}
 	}
 }

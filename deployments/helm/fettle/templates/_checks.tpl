@@ -7,6 +7,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- include "fettle.checkFPGARegions" . -}}
 {{- include "fettle.checkClaimLimits" . -}}
 {{- include "fettle.checkPaths" . -}}
+{{- include "fettle.checkAllowedHostPaths" . -}}
 {{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
 {{- end }}
@@ -59,6 +60,14 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- fail (printf "\n\nfpgaRegions[%d].device: %q appears twice. Give each device one entry.\n" $i $region.device) -}}
 {{- end -}}
 {{- $_ := set $devices $region.device true -}}
+{{- if regexMatch "^(0+|f+)$" $region.interfaceID -}}
+{{- fail (printf "\n\nfpgaRegions[%d].interfaceID: %q is what an empty register reads as. Give the interface id of the region's static design.\n" $i $region.interfaceID) -}}
+{{- end -}}
+{{- range $j, $node := $region.nodes -}}
+{{- if regexMatch "/(mem|kmem|port|(uio|dfl-fme\\.|xclmgmt|fpga)[0-9]+)$" $node -}}
+{{- fail (printf "\n\nfpgaRegions[%d].nodes[%d]: with %q a pod could program the chip or reach the machine's memory. Leave it out.\n" $i $j $node) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -71,9 +80,29 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- $_ := set $paths (printf "hostDevices[%d] glob %d" $i $j) $glob -}}
 {{- end -}}
 {{- end -}}
+{{- range $i, $region := .Values.fpgaRegions -}}
+{{- range $j, $node := $region.nodes -}}
+{{- $_ := set $paths (printf "fpgaRegions[%d].nodes[%d]" $i $j) $node -}}
+{{- end -}}
+{{- end -}}
+{{- range $i, $allowed := .Values.presets.allowedHostPaths -}}
+{{- $_ := set $paths (printf "presets.allowedHostPaths[%d].path" $i) $allowed.path -}}
+{{- end -}}
 {{- range $field, $path := $paths -}}
 {{- if regexMatch "(^|/)\\.\\.?(/|$)|//" $path -}}
 {{- fail (printf "\n\n%s: %q contains an empty, . or .. element. Write the path as it is on the host.\n" $field $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Directories by which a namespace would have the node, as the kubelet plugin knows them. */}}
+{{- define "fettle.checkAllowedHostPaths" -}}
+{{- $read := "^(/|/var(/lib|/log)?|/(boot|dev|proc|root|run|sys|etc|var/(snap|run|lib/(containers|kubelet)|log/(containers|pods)))(/.*)?)$" -}}
+{{- $write := "^(/(bin|lib|lib32|lib64|libx32|nix|opt|ostree|sbin|snap|sysroot|usr|var/(cache|db|lib|lock|log|opt|spool))(/.*)?|/home(/[^/]+)?)$" -}}
+{{- $software := "(^|/)(\\.kube|\\.ssh|cni|containerd|crio|docker|etcd|fettle|k0s|k3s|kubelet|kubernetes|microk8s|minikube|podman|rancher|rke2)(/|$)" -}}
+{{- range $i, $allowed := .Values.presets.allowedHostPaths -}}
+{{- if or (regexMatch $read $allowed.path) (regexMatch $software $allowed.path) (and $allowed.writable (regexMatch $write $allowed.path)) -}}
+{{- fail (printf "\n\npresets.allowedHostPaths[%d].path: whoever has %q has the node. Name a directory of data%s.\n" $i $allowed.path (ternary ", or leave writable out" "" (default false $allowed.writable))) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -214,7 +214,7 @@ nodeAffinity:
 {{- end }}
 {{- range $i, $dir := include "fettle.hostDirectories" . | fromYamlArray }}
 - name: host-dir-{{ $i }}
-  mountPath: /host{{ $dir }}
+  mountPath: {{ print "/host" $dir | quote }}
   mountPropagation: {{ $.Values.kubeletPlugin.mountPropagation }}
 {{- end }}
 {{- if include "fettle.programs" (dict "root" $ "kind" "fpga_manager") }}
@@ -381,7 +381,7 @@ proc, which are then made.
 {{- /* The host's own directory also where the rest of the machine is simulated: it is what a CDI mount names to the runtime. */}}
 - name: host-dir-{{ $i }}
   hostPath:
-    path: {{ $dir }}
+    path: {{ $dir | quote }}
     type: DirectoryOrCreate
 {{- end }}
 {{- range $i, $dir := include "fettle.presetDirectories" . | fromYamlArray }}
