@@ -239,10 +239,10 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		if slices.Contains(dropped.DisabledFeatures(), "DRAConsumableCapacity") {
 			p.features.partitions.SharesDropped()
 		}
-		p.node.Event("Publish", corev1.EventTypeWarning, "FeatureMissing", err.Error())
+		p.node.Event("Publish", "", corev1.EventTypeWarning, "FeatureMissing", err.Error())
 		return
 	}
-	p.node.Event("Publish", corev1.EventTypeWarning, "PublishFailed", msg+": "+err.Error())
+	p.node.Event("Publish", "", corev1.EventTypeWarning, "PublishFailed", msg+": "+err.Error())
 	p.readiness.setPublishError(err)
 }
 

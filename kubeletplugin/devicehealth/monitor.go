@@ -58,8 +58,8 @@ type Config struct {
 	Held func(pool, name string) bool
 	// HeldBy reports whether a claim's record holds a device. It returns true if that cannot be read.
 	HeldBy func(pool, name, uid string) bool
-	// Event makes an Event on the Node. It must not block.
-	Event    func(eventType, reason, note string)
+	// Event makes an Event on the Node about one of its devices. It must not block.
+	Event    func(device, eventType, reason, note string)
 	Registry prometheus.Registerer
 	// Errors counts errors outside of kubelet's calls, by where they happened.
 	Errors *prometheus.CounterVec
@@ -170,14 +170,14 @@ func (m *Monitor) announce(ctx context.Context) {
 			continue
 		}
 		klog.FromContext(ctx).Info("Device is not healthy", "device", name, "state", s.State, "reason", s.Reason, "message", s.Message)
-		m.Event(corev1.EventTypeWarning, "Device"+string(s.State), fmt.Sprintf("device %s: %s", name, s.Message))
+		m.Event(name, corev1.EventTypeWarning, "Device"+string(s.State), fmt.Sprintf("device %s: %s", name, s.Message))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.announced)) {
 		if _, bad := now[name]; bad {
 			continue
 		}
 		klog.FromContext(ctx).Info("Device is healthy again", "device", name, "was", m.announced[name].Reason)
-		m.Event(corev1.EventTypeNormal, "DeviceHealthy", fmt.Sprintf("device %s is healthy again", name))
+		m.Event(name, corev1.EventTypeNormal, "DeviceHealthy", fmt.Sprintf("device %s is healthy again", name))
 	}
 	m.announced = now
 }

@@ -67,7 +67,7 @@ func newWard(t *testing.T, machine string, change func(*Config)) *ward {
 		return w.holder[name]
 	}
 	config.HeldBy = func(string, string, string) bool { return true }
-	config.Event = func(kind, reason, note string) {
+	config.Event = func(_, kind, reason, note string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.events = append(w.events, kind+" "+reason+" "+note)

@@ -52,7 +52,7 @@ func (f *Feature) decide(
 			case err == nil && use != nil:
 				out[r.base] = append(out[r.base], *use)
 			case err != nil && source.Optional:
-				f.Event(c, corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
+				f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
 			case err != nil:
 				errs = append(errs, fmt.Errorf("request %s: %w", r.base, err))
 			}
@@ -72,6 +72,9 @@ type request struct {
 	// usesUserNamespace reports whether a pod of the claim has a user namespace. It reads the pods once for all requests.
 	usesUserNamespace func() (bool, error)
 }
+
+// named names a cache of the request in Events.
+func (r *request) named(source v1alpha1.KernelCacheSource) string { return r.base + "/" + source.Name }
 
 // requests returns the requests of a claim that name caches.
 func (f *Feature) requests(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation) []request {
@@ -121,11 +124,11 @@ func (f *Feature) decideOne(
 	if reasons := mismatches(found, r.got, find); len(reasons) > 0 {
 		switch onMismatch(o) {
 		case v1alpha1.CacheMismatchSkip:
-			f.Event(c, corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without %s, which does not fit: %s",
+			f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without %s, which does not fit: %s",
 				r.base, o, strings.Join(reasons, "; ")))
 			return nil, nil //nolint:nilnil // documented above
 		case v1alpha1.CacheMismatchMount:
-			f.Event(c, corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf(
+			f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonMisfit, fmt.Sprintf(
 				"request %s gets %s although it does not fit, as spec.compatibility.onMismatch says: %s",
 				r.base, o, strings.Join(reasons, "; ")))
 		case v1alpha1.CacheMismatchRefuse:

@@ -52,7 +52,7 @@ type Config struct {
 	// Unpacking limits how many images are verified and unpacked at once. Nil: no limit.
 	Unpacking *budget.Turns
 	// Event makes an Event on a claim, ObjectEvent one on a cache. They must not block.
-	Event       func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	Event       func(c *resourceapi.ResourceClaim, request, eventType, reason, note string)
 	ObjectEvent func(o *corev1.ObjectReference, eventType, reason, note string)
 	Clock       clock.PassiveClock
 	// Changed is called after the status of the node's caches may have changed. It must not block.

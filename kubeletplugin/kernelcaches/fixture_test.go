@@ -136,7 +136,7 @@ func (n *node) restart() {
 		Node: "node-1", Enabled: true, Kube: n.kube, Dynamic: n.client, Namespace: "fettle", Client: client,
 		Store: func() (*artifact.Store, error) { return n.host, nil }, Credentials: n.credentials, Mounter: mounter, CanMount: n.canMount,
 		Policies: policies, Changed: func() {}, Clock: n.clock,
-		Event: func(_ *resourceapi.ResourceClaim, eventType, reason, note string) {
+		Event: func(_ *resourceapi.ResourceClaim, _, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, eventType+" "+reason+" "+note)

@@ -67,8 +67,8 @@ type Config struct {
 	// Recheck is sent after something changed that Review decides by. Requery is sent after instances changed in a way that the last answer
 	// of NVIDIA's library does not have.
 	Recheck, Requery notify.Signal
-	// Event makes an Event on the Node. It must not block.
-	Event func(eventType, reason, note string)
+	// Event makes an Event on the Node about one of its devices. It must not block.
+	Event func(device, eventType, reason, note string)
 	// Errors counts errors outside of kubelet's calls, by where they happened.
 	Errors *prometheus.CounterVec
 }

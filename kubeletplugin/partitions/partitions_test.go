@@ -153,7 +153,7 @@ type process struct {
 }
 
 // event keeps an Event. Like the plugin's, it never blocks.
-func (p *process) event(_, reason, note string) {
+func (p *process) event(_, _, reason, note string) {
 	select {
 	case p.events <- reason + ": " + note:
 	default:

@@ -67,7 +67,7 @@ func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool
 			said[c.Device.Name] = err.Error()
 			klog.FromContext(ctx).Error(err, "Cannot divide a GPU as its policy wants", "device", c.Device.Name)
 			f.Errors.WithLabelValues("partitions").Inc()
-			f.Event(corev1.EventTypeWarning, "PartitionFailed", fmt.Sprintf("GPU %s: %v", c.Device.Name, err))
+			f.Event(c.Device.Name, corev1.EventTypeWarning, "PartitionFailed", fmt.Sprintf("GPU %s: %v", c.Device.Name, err))
 		}
 	}
 	if changed {

@@ -53,7 +53,7 @@ type Config struct {
 	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
 	// Event makes an Event on a claim, PodEvent one on a pod that uses it. They must not block.
-	Event    func(c *resourceapi.ResourceClaim, eventType, reason, note string)
+	Event    func(c *resourceapi.ResourceClaim, request, eventType, reason, note string)
 	PodEvent func(pod *corev1.ObjectReference, c *resourceapi.ResourceClaim, eventType, reason, note string)
 	// ReportMissing says that pods are told of devices without the preset that they need.
 	ReportMissing bool
@@ -193,7 +193,7 @@ func (f *Feature) decide(
 	}
 	for _, a := range preset.Ambiguities(ctx, in, &resolution, &f.conditions) {
 		if a.Claim == c.Name {
-			f.Event(c, corev1.EventTypeWarning, reasonAmbiguous, "request "+a.Request+": "+a.Message)
+			f.Event(c, a.Request, corev1.EventTypeWarning, reasonAmbiguous, "request "+a.Request+": "+a.Message)
 		}
 	}
 	f.reportMissing(c, in.Pod, requests)

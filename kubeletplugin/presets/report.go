@@ -51,7 +51,7 @@ func (f *Feature) reportOverrides(c *resourceapi.ResourceClaim, requests []prese
 func (f *Feature) sendEvent(c *resourceapi.ResourceClaim, eventType, reason string, notes []string) {
 	if len(notes) > 0 {
 		explain := fmt.Sprintf("fettle preset explain -n %s claim/%s", c.Namespace, c.Name)
-		f.Event(c, eventType, reason, joinNotes(notes, explain, message.MaxEventNote))
+		f.Event(c, "", eventType, reason, joinNotes(notes, explain, message.MaxEventNote))
 	}
 }
 

@@ -57,8 +57,8 @@ type Config struct {
 	Devices func() map[string]string
 	// Level reports as a device's health what is wrong with its claim's daemon. Empty: nothing.
 	Level func(ctx context.Context, device, problem string)
-	// Event makes an Event on the Node, ClaimEvent one on a claim. They must not block.
-	Event      func(eventType, reason, note string)
+	// Event makes an Event on the Node about one of its GPUs, ClaimEvent one on a claim. They must not block.
+	Event      func(gpu, eventType, reason, note string)
 	ClaimEvent func(r *record.Record, eventType, reason, note string)
 }
 
@@ -96,7 +96,7 @@ func New(c Config) (*Feature, error) {
 }
 
 // changed reports a setting that somebody else changed while claims had it.
-func (f *Feature) changed(what string) { f.Event("Warning", "SettingChanged", what) }
+func (f *Feature) changed(gpu, what string) { f.Event(gpu, "Warning", "SettingChanged", what) }
 
 // Name returns the feature's name in records. The feature records no decision: a later boot sets what the policy says then.
 func (f *Feature) Name() string { return "sharing" }

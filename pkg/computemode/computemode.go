@@ -73,7 +73,7 @@ type Config struct {
 	// Points keeps the former modes.
 	Points *restorepoint.Store
 	// Changed is told, in words, of a mode that was not restored: another program changed it, or a reboot must end it. Nil: nobody.
-	Changed func(what string)
+	Changed func(gpu, what string)
 }
 
 // Setter applies and undoes the step. It is safe for concurrent use, also by several processes.
@@ -179,20 +179,20 @@ func (s *Setter) undo(ctx context.Context, p *Params) error {
 
 // changed reports what another program did.
 func (s *Setter) changed(p *Params, what string) {
-	s.report("GPU %s: its compute mode %v: claims had %s, %s; the former mode %s was not restored",
+	s.report(p, "GPU %s: its compute mode %v: claims had %s, %s; the former mode %s was not restored",
 		p.PCIAddress, ErrChanged, p.Mode, what, p.Before)
 }
 
 // stays reports a mode that cannot be restored before a reboot, which ends it. A node is drained before a reboot, so no claim may wait for
 // it.
 func (s *Setter) stays(p *Params, err error) {
-	s.report("GPU %s: its compute mode stays %s until the node is rebooted; the former mode %s was not restored: %v",
+	s.report(p, "GPU %s: its compute mode stays %s until the node is rebooted; the former mode %s was not restored: %v",
 		p.PCIAddress, p.Mode, p.Before, err)
 }
 
-func (s *Setter) report(format string, args ...any) {
+func (s *Setter) report(p *Params, format string, args ...any) {
 	if s.config.Changed != nil {
-		s.config.Changed(fmt.Sprintf(format, args...))
+		s.config.Changed(p.PCIAddress.String(), fmt.Sprintf(format, args...))
 	}
 }
 

@@ -95,7 +95,7 @@ func (n *node) process() *computemode.Setter {
 	check.Must(n.t, err)
 	n.t.Cleanup(func() { _ = tree.Close() })
 	return computemode.New(computemode.Config{
-		Library: prober(n.File), Tree: tree, Points: n.points(), Changed: func(what string) { *n.changes = append(*n.changes, what) },
+		Library: prober(n.File), Tree: tree, Points: n.points(), Changed: func(_, what string) { *n.changes = append(*n.changes, what) },
 	})
 }
 

@@ -104,7 +104,7 @@ func (n *node) process() *timeslice.Setter {
 	n.t.Cleanup(func() { _ = tree.Close() })
 	return timeslice.New(timeslice.Config{
 		Tree: tree, Tools: tools(n.root), Points: n.points(), Timeout: n.timeout,
-		Changed: func(what string) { *n.changes = append(*n.changes, what) },
+		Changed: func(_, what string) { *n.changes = append(*n.changes, what) },
 	})
 }
 

@@ -93,7 +93,7 @@ type Config struct {
 	// Points keeps which claims have an interval.
 	Points *restorepoint.Store
 	// Changed is told, in words, of an interval that was not restored. Nil: nobody.
-	Changed func(what string)
+	Changed func(gpu, what string)
 	// Timeout limits one run of the tool. Default DefaultTimeout.
 	Timeout time.Duration
 }
@@ -177,7 +177,8 @@ func (s *Setter) restore(ctx context.Context, lock *os.File, p *Params) error {
 		return nil
 	case errors.Is(err, ErrVersion):
 		if s.config.Changed != nil {
-			s.config.Changed(fmt.Sprintf("GPU %s: its time slice stays %s until the node is rebooted: %v", p.PCIAddress, p.Interval, err))
+			s.config.Changed(p.PCIAddress.String(), fmt.Sprintf(
+				"GPU %s: its time slice stays %s until the node is rebooted: %v", p.PCIAddress, p.Interval, err))
 		}
 		return nil
 	}
