@@ -158,7 +158,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		Node: config.Node, HostRoot: config.HostRoot, StateDir: config.StateDir, BootID: bootID, NVMLCommand: config.NVMLCommand,
 		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce,
 		Held: p.records.Held, HeldBy: p.records.HeldBy,
-		Event:    func(device, eventType, reason, note string) { p.node.Event("Watch", device, eventType, reason, note) },
+		Event:    p.node.EventOf("Watch"),
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
 	})
 	if err := p.newFeatures(bootID, rescan, requery); err != nil {
@@ -294,7 +294,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Registry:    p.metrics.registry,
 		Quiesced:    p.quiesce.Holds,
 		Library:     library, Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
-		Event: func(device, eventType, reason, note string) { p.node.Event("Partition", device, eventType, reason, note) },
+		Event: p.node.EventOf("Partition"),
 	}); err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Level: func(ctx context.Context, device, problem string) {
 			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)
 		},
-		Event:      func(gpu, eventType, reason, note string) { p.node.Event("Share", gpu, eventType, reason, note) },
+		Event:      p.node.EventOf("Share"),
 		ClaimEvent: p.node.RecordEvent,
 	}); err != nil {
 		return err

@@ -52,7 +52,8 @@ func (f *Feature) decide(
 			case err == nil && use != nil:
 				out[r.base] = append(out[r.base], *use)
 			case err != nil && source.Optional:
-				f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
+				f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped,
+					fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
 			case err != nil:
 				errs = append(errs, fmt.Errorf("request %s: %w", r.base, err))
 			}

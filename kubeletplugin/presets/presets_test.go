@@ -70,7 +70,9 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 		Find: func(claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
 			return w.files.FindBeside(claim, r, writable)
 		},
-		Event: func(_ *resourceapi.ResourceClaim, _, _, reason, note string) { w.told = append(w.told, reason+": "+note) },
+		Event: func(_ *resourceapi.ResourceClaim, _, _, reason, note string) {
+			w.told = append(w.told, reason+": "+note)
+		},
 	})
 	check.Must(t, err)
 	first := nodefixture.GPU("gpu0", 0)

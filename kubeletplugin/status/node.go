@@ -34,6 +34,11 @@ func (e *NodeEvents) Event(action, device, eventType, reason, note string) {
 	e.Events.Eventf(node, nil, eventType, reason, action, "%s", message.EventNote(note))
 }
 
+// EventOf returns Event for one action.
+func (e *NodeEvents) EventOf(action string) func(device, eventType, reason, note string) {
+	return func(device, eventType, reason, note string) { e.Event(action, device, eventType, reason, note) }
+}
+
 // part is the path of a part of an object. Events on one object that differ only in their text are merged, and only the first text is kept:
 // the path keeps Events of two parts apart.
 func part(field, name string) string {
