@@ -166,10 +166,9 @@ func addFacts(e ast.Expr, facts map[string]string) {
 		}
 	case callEquals:
 		for i, side := range args {
-			if value, ok := textOf(args[1-i]); ok {
-				if name := factName(side); name != "" {
-					facts[name] = value
-				}
+			name := factName(side)
+			if value, ok := textOf(args[1-i]); ok && name != "" {
+				facts[name] = value
 			}
 		}
 	}
