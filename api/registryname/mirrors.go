@@ -12,14 +12,22 @@ type Mirrors map[string][]string
 func (m Mirrors) Origins(repository string) (origins []string) {
 	seen := map[string]bool{repository: true}
 	for pending := []string{repository}; len(pending) > 0; pending = pending[1:] {
-		for host, mirrors := range m {
-			for _, mirror := range mirrors {
-				path, found := strings.CutPrefix(pending[0], Repository(mirror)+"/")
-				origin := Host(host) + "/" + path
-				if found && !seen[origin] {
-					seen[origin] = true
-					origins, pending = append(origins, origin), append(pending, origin)
-				}
+		for _, origin := range m.mirrored(pending[0]) {
+			if !seen[origin] {
+				seen[origin] = true
+				origins, pending = append(origins, origin), append(pending, origin)
+			}
+		}
+	}
+	return origins
+}
+
+// mirrored returns the repositories of which a repository is a mirror.
+func (m Mirrors) mirrored(repository string) (origins []string) {
+	for host, mirrors := range m {
+		for _, mirror := range mirrors {
+			if path, found := strings.CutPrefix(repository, Repository(mirror)+"/"); found {
+				origins = append(origins, Host(host)+"/"+path)
 			}
 		}
 	}

@@ -114,11 +114,18 @@ func (x *Index) conflicting(e *entry) map[*entry]bool {
 			if e.key.Namespace != "" && namespace != "" && namespace != e.key.Namespace {
 				continue
 			}
-			for other, othersText := range deciders {
-				if other != e && othersText != text {
-					out[other] = true
-				}
-			}
+			maps.Copy(out, others(deciders, e, text))
+		}
+	}
+	return out
+}
+
+// others returns the presets that give a setting another value than one does.
+func others(deciders map[*entry]string, e *entry, value string) map[*entry]bool {
+	out := map[*entry]bool{}
+	for other, text := range deciders {
+		if other != e && text != value {
+			out[other] = true
 		}
 	}
 	return out

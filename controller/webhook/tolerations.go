@@ -101,6 +101,16 @@ func (p pods) review(ctx context.Context, req ctrladmission.Request) (verdict st
 	return Allowed, response
 }
 
+// givesDevices says whether a list has an extended resource that gives devices of Fettle's.
+func (p pods) givesDevices(list corev1.ResourceList, known admission.Known) bool {
+	for name, quantity := range list {
+		if !quantity.IsZero() && p.judge.GivesDevices(string(name), known) {
+			return true
+		}
+	}
+	return false
+}
+
 // getsDevices says whether a pod may get a device of Fettle's: by an extended resource, a claim or a template. Unknown says which object
 // could not be read.
 func (p pods) getsDevices(
@@ -111,12 +121,8 @@ func (p pods) getsDevices(
 		known.Classes[classes[i].Name] = &classes[i]
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-			for name, quantity := range list {
-				if !quantity.IsZero() && p.judge.GivesDevices(string(name), known) {
-					return true, ""
-				}
-			}
+		if p.givesDevices(c.Resources.Requests, known) || p.givesDevices(c.Resources.Limits, known) {
+			return true, ""
 		}
 	}
 	claims, all := lookable(pod.Spec.ResourceClaims)

@@ -5,6 +5,7 @@ package fpgas
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -87,22 +88,21 @@ func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
 
 // tenancyOf returns the tenancy that a claim's device has.
 func tenancyOf(r *record.Record, name string) tenancy {
-	for i := range r.Devices {
-		if d := &r.Devices[i]; d.Name == name && !d.AdminAccess {
-			switch v1alpha1.CoTenancy(d.CoTenancy) {
-			case v1alpha1.CoTenancyShared:
-				return tenancy{}
-			case v1alpha1.CoTenancySameNamespace:
-				if r.NamespaceUID == "" {
-					return tenancy{tenant: r.UID, exclusive: true} // an older version prepared it, and noted the name only
-				}
-				return tenancy{tenant: r.NamespaceUID}
-			default:
-				return tenancy{tenant: r.UID, exclusive: true}
-			}
-		}
+	i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == name && !d.AdminAccess })
+	if i < 0 {
+		return tenancy{}
 	}
-	return tenancy{}
+	switch v1alpha1.CoTenancy(r.Devices[i].CoTenancy) {
+	case v1alpha1.CoTenancyShared:
+		return tenancy{}
+	case v1alpha1.CoTenancySameNamespace:
+		if r.NamespaceUID == "" {
+			return tenancy{tenant: r.UID, exclusive: true} // an older version prepared it, and noted the name only
+		}
+		return tenancy{tenant: r.NamespaceUID}
+	default:
+		return tenancy{tenant: r.UID, exclusive: true}
+	}
 }
 
 // addContents adds the digest of each region's content, and withholds regions with unknown content, unless the claim that left it unknown

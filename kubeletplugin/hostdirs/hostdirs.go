@@ -71,17 +71,22 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 		}
 		dev, _ := r.Find(result)
 		for _, mount := range dev.Edits.Mounts {
-			s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: mount.HostPath})
-			if !known {
-				var err error
-				if s, err = hostdir.Plan(f.HostRoot, mount.HostPath, string(r.Claim.UID)); err != nil {
-					return c, err
-				}
+			s, err := f.scratch(&r, mount.HostPath)
+			if err != nil {
+				return c, err
 			}
 			c.Steps = append(c.Steps, s)
 		}
 	}
 	return c, nil
+}
+
+// scratch returns the step that makes a directory scratch space of the claim.
+func (f *Feature) scratch(r *prepare.Request, path string) (step.Step, error) {
+	if s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: path}); known {
+		return s, nil
+	}
+	return hostdir.Plan(f.HostRoot, path, string(r.Claim.UID))
 }
 
 // usesScratch reports whether a result has a directory that is emptied on release.

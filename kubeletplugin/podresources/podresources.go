@@ -54,19 +54,25 @@ func containers(answer *podresourcesv1.ListPodResourcesResponse) map[Device][]Co
 	found := map[Device][]Container{}
 	for _, pod := range answer.GetPodResources() {
 		for _, c := range pod.GetContainers() {
-			for _, claim := range c.GetDynamicResources() {
-				for _, r := range claim.GetClaimResources() {
-					if r.GetDriverName() != v1alpha1.DriverName {
-						continue
-					}
-					d := Device{
-						Namespace: claim.GetClaimNamespace(), Claim: claim.GetClaimName(), Pool: r.GetPoolName(), Name: r.GetDeviceName(),
-						ShareID: r.GetShareId(),
-					}
-					found[d] = append(found[d], Container{Pod: pod.GetName(), Name: c.GetName()})
-				}
+			for _, d := range devices(c) {
+				found[d] = append(found[d], Container{Pod: pod.GetName(), Name: c.GetName()})
 			}
 		}
 	}
 	return found
+}
+
+// devices returns Fettle's devices of a container.
+func devices(c *podresourcesv1.ContainerResources) (out []Device) {
+	for _, claim := range c.GetDynamicResources() {
+		for _, r := range claim.GetClaimResources() {
+			if r.GetDriverName() == v1alpha1.DriverName {
+				out = append(out, Device{
+					Namespace: claim.GetClaimNamespace(), Claim: claim.GetClaimName(), Pool: r.GetPoolName(), Name: r.GetDeviceName(),
+					ShareID: r.GetShareId(),
+				})
+			}
+		}
+	}
+	return out
 }

@@ -3,6 +3,7 @@
 package presets
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -159,10 +160,9 @@ func (h *Hook) referenced() (map[string]bool, error) {
 			return nil, err
 		}
 		for i := range r.Devices {
-			if added := r.Devices[i].Added; added != nil {
-				for _, hook := range added.Edits.Hooks {
-					named[hook.Path] = true
-				}
+			added := cmp.Or(r.Devices[i].Added, &record.Addition{})
+			for _, hook := range added.Edits.Hooks {
+				named[hook.Path] = true
 			}
 		}
 	}

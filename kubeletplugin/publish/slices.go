@@ -154,11 +154,10 @@ func UpToDate(node string, v *inventory.Snapshot, published []resourceapi.Resour
 			return false
 		}
 		for _, slice := range wanted[pool].Slices {
-			for i := range slice.Devices {
-				want++
-				if d := &slice.Devices[i]; !sameDevice(have[pool+"/"+d.Name], d) {
-					return false
-				}
+			want += len(slice.Devices)
+			differs := func(d resourceapi.Device) bool { return !sameDevice(have[pool+"/"+d.Name], &d) }
+			if slices.ContainsFunc(slice.Devices, differs) {
+				return false
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package status
 
 import (
 	"context"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
@@ -75,7 +76,6 @@ func claimLabels(
 	node string, s *inventory.Snapshot, records []*record.Record, have map[podresources.Device][]podresources.Container,
 ) []infoLabels {
 	var out []infoLabels
-	seen := map[infoLabels]bool{}
 	for _, r := range records {
 		for i := range r.Devices {
 			d := &r.Devices[i]
@@ -88,16 +88,12 @@ func claimLabels(
 				containers = []podresources.Container{{}}
 			}
 			for _, c := range containers {
-				// A claim may have several shares of one device.
-				labels := infoLabels{node, d.Name, address, uuid, r.Namespace, r.Name, c.Pod, c.Name}
-				if !seen[labels] {
-					seen[labels] = true
-					out = append(out, labels)
-				}
+				out = append(out, infoLabels{node, d.Name, address, uuid, r.Namespace, r.Name, c.Pod, c.Name})
 			}
 		}
 	}
-	return out
+	slices.SortFunc(out, func(a, b infoLabels) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(out) // a claim may have several shares of one device
 }
 
 // identity returns what other exporters know a device by. Both are empty for a device that left, or that has none.

@@ -327,15 +327,10 @@ func (r *Result) allowFaults(rules []FPGARule, b *Bitstream) field.ErrorList {
 	spoken := false
 	for i := range rules {
 		p := &rules[i]
-		if p.Policy.AllowedBitstreams != nil || p.Policy.AllowedRegistries != nil {
-			spoken = true
-			if !p.lists(b) {
-				detail := fmt.Sprintf("%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.Path(), r.Request)
-				if b.Raw && p.namesDigests() {
-					detail += "; it is a raw image, which counts by the digest of its manifest and not of its file"
-				}
-				faults = append(faults, field.Forbidden(path, detail))
-			}
+		speaks := p.Policy.AllowedBitstreams != nil || p.Policy.AllowedRegistries != nil
+		spoken = spoken || speaks
+		if speaks && !p.lists(b) {
+			faults = append(faults, field.Forbidden(path, r.notListed(p, b)))
 		}
 		if p.Policy.RequireSignature && !b.Vouched {
 			faults = append(faults, field.Forbidden(path, fmt.Sprintf("%s asks for a signature that a TrustPolicy vouches for, and %s has none: %s",
@@ -347,6 +342,15 @@ func (r *Result) allowFaults(rules []FPGARule, b *Bitstream) field.ErrorList {
 			"use a class whose policy lists it in allowedBitstreams or allowedRegistries", r.Request)))
 	}
 	return faults
+}
+
+// notListed says that a rule of the request's class does not list a bitstream.
+func (r *Result) notListed(p *FPGARule, b *Bitstream) string {
+	detail := fmt.Sprintf("%s is in neither allowedBitstreams nor allowedRegistries of %s, the class of request %s", b, p.Path(), r.Request)
+	if b.Raw && p.namesDigests() {
+		detail += "; it is a raw image, which counts by the digest of its manifest and not of its file"
+	}
+	return detail
 }
 
 // lists says whether a policy names a bitstream, by object, digest or origin.

@@ -168,13 +168,13 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 			if name := value(n, "name"); name != "" {
 				u.title = w.title + ": container " + clip(name)
 			}
-			if err := c.takeGPUs(u); err != nil {
-				faults = append(faults, err)
-			} else if len(u.gpus) > 0 {
-				users = append(users, u)
-				if list == "initContainers" && value(n, "restartPolicy") != "Always" {
-					c.notef("%s: an init container has GPUs of its own now, which no other container uses after it", u.title)
-				}
+			faults = append(faults, c.takeGPUs(u))
+			if len(u.gpus) == 0 {
+				continue
+			}
+			users = append(users, u)
+			if list == "initContainers" && value(n, "restartPolicy") != "Always" {
+				c.notef("%s: an init container has GPUs of its own now, which no other container uses after it", u.title)
 			}
 		}
 	}

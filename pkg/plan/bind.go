@@ -22,14 +22,16 @@ import (
 func scoreOf(claims []*resourceapi.ResourceClaim, results []resourceapi.AllocationResult) int64 {
 	score := int64(0)
 	for i, claim := range claims {
+		got := map[string]bool{}
+		for _, result := range results[i].Devices.Results {
+			got[result.Request] = true
+		}
 		for _, request := range claim.Spec.Devices.Requests {
-			for j, sub := range request.FirstAvailable {
-				chosen := resourceclaim.CreateSubRequestRef(request.Name, sub.Name)
-				if slices.ContainsFunc(results[i].Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-					return r.Request == chosen
-				}) {
-					score += int64(resourceapi.FirstAvailableDeviceRequestMaxSize - j)
-				}
+			chosen := slices.IndexFunc(request.FirstAvailable, func(sub resourceapi.DeviceSubRequest) bool {
+				return got[resourceclaim.CreateSubRequestRef(request.Name, sub.Name)]
+			})
+			if chosen >= 0 {
+				score += int64(resourceapi.FirstAvailableDeviceRequestMaxSize - chosen)
 			}
 		}
 	}

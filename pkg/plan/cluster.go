@@ -144,13 +144,17 @@ func (c *Cluster) dropDisabled(s Snapshot) {
 
 // taintSlices adds the taints of rules to the devices that they select, in the order of the rules. The slices are changed.
 func taintSlices(slices []*resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule) {
+	for _, slice := range slices {
+		for i := range slice.Spec.Devices {
+			taintDevice(slice, &slice.Spec.Devices[i], rules)
+		}
+	}
+}
+
+func taintDevice(slice *resourceapi.ResourceSlice, device *resourceapi.Device, rules []*resourceapi.DeviceTaintRule) {
 	for _, rule := range rules {
-		for _, slice := range slices {
-			for i := range slice.Spec.Devices {
-				if device := &slice.Spec.Devices[i]; ruleSelects(rule.Spec.DeviceSelector, slice, device.Name) {
-					device.Taints = append(device.Taints, rule.Spec.Taint)
-				}
-			}
+		if ruleSelects(rule.Spec.DeviceSelector, slice, device.Name) {
+			device.Taints = append(device.Taints, rule.Spec.Taint)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -106,14 +107,10 @@ func defaultPod(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			resources := &containers[i].Resources
-			for name, quantity := range resources.Limits {
-				if _, set := resources.Requests[name]; set {
-					continue
-				}
-				if resources.Requests == nil {
-					resources.Requests = corev1.ResourceList{}
-				}
-				resources.Requests[name] = quantity.DeepCopy()
+			if len(resources.Limits) > 0 {
+				requests := resources.Limits.DeepCopy()
+				maps.Copy(requests, resources.Requests)
+				resources.Requests = requests
 			}
 		}
 	}

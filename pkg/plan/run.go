@@ -199,17 +199,24 @@ func (r *run) best(fits []int, scores []int64) int {
 // is the last of several alternatives.
 func (r *run) checkClasses() error {
 	for _, claim := range r.unallocated() {
-		for _, request := range claim.Spec.Devices.Requests {
-			if request.Exactly == nil && len(request.FirstAvailable) == 0 {
-				return refusal(fmt.Sprintf("resource claim %s/%s, request %s: unknown request type", claim.Namespace, claim.Name, request.Name),
-					"want exactly or firstAvailable in the request; the API server refuses a claim without")
+		for i := range claim.Spec.Devices.Requests {
+			if err := r.checkClassesOf(claim, &claim.Spec.Devices.Requests[i]); err != nil {
+				return err
 			}
-			for name, class := range classesOf(request) {
-				if r.Classes[class] == nil {
-					return refusal(fmt.Sprintf("request %s: device class %s does not exist", name, class),
-						"the pod waits until DeviceClass %s is created", class)
-				}
-			}
+		}
+	}
+	return nil
+}
+
+func (r *run) checkClassesOf(claim *resourceapi.ResourceClaim, request *resourceapi.DeviceRequest) error {
+	if request.Exactly == nil && len(request.FirstAvailable) == 0 {
+		return refusal(fmt.Sprintf("resource claim %s/%s, request %s: unknown request type", claim.Namespace, claim.Name, request.Name),
+			"want exactly or firstAvailable in the request; the API server refuses a claim without")
+	}
+	for name, class := range classesOf(*request) {
+		if r.Classes[class] == nil {
+			return refusal(fmt.Sprintf("request %s: device class %s does not exist", name, class),
+				"the pod waits until DeviceClass %s is created", class)
 		}
 	}
 	return nil

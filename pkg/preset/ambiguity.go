@@ -110,10 +110,9 @@ func otherFiles(what string, a, b []Files, add func(what string, ours, theirs Or
 			if a[i].Root == b[j].Root && slices.Equal(a[i].Directories, b[j].Directories) {
 				continue
 			}
-			for _, name := range a[i].Names {
-				if slices.Contains(b[j].Names, name) {
-					add(what+" "+name, a[i].From, b[j].From)
-				}
+			common := slices.DeleteFunc(slices.Clone(a[i].Names), func(name string) bool { return !slices.Contains(b[j].Names, name) })
+			for _, name := range common {
+				add(what+" "+name, a[i].From, b[j].From)
 			}
 		}
 	}
@@ -122,12 +121,21 @@ func otherFiles(what string, a, b []Files, add func(what string, ours, theirs Or
 // otherLinks adds the links that lead elsewhere.
 func otherLinks(a, b []Hook, add func(what string, ours, theirs Origin)) {
 	for i := range a {
-		for _, link := range a[i].Links {
-			for j := range b {
-				if slices.ContainsFunc(b[j].Links, func(o v1alpha1.PresetLink) bool { return o.Path == link.Path && o.Target != link.Target }) {
-					add("the link "+link.Path, a[i].From, b[j].From)
-				}
+		for j := range b {
+			for _, path := range leadElsewhere(a[i].Links, b[j].Links) {
+				add("the link "+path, a[i].From, b[j].From)
 			}
 		}
 	}
+}
+
+// leadElsewhere returns the paths of links for which others have another target.
+func leadElsewhere(links, others []v1alpha1.PresetLink) (paths []string) {
+	for _, link := range links {
+		elsewhere := func(o v1alpha1.PresetLink) bool { return o.Path == link.Path && o.Target != link.Target }
+		if slices.ContainsFunc(others, elsewhere) {
+			paths = append(paths, link.Path)
+		}
+	}
+	return paths
 }

@@ -51,11 +51,16 @@ func (r *resolver) collectDirectories(name string, all []envEntry) {
 			if name == v1alpha1.EnvPath {
 				list = &g.ToolDirs
 			}
-			for dir := range strings.SplitSeq(s.value, ":") {
-				if !slices.ContainsFunc(*list, func(d Directory) bool { return d.Path == dir }) {
-					*list = append(*list, Directory{Path: dir, From: s.from})
-				}
-			}
+			addDirectories(list, s)
+		}
+	}
+}
+
+// addDirectories adds the directories of a value that are not in a list.
+func addDirectories(list *[]Directory, s envEntry) {
+	for dir := range strings.SplitSeq(s.value, ":") {
+		if !slices.ContainsFunc(*list, func(d Directory) bool { return d.Path == dir }) {
+			*list = append(*list, Directory{Path: dir, From: s.from})
 		}
 	}
 }

@@ -55,18 +55,23 @@ func lastIn[T comparable](r *resolver, key requestKey, all []entry[T]) (value T,
 // it. Among presets the last one wins.
 func (r *resolver) mounts() {
 	for _, containerPath := range slices.Sorted(maps.Keys(r.mounted)) {
-		var given []requestKey
-		for _, m := range slices.Backward(r.mounted[containerPath]) {
-			for _, key := range m.to {
-				if r.tryMount(key, &m, given) {
-					given = append(given, key)
-				}
-			}
-		}
+		given := r.mountsAt(containerPath)
 		for _, key := range given {
 			slices.Reverse(r.lastMount(key).Overrode)
 		}
 	}
+}
+
+// mountsAt decides for one path, and returns the requests that get a mount there.
+func (r *resolver) mountsAt(containerPath string) (given []requestKey) {
+	for _, m := range slices.Backward(r.mounted[containerPath]) {
+		for _, key := range m.to {
+			if r.tryMount(key, &m, given) {
+				given = append(given, key)
+			}
+		}
+	}
+	return given
 }
 
 // lastMount returns the mount that the request was given last.

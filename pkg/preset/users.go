@@ -23,13 +23,12 @@ func usersOf(in Input) map[requestKey][]*corev1.Container {
 	}
 	users := map[requestKey][]*corev1.Container{}
 	for i := range in.Claims {
-		c := &in.Claims[i]
 		for _, container := range containersOf(in.Pod) {
-			for _, request := range requestsOf(in.Pod, container, c) {
+			used := slices.Clone(requestsOf(in.Pod, container, &in.Claims[i]))
+			slices.Sort(used)
+			for _, request := range slices.Compact(used) {
 				key := requestKey{i, request}
-				if !slices.Contains(users[key], container) {
-					users[key] = append(users[key], container)
-				}
+				users[key] = append(users[key], container)
 			}
 		}
 	}

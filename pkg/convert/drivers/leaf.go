@@ -69,19 +69,27 @@ func (t *translator) special(e ast.Expr, p polarity, r *reads) (ast.Expr, bool) 
 		return t.present(a), true
 	}
 	function, args := call(e)
-	if function == operators.Equals || function == operators.NotEquals {
-		same := function == operators.Equals
-		for i := range args {
-			if out, ok := t.compare(args[i], args[1-i], same && p == positive, r); ok {
-				if !same {
-					out = t.not(out)
-				}
-				return out, true
-			}
+	switch {
+	case function == operators.Equals:
+		return t.equal(args, p == positive, r)
+	case function == operators.NotEquals:
+		out, ok := t.equal(args, false, r)
+		if ok {
+			out = t.not(out)
 		}
-	}
-	if function == operators.In && args[1].Kind() == ast.ListKind && len(args[1].AsList().OptionalIndices()) == 0 {
+		return out, ok
+	case function == operators.In && args[1].Kind() == ast.ListKind && len(args[1].AsList().OptionalIndices()) == 0:
 		return t.among(args[0], args[1].AsList().Elements(), p == positive, r)
+	}
+	return nil, false
+}
+
+// equal rewrites the comparison of an attribute, on either side, with a value.
+func (t *translator) equal(sides []ast.Expr, positive bool, r *reads) (ast.Expr, bool) {
+	for i := range sides {
+		if out, ok := t.compare(sides[i], sides[1-i], positive, r); ok {
+			return out, true
+		}
 	}
 	return nil, false
 }

@@ -238,14 +238,20 @@ func nothingAllocated() structured.AllocatedState {
 func (w *work) taints() []judge.Taint {
 	var out []judge.Taint
 	for i := range w.nodes[:min(triedNodes, len(w.nodes))] {
-		for _, r := range w.nodes[i].requests() {
-			for k := range r.Devices {
-				for _, check := range r.Devices[k].Failed {
-					if check.Taint != nil && !slices.Contains(out, *check.Taint) {
-						out = append(out, *check.Taint)
-					}
-				}
+		for _, check := range w.nodes[i].failed() {
+			if check.Taint != nil {
+				out = addOnce(out, *check.Taint)
 			}
+		}
+	}
+	return out
+}
+
+// failed lists the checks that devices of the node failed.
+func (n *nodeWork) failed() (out []judge.Check) {
+	for _, r := range n.requests() {
+		for k := range r.Devices {
+			out = append(out, r.Devices[k].Failed...)
 		}
 	}
 	return out
@@ -409,16 +415,9 @@ func (n *nodeWork) parts(p place) string {
 		if r.Name != p.request {
 			continue
 		}
-		for _, d := range r.Devices {
-			for _, check := range d.Failed {
-				if check.Kind != judge.KindSelector {
-					continue
-				}
-				for _, part := range check.Parts {
-					if text := partText(part); !slices.Contains(out, text) {
-						out = append(out, text)
-					}
-				}
+		for k := range r.Devices {
+			for _, text := range partsOf(&r.Devices[k]) {
+				out = addOnce(out, text)
 			}
 		}
 	}
@@ -426,6 +425,19 @@ func (n *nodeWork) parts(p place) string {
 		out = append(out[:3], fmt.Sprintf("and %d more", len(out)-3))
 	}
 	return strings.Join(out, ", ")
+}
+
+// partsOf says what a device has that its request's selectors do not accept.
+func partsOf(d *judge.DeviceVerdict) (out []string) {
+	for _, check := range d.Failed {
+		if check.Kind != judge.KindSelector {
+			continue
+		}
+		for _, part := range check.Parts {
+			out = append(out, partText(part))
+		}
+	}
+	return out
 }
 
 func partText(part judge.Part) string {

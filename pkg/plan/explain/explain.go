@@ -241,6 +241,16 @@ func Claim(ctx context.Context, c *plan.Cluster, claim *resourceapi.ResourceClai
 	return e
 }
 
+// unnamed takes the name of a claim away and gives it a number instead, by its name.
+func unnamed(h judge.Holder, numbers map[string]int) judge.Holder {
+	name := h.Namespace + "/" + h.Name
+	if numbers[name] == 0 {
+		numbers[name] = len(numbers) + 1
+	}
+	h.Namespace, h.Name, h.Unnamed = "", "", numbers[name]
+	return h
+}
+
 // hide takes the names of claims away that the reader may not see.
 func hide(in map[structured.DeviceID][]judge.Holder, sees func(string) bool) map[structured.DeviceID][]judge.Holder {
 	if sees == nil {
@@ -250,11 +260,8 @@ func hide(in map[structured.DeviceID][]judge.Holder, sees func(string) bool) map
 	numbers := map[string]int{}
 	for id, holders := range in {
 		for _, h := range holders {
-			if name := h.Namespace + "/" + h.Name; !sees(h.Namespace) {
-				if numbers[name] == 0 {
-					numbers[name] = len(numbers) + 1
-				}
-				h.Namespace, h.Name, h.Unnamed = "", "", numbers[name]
+			if !sees(h.Namespace) {
+				h = unnamed(h, numbers)
 			}
 			out[id] = append(out[id], h)
 		}

@@ -77,31 +77,41 @@ func (w *work) nothingThere() string {
 		return ""
 	}
 	for _, request := range w.nodes[0].requests() {
-		class, name, total, candidates := request.Class, request.Name, 0, 0
-		for i := range w.nodes {
-			for _, r := range w.nodes[i].requests() {
-				if r.Name != name || r.Class != class {
-					continue
-				}
-				total += len(r.Devices)
-				for k := range r.Devices {
-					if !fails(&r.Devices[k], judge.KindClassSelector) {
-						candidates++
-					}
-				}
-			}
-		}
+		total, candidates := w.devicesFor(request.Name, request.Class)
 		switch {
-		case strings.Contains(name, "/"): // another alternative may be there
+		case strings.Contains(request.Name, "/"): // another alternative may be there
 		case total == 0:
 			return fmt.Sprintf("no node has a device: no ResourceSlice is for any of %d nodes, so see whether the driver of class %s runs",
-				len(w.nodes), class)
+				len(w.nodes), request.Class)
 		case candidates == 0:
 			return fmt.Sprintf("no node has a device of class %s: its selectors accept none of %d devices on %d nodes, so see whether its driver "+
-				"runs, and what the class selects", class, total, len(w.nodes))
+				"runs, and what the class selects", request.Class, total, len(w.nodes))
 		}
 	}
 	return ""
+}
+
+// devicesFor counts the devices of all nodes for a request, and those that its class selects.
+func (w *work) devicesFor(name, class string) (total, candidates int) {
+	for i := range w.nodes {
+		for _, r := range w.nodes[i].requests() {
+			if r.Name == name && r.Class == class {
+				total += len(r.Devices)
+				candidates += selected(r.Devices)
+			}
+		}
+	}
+	return total, candidates
+}
+
+// selected counts the devices that the class of their request selects.
+func selected(devices []judge.DeviceVerdict) (n int) {
+	for i := range devices {
+		if !fails(&devices[i], judge.KindClassSelector) {
+			n++
+		}
+	}
+	return n
 }
 
 func fails(d *judge.DeviceVerdict, kind judge.Kind) bool {

@@ -67,16 +67,20 @@ func (w *work) places() (constraints []constraintPlace, requests []place) {
 	for i := range w.nodes[:min(triedNodes, len(w.nodes))] {
 		for _, claim := range w.nodes[i].input.Claims {
 			for k := range claim.Spec.Devices.Constraints {
-				if p := (constraintPlace{claim.Name, k}); !slices.Contains(constraints, p) {
-					constraints = append(constraints, p)
-				}
+				constraints = addOnce(constraints, constraintPlace{claim.Name, k})
 			}
 			for _, r := range claim.Spec.Devices.Requests {
-				if p := (place{claim.Name, r.Name}); !slices.Contains(requests, p) {
-					requests = append(requests, p)
-				}
+				requests = addOnce(requests, place{claim.Name, r.Name})
 			}
 		}
 	}
 	return constraints, requests
+}
+
+// addOnce appends a value unless it is there.
+func addOnce[T comparable](list []T, value T) []T {
+	if slices.Contains(list, value) {
+		return list
+	}
+	return append(list, value)
 }

@@ -65,23 +65,27 @@ func grouped(nodes []Node) []group {
 	return out
 }
 
-// writeDevices writes every device, with every check that fails.
+// writeDevice writes a device, with every check that fails.
+func writeDevice(b *strings.Builder, d *judge.DeviceVerdict) {
+	name := fmt.Sprintf("    %s/%s/%s", d.Driver, d.Pool, d.Device)
+	if d.Usable() {
+		fmt.Fprintf(b, "%s: can be had\n", name)
+		return
+	}
+	fmt.Fprintf(b, "%s\n", name)
+	for _, check := range d.Failed {
+		fmt.Fprintf(b, "      %s: %s\n", check.Kind, check.Message)
+	}
+}
+
+// writeDevices writes every device of every request, and the constraints of each claim.
 func writeDevices(b *strings.Builder, v *judge.Verdict) {
 	for _, c := range v.Claims {
 		for i := range c.Requests {
 			r := &c.Requests[i]
 			fmt.Fprintf(b, "  claim %s, request %s: %d of %d devices can be had\n", c.Name, r.Name, r.Usable(), len(r.Devices))
 			for k := range r.Devices {
-				d := &r.Devices[k]
-				name := fmt.Sprintf("    %s/%s/%s", d.Driver, d.Pool, d.Device)
-				if d.Usable() {
-					fmt.Fprintf(b, "%s: can be had\n", name)
-					continue
-				}
-				fmt.Fprintf(b, "%s\n", name)
-				for _, check := range d.Failed {
-					fmt.Fprintf(b, "      %s: %s\n", check.Kind, check.Message)
-				}
+				writeDevice(b, &r.Devices[k])
 			}
 		}
 		for _, t := range c.Constraints {

@@ -5,6 +5,7 @@ package judge
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -23,6 +24,19 @@ type pool struct {
 	invalid         string
 	ignored         []string
 	counters        *counterTable
+}
+
+// devices returns the devices of the slices that have some for the node, each with its slice.
+func (p *pool) devices() iter.Seq2[*resourceapi.ResourceSlice, *resourceapi.Device] {
+	return func(yield func(*resourceapi.ResourceSlice, *resourceapi.Device) bool) {
+		for _, slice := range p.here {
+			for i := range slice.Spec.Devices {
+				if !yield(slice, &slice.Spec.Devices[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // poolKey names a pool.
@@ -122,13 +136,21 @@ func (j *judgement) relevant(slice *resourceapi.ResourceSlice) (bool, error) {
 		}
 		return match, nil
 	case ptr.Deref(spec.PerDeviceNodeSelection, false):
-		for i := range spec.Devices {
-			if match, err := j.deviceOnNode(&spec.Devices[i]); match || err != nil {
-				if err != nil {
-					err = fmt.Errorf("ResourceSlice %s, device %s: %w", slice.Name, spec.Devices[i].Name, err)
-				}
-				return match, err
-			}
+		return j.anyOnNode(slice)
+	}
+	return false, nil
+}
+
+// anyOnNode says whether one of the devices of a slice that says it of each is for the node.
+func (j *judgement) anyOnNode(slice *resourceapi.ResourceSlice) (bool, error) {
+	for i := range slice.Spec.Devices {
+		d := &slice.Spec.Devices[i]
+		match, err := j.deviceOnNode(d)
+		if err != nil {
+			return match, fmt.Errorf("ResourceSlice %s, device %s: %w", slice.Name, d.Name, err)
+		}
+		if match {
+			return true, nil
 		}
 	}
 	return false, nil

@@ -5,6 +5,7 @@ package judge
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -24,6 +25,19 @@ type need struct {
 	name         string
 	admin        bool
 	alternatives []alternative
+}
+
+// allOf returns the alternatives of all requests.
+func allOf(needs []need) iter.Seq[*alternative] {
+	return func(yield func(*alternative) bool) {
+		for i := range needs {
+			for k := range needs[i].alternatives {
+				if !yield(&needs[i].alternatives[k]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // alternative is one way to satisfy a request.
@@ -174,15 +188,12 @@ func (j *judgement) shortage(needs []need, ok filter) []Check {
 func (j *judgement) capacities(needs []need) []int {
 	var out []int
 	for _, p := range j.pools {
-		for _, slice := range p.here {
-			for i := range slice.Spec.Devices {
-				d := &slice.Spec.Devices[i]
-				capacity := 1
-				if j.shared(d) {
-					capacity = j.shares(structured.MakeDeviceID(p.driver, p.name, d.Name), d, needs)
-				}
-				out = append(out, capacity)
+		for _, d := range p.devices() {
+			capacity := 1
+			if j.shared(d) {
+				capacity = j.shares(structured.MakeDeviceID(p.driver, p.name, d.Name), d, needs)
 			}
+			out = append(out, capacity)
 		}
 	}
 	return out
@@ -193,12 +204,10 @@ func (j *judgement) shares(id structured.DeviceID, d *resourceapi.Device, needs 
 	most := len(needs)
 	for name, capacity := range d.Capacity {
 		var least *resource.Quantity
-		for i := range needs {
-			for k := range needs[i].alternatives {
-				q, err := j.consumption(needs[i].alternatives[k].request.Capacity, name, capacity)
-				if err == nil && (least == nil || q.Cmp(*least) < 0) {
-					least = &q
-				}
+		for a := range allOf(needs) {
+			q, err := j.consumption(a.request.Capacity, name, capacity)
+			if err == nil && (least == nil || q.Cmp(*least) < 0) {
+				least = &q
 			}
 		}
 		if least == nil || least.Sign() <= 0 {
@@ -223,13 +232,11 @@ func (j *judgement) counterShortage(needs []need) []Check {
 	for _, p := range j.pools {
 		first := offset
 		consumed := map[int]map[counterKey]resource.Quantity{}
-		for _, slice := range p.here {
-			for i := range slice.Spec.Devices {
-				if d := &slice.Spec.Devices[i]; len(d.ConsumesCounters) > 0 && !j.charged(p, d) && !j.shared(d) {
-					consumed[offset] = needOf(d)
-				}
-				offset++
+		for _, d := range p.devices() {
+			if len(d.ConsumesCounters) > 0 && !j.charged(p, d) && !j.shared(d) {
+				consumed[offset] = needOf(d)
 			}
+			offset++
 		}
 		if len(consumed) == 0 || p.incomplete != "" || p.invalid != "" {
 			continue

@@ -86,12 +86,9 @@ func (j *judgement) judgeClaim(ctx context.Context, claim *resourceapi.ResourceC
 		least += fewest
 	}
 	v.Problems = append(v.Problems, j.checkConstraints(claim)...)
-	for i := range needs {
-		for k := range needs[i].alternatives {
-			a := &needs[i].alternatives[k]
-			a.devices = v.Requests[a.verdict].Devices
-			a.count = v.Requests[a.verdict].Count
-		}
+	for a := range allOf(needs) {
+		a.devices = v.Requests[a.verdict].Devices
+		a.count = v.Requests[a.verdict].Count
 	}
 	return v, needs
 }
@@ -128,10 +125,8 @@ func (j *judgement) judgeRequest(ctx context.Context, r *request) RequestVerdict
 	r.class = j.Classes[r.DeviceClassName]
 	v := RequestVerdict{Name: r.name(), Class: r.DeviceClassName, All: r.all(), Admin: r.admin(), Problems: j.checkRequest(r)}
 	for _, p := range j.pools {
-		for _, slice := range p.here {
-			for i := range slice.Spec.Devices {
-				v.Devices = append(v.Devices, j.judgeDevice(ctx, r, p, slice, &slice.Spec.Devices[i]))
-			}
+		for slice, d := range p.devices() {
+			v.Devices = append(v.Devices, j.judgeDevice(ctx, r, p, slice, d))
 		}
 	}
 	switch r.AllocationMode {

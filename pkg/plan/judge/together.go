@@ -18,12 +18,8 @@ type valueTable map[*request][][]string
 // valuesFor evaluates the attribute of a constraint.
 func (j *judgement) valuesFor(ctx context.Context, c constraint, needs []need) valueTable {
 	t := valueTable{}
-	for i := range needs {
-		for k := range needs[i].alternatives {
-			a := &needs[i].alternatives[k]
-			if !a.request.named(c.requests) {
-				continue
-			}
+	for a := range allOf(needs) {
+		if a.request.named(c.requests) {
 			t[a.request] = j.rows(ctx, a.request, c)
 		}
 	}
@@ -34,14 +30,12 @@ func (j *judgement) valuesFor(ctx context.Context, c constraint, needs []need) v
 func (j *judgement) rows(ctx context.Context, r *request, c constraint) [][]string {
 	var rows [][]string
 	for _, p := range j.pools {
-		for _, slice := range p.here {
-			for d := range slice.Spec.Devices {
-				values, err := j.valuesOf(ctx, r, p, &slice.Spec.Devices[d], c.attribute)
-				if err != nil {
-					values = nil
-				}
-				rows = append(rows, values)
+		for _, d := range p.devices() {
+			values, err := j.valuesOf(ctx, r, p, d, c.attribute)
+			if err != nil {
+				values = nil
 			}
+			rows = append(rows, values)
 		}
 	}
 	return rows
@@ -58,15 +52,14 @@ func (t valueTable) restrict(ok filter, value string) filter {
 // all lists the values that usable devices have.
 func (t valueTable) all(needs []need) []string {
 	seen := map[string]bool{}
-	for i := range needs {
-		for k := range needs[i].alternatives {
-			a := &needs[i].alternatives[k]
-			for _, device := range a.usable(everyDevice) {
-				if rows := t[a.request]; rows != nil {
-					for _, value := range rows[device] {
-						seen[value] = true
-					}
-				}
+	for a := range allOf(needs) {
+		rows := t[a.request]
+		if rows == nil {
+			continue
+		}
+		for _, device := range a.usable(everyDevice) {
+			for _, value := range rows[device] {
+				seen[value] = true
 			}
 		}
 	}
@@ -203,13 +196,11 @@ func (j *judgement) tables(ctx context.Context, v ClaimVerdict, needs []need) []
 		table := j.valuesFor(ctx, c, needs)
 		verdict := ConstraintVerdict{Attribute: c.attribute, Distinct: c.distinct}
 		var affected []*alternative
-		for i := range needs {
-			for k := range needs[i].alternatives {
-				if a := &needs[i].alternatives[k]; table[a.request] != nil {
-					affected = append(affected, a)
-					verdict.Requests = append(verdict.Requests, v.Requests[a.verdict].Name)
-					verdict.Need = append(verdict.Need, a.count)
-				}
+		for a := range allOf(needs) {
+			if table[a.request] != nil {
+				affected = append(affected, a)
+				verdict.Requests = append(verdict.Requests, v.Requests[a.verdict].Name)
+				verdict.Need = append(verdict.Need, a.count)
 			}
 		}
 		for _, value := range table.all(needs) {

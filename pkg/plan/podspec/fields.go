@@ -36,6 +36,16 @@ type rule struct {
 	only []string
 }
 
+// ruleOf reads FIELD, or FIELD=VALUE|VALUE of which only those values are judged.
+func ruleOf(text string, c class) (field string, r rule) {
+	field, values, some := strings.Cut(text, "=")
+	r = rule{class: c}
+	if some {
+		r.only = strings.Split(values, "|")
+	}
+	return field, r
+}
+
 // rules returns the rule of each known field, as TYPE.FIELD. A field with a rule of its own is not looked into, so that a rule for a
 // structure holds for all that it will ever have.
 func rules() map[string]rule {
@@ -43,11 +53,7 @@ func rules() map[string]rule {
 	for _, g := range groups() {
 		for name, fields := range g.fields {
 			for field := range strings.FieldsSeq(fields) {
-				field, values, some := strings.Cut(field, "=")
-				r := rule{class: g.class}
-				if some {
-					r.only = strings.Split(values, "|")
-				}
+				field, r := ruleOf(field, g.class)
 				out[name+"."+field] = r
 			}
 		}

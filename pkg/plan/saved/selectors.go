@@ -92,6 +92,23 @@ const (
 	fails   byte = 'e'
 )
 
+// verdicts says what each expression makes of a device, one letter each.
+func verdicts(ctx context.Context, compiled []dracel.CompilationResult, d dracel.Device) string {
+	out := make([]byte, len(compiled))
+	for i := range compiled {
+		matches, _, err := compiled[i].DeviceMatches(ctx, d)
+		switch {
+		case err != nil:
+			out[i] = fails
+		case matches:
+			out[i] = selects
+		default:
+			out[i] = rejects
+		}
+	}
+	return string(out)
+}
+
 // sort puts the devices into groups, and says which groups an expression selects.
 func (s *selectors) sort(ctx context.Context, all []*resourceapi.ResourceSlice, compiled []dracel.CompilationResult) {
 	said := map[string]string{} // of each device, one letter an expression
@@ -99,19 +116,8 @@ func (s *selectors) sort(ctx context.Context, all []*resourceapi.ResourceSlice, 
 	for _, slice := range all {
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			verdict := make([]byte, len(compiled))
-			for j := range compiled {
-				matches, _, err := compiled[j].DeviceMatches(ctx, input(slice, d))
-				switch {
-				case err != nil:
-					verdict[j] = fails
-				case matches:
-					verdict[j] = selects
-				default:
-					verdict[j] = rejects
-				}
-			}
-			said[where(slice, d)], distinct[string(verdict)] = string(verdict), true
+			verdict := verdicts(ctx, compiled, input(slice, d))
+			said[where(slice, d)], distinct[verdict] = verdict, true
 		}
 	}
 	name := map[string]string{}
