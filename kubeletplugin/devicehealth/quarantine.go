@@ -66,13 +66,15 @@ func Reason(err error) string {
 // Check refuses an allocated device that a claim must not get now. It accepts a degraded device, since the claim has it already, and any
 // device for admin access. A claim that tolerates the taint may have a device that failed, to find out why, but never one in quarantine.
 func (m *Monitor) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
-	s, bad := m.ledger.Check(r.Device)
-	if v, _ := m.Holder.Get(); !bad && v != nil {
+	s, _ := m.ledger.Check(r.Device)
+	if v, _ := m.Holder.Get(); v != nil {
 		if d, ok := v.Find(r.Kind, r.Device); ok && d.Parent != "" {
-			s, bad = m.ledger.Check(d.Parent)
+			if whole, _ := m.ledger.Check(d.Parent); whole.State.WorseThan(s.State) {
+				s = whole
+			}
 		}
 	}
-	if !bad || s.State == health.Worn || r.AdminAccess {
+	if !s.State.WorseThan(health.Worn) || r.AdminAccess {
 		return nil
 	}
 	if s.State == health.Unhealthy && tolerated(c, r, inventory.Taint(s, m.File.Health.DisableEviction)) {

@@ -98,13 +98,13 @@ func (s *Snapshot) With(h Health) *Snapshot {
 	return &out
 }
 
-// withParts adds to the devices that are not healthy the parts of them.
+// withParts adds to the devices that are not healthy the parts of them. A part has the worse of its own status and that of the whole.
 func (s *Snapshot) withParts(statuses map[string]health.Status) map[string]health.Status {
 	own := true
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		parent, bad := statuses[d.Parent]
-		if _, known := statuses[d.Name]; d.Parent == "" || !bad || known {
+		parent := statuses[d.Parent]
+		if d.Parent == "" || !parent.State.WorseThan(statuses[d.Name].State) {
 			continue
 		}
 		if own {

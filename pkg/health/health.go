@@ -13,6 +13,7 @@
 package health
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -43,6 +44,12 @@ const (
 	Unhealthy   State = "Unhealthy"
 	Quarantined State = "Quarantined"
 )
+
+// WorseThan says whether a device in this state is worse off than one in the other. No state is none that is known against a device.
+func (s State) WorseThan(other State) bool {
+	states := []State{"", Healthy, Worn, Unhealthy, Quarantined}
+	return slices.Index(states, s) > slices.Index(states, other)
+}
 
 // Status is what the ledger says of one device that is not healthy.
 type Status struct {
