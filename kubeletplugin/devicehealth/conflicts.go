@@ -75,7 +75,8 @@ func (m *Monitor) reportConflicts(ctx context.Context) error {
 	if m.Retirement.On() {
 		return nil // the node's files may be gone by now
 	}
-	m.logLedgerError(ctx, m.ledger.Report(conflictReports(v.Devices, node, slices.Items)...))
+	// Of divided GPUs, too: what they had against them while they were whole ends here.
+	m.logLedgerError(ctx, m.ledger.Report(conflictReports(append(v.Hardware(), v.Devices...), node, slices.Items)...))
 	return nil
 }
 

@@ -68,3 +68,33 @@ func TestPartOfFailedGPU(t *testing.T) {
 	check.Must(t, w.ledger.Quarantine(device.KindGPU, part.Name, health.Cause{Reason: reasonUndoFailed}))
 	wants(health.Quarantined, resourceapi.DeviceTaintEffectNoSchedule, kubeletplugin.HealthStatusUnhealthy)
 }
+
+// TestRivalOfDividedGPU: what a GPU had against it while it was whole ends when its cause does, although only its parts are handed out now.
+func TestRivalOfDividedGPU(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	a := w.server()
+	a.has(nodeWith("nvidia.com/gpu=8"))
+	check.Must(t, w.reportConflicts(t.Context()))
+	whole, part := w.divide()
+	check.Must(t, w.reportConflicts(t.Context()))
+	a.has(nodeWith())
+	check.Must(t, w.reportConflicts(t.Context()))
+	w.Refresh()
+	v, _ := w.Holder.Get()
+	if statuses := v.Health.Statuses; len(statuses) > 0 {
+		t.Errorf("no other driver is left, and not healthy: %v (%s is a part of %s)", statuses, part.Name, whole.Name)
+	}
+}
+
+// TestSilentGPUOfParts: nothing is known of a part while nothing is heard of the GPU.
+func TestSilentGPUOfParts(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	whole, part := w.divide()
+	v, _ := w.Holder.Get()
+	silent := map[string]string{whole.Name: "nvml says nothing"}
+	for _, d := range healthReport(w.Node, v, silent, map[kubeletplugin.DeviceHealth]bool{}, time.Unix(0, 0)).Devices {
+		if d.DeviceName == part.Name && (d.Health != kubeletplugin.HealthStatusUnknown || d.Message != silent[whole.Name]) {
+			t.Errorf("kubelet is told that the part is %s: %s", d.Health, d.Message)
+		}
+	}
+}

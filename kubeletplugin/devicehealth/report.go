@@ -53,20 +53,20 @@ func healthReport(
 ) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	present := map[kubeletplugin.DeviceHealth]bool{}
-	add := func(kind device.Kind, name string) {
+	add := func(kind device.Kind, name, whole string) {
 		id := healthID(node, kind, name)
 		present[id], known[id] = true, true
 		one := id
 		one.LastUpdated = now
-		one.Health, one.Message = healthOf(v.Health.Statuses[name], overdue[name])
+		one.Health, one.Message = healthOf(v.Health.Statuses[name], cmp.Or(overdue[name], overdue[whole]))
 		report.Devices = append(report.Devices, one)
 	}
 	for i := range v.Devices {
-		add(v.Devices[i].Kind, v.Devices[i].Name)
+		add(v.Devices[i].Kind, v.Devices[i].Name, v.Devices[i].Parent) // the sources report whole devices
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Health.Statuses)) {
 		if s := v.Health.Statuses[name]; s.Gone && !present[healthID(node, s.Kind, name)] {
-			add(s.Kind, name)
+			add(s.Kind, name, "")
 		}
 	}
 	left := slices.SortedFunc(maps.Keys(known), func(a, b kubeletplugin.DeviceHealth) int {
