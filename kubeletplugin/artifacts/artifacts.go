@@ -161,7 +161,7 @@ var ErrNotFetched = errors.New("cannot be fetched")
 
 // Ensure fetches a file that is not in the store. It may be evicted before it is pinned, see package pin.
 func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
-	err := n.fetchMissing(ctx, p, false)
+	_, err := n.fetchMissing(ctx, p, false)
 	switch {
 	case err == nil:
 		return nil
@@ -172,17 +172,19 @@ func (n *Node) Ensure(ctx context.Context, p *pin.Params) error {
 	return fmt.Errorf("%s %w: %w", p.Reference, ErrNotFetched, err)
 }
 
-// EnsureReadable is Ensure for a file whose repository the claim chooses. The manifest there may name a file that the node has from another
-// repository. So a file that is in the store already counts only after it was read from this repository too.
+// EnsureReadable is Ensure for a file whose repository the claim chooses. The manifest there may name a file that the node has, or gets
+// meanwhile, from another repository. So the file counts only after all of it was read from this repository.
 func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
-	d, ref, store, err := n.locate(p)
+	d, ref, _, err := n.locate(p)
 	if err != nil {
 		return err
 	}
 	from := origin{repository: ref.Repository(), digest: d}
-	if found, err := inStore(store, d, true); err != nil {
-		return err
-	} else if found && !n.isProved(from) {
+	read, err := n.fetchMissing(ctx, p, false)
+	if err != nil {
+		return fmt.Errorf("%s %w: %w", p.Reference, ErrNotFetched, err)
+	}
+	if !read && !n.isProved(from) {
 		keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
 		if err != nil {
 			return err
@@ -190,9 +192,6 @@ func (n *Node) EnsureReadable(ctx context.Context, p *pin.Params) error {
 		if err := n.Client.TenantSource(ref, keys).Prove(ctx, artifact.Descriptor{Digest: d, Size: p.Size}); err != nil {
 			return fmt.Errorf("%s %w: the node has the file, but not from this repository: %w", p.Reference, ErrNotFetched, err)
 		}
-	}
-	if err := n.Ensure(ctx, p); err != nil {
-		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -227,28 +226,46 @@ func (n *Node) EnsureOpportunistic(ctx context.Context, p *pin.Params) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return n.fetchMissing(ctx, p, true)
+	_, err := n.fetchMissing(ctx, p, true)
+	return err
 }
 
-// fetchMissing fetches a file that is not in the store.
-func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bool) error {
+// fetchMissing fetches a file that is not in the store. It reports whether it read all of the file from its repository.
+func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bool) (read bool, err error) {
 	d, ref, store, err := n.locate(p)
 	if err != nil {
-		return err
+		return false, err
 	}
 	found, err := inStore(store, d, opportunistic)
 	if found || err != nil {
-		return err
+		return false, err
 	}
 	keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
 	if err != nil {
-		return err
+		return false, err
 	}
 	fetch := store.Fetch
 	if opportunistic {
 		fetch = store.FetchOpportunistic
 	}
-	return fetch(ctx, n.Client.TenantSource(ref, keys), artifact.Descriptor{Digest: d, Size: p.Size})
+	source := &wholeReads{Puller: n.Client.TenantSource(ref, keys)}
+	err = fetch(ctx, source, artifact.Descriptor{Digest: d, Size: p.Size})
+	return source.read, err
+}
+
+// wholeReads notes whether a source gave all of a file. It is asked for the rest of what another one began, and not at all for a file that
+// another one gave meanwhile.
+type wholeReads struct {
+	artifact.Puller
+	read bool
+}
+
+// Pull implements [artifact.Puller].
+func (w *wholeReads) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
+	empty := to.Size() == 0
+	err := w.Puller.Pull(ctx, d, to)
+	w.read = empty && err == nil
+	return err
 }
 
 // inStore reports whether a file is in the store, before secrets are read for it. An opportunistic check does not count as use of the file.

@@ -138,6 +138,41 @@ func TestEnsureReadable(t *testing.T) {
 	wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0")
 }
 
+// TestEnsureReadableWhileOthersFetch: a file that another claim fetched meanwhile, in whole or in part, is no reason either.
+func TestEnsureReadableWhileOthersFetch(t *testing.T) {
+	for name, others := range map[string]func(*shelf, *pin.Params) error{
+		"in whole": func(s *shelf, p *pin.Params) error { return s.Ensure(s.t.Context(), p) },
+		"until the plugin ended": func(s *shelf, p *pin.Params) error {
+			check.Must(s.t, s.Ensure(s.t.Context(), p))
+			digits := strings.TrimPrefix(p.Digest, "sha256:")
+			return os.Rename(filepath.Join(s.Dir, "blobs", "sha256", digits),
+				filepath.Join(s.Dir, "tmp", fmt.Sprintf("%s.%d", digits, p.Size)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			image := s.Image(t, "alice/nlb0", shell, nlb0)
+			fetched := false
+			s.kube.PrependReactor("get", "secrets", func(ktesting.Action) (bool, runtime.Object, error) { // the file was not there a moment ago
+				if !fetched {
+					fetched = true
+					check.Must(t, others(s, s.file("alice/nlb0", image)))
+				}
+				s.Intercept(image.Layer, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+				return true, &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{
+					corev1.DockerConfigJsonKey: []byte(`{"auths":{}}`),
+				}}, nil
+			})
+			mallory := s.file("mallory/nlb0", image, "pull")
+			for range 2 {
+				wants(t, s.EnsureReadable(t.Context(), mallory), ErrNotFetched, "mallory/nlb0", "not from this repository")
+			}
+			s.Intercept(image.Layer, nil)
+			check.Must(t, s.EnsureReadable(t.Context(), s.file("alice/nlb0", image)))
+		})
+	}
+}
+
 // TestEnsureFails: a registry that fails, or sends other bytes, leaves no file that anybody would open; and the same file comes when it is
 // well again.
 func TestEnsureFails(t *testing.T) {
