@@ -46,15 +46,15 @@ func keep(object any) (any, error) {
 func (c *Classes) Run(ctx context.Context) (stopped func()) { return follow.Run(ctx, c.informer) }
 
 // Of returns the classes of these names, without those that do not exist. It asks the API server only for a class that it does not know: a
-// new or a deleted one, or any class before the first list arrived.
+// new or a deleted one, or any class while it does not follow them.
 func (c *Classes) Of(ctx context.Context, names []string) (map[string]*resourceapi.DeviceClass, error) {
 	found := make(map[string]*resourceapi.DeviceClass, len(names))
+	current := c.informer.Current()
 	for _, name := range names {
-		if object, ok, _ := c.informer.GetStore().GetByKey(name); ok {
-			if class, ok := object.(*resourceapi.DeviceClass); ok {
-				found[name] = class
-				continue
-			}
+		object, _, _ := c.informer.GetStore().GetByKey(name)
+		if class, known := object.(*resourceapi.DeviceClass); known && current {
+			found[name] = class
+			continue
 		}
 		class, err := c.client.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
 		switch {
