@@ -106,22 +106,34 @@ func (p *Plugin) prepareClaim(
 func (p *Plugin) prepareUnlessRetired(
 	ctx context.Context, c *resourceapi.ResourceClaim, siblings []*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
-	// A prepared claim stays usable: kubelet asks again when a container or kubelet restarts.
-	if p.retirement.On() && !p.engine.HasRecord(string(c.UID)) {
-		return nil, fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
+	if err := p.checkRetired(c); err != nil {
+		return nil, err
 	}
 	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), siblings...)
 }
 
-// healthCheck refuses devices whose driver is quiesced, before the monitor refuses those that failed.
+// checkRetired refuses a new claim on a retired node. A prepared claim stays usable: kubelet asks again when a container or kubelet restarts.
+func (p *Plugin) checkRetired(c *resourceapi.ResourceClaim) error {
+	if p.retirement.On() && !p.engine.HasRecord(string(c.UID)) {
+		return fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
+	}
+	return nil
+}
+
+// healthCheck refuses devices of a retired node and those whose driver is quiesced, before the monitor refuses those that failed.
 type healthCheck struct {
 	*devicehealth.Monitor
+	retired func(*resourceapi.ResourceClaim) error
 	quiesce *quiesce.State
 	holder  *inventory.Holder
 }
 
-// Check refuses a device that a claim without devices must not get.
+// Check refuses a device that a claim without devices must not get. It is called under the claim's lock, and a node is emptied under all
+// locks: a claim that fetched its files meanwhile gets nothing.
 func (h healthCheck) Check(c *resourceapi.ResourceClaim, r *claim.Result) error {
+	if err := h.retired(c); err != nil {
+		return err
+	}
 	s, _ := h.holder.Get()
 	if err := h.quiesce.Check(s, r); err != nil {
 		return err

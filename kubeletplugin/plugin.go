@@ -169,7 +169,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	}
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
-		Machine: p.machine, Health: healthCheck{p.health, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
+		Machine: p.machine, Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
 		NamespaceUID: p.namespaceUID,
 		KubeletState: config.KubeletState,
 		Uptime:       uptime, Budget: callBudget,
@@ -433,8 +433,8 @@ func (p *Plugin) bindingKinds() []binding.Kind {
 		{
 			Kind: device.KindGPU, Subject: "the kernel caches are", BindAfter: kernelcaches.BindAfter,
 			Ready: func(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, s *inventory.Snapshot) error {
-				if p.retirement.On() {
-					return fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
+				if err := p.checkRetired(c); err != nil {
+					return err
 				}
 				return p.features.kernelCaches.Await(ctx, c, a, findIn(s))
 			},
@@ -470,6 +470,9 @@ func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceap
 
 // fetchBitstreams brings the files of a claim to the node, as its Prepare does.
 func (p *Plugin) fetchBitstreams(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation, find prepare.Find) error {
+	if err := p.checkRetired(c); err != nil {
+		return err
+	}
 	uid, err := p.namespaceUID(ctx, c.Namespace)
 	if err != nil {
 		return err
