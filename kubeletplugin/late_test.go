@@ -17,10 +17,12 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -80,6 +82,34 @@ func TestRetiredWhileFetching(t *testing.T) {
 	}
 	if p.engine.HasRecord("u1") {
 		t.Error("a claim has a record on a node that was emptied")
+	}
+}
+
+// TestQuiescedWhilePlanning: a driver that the plugin said it let go of is not given to a claim that came before.
+func TestQuiescedWhilePlanning(t *testing.T) {
+	p, late, c := newSlowPlugin(t, "8xh100-sxm", device.KindGPU)
+	done := false
+	late.plan = func() {
+		p.quiesce.Set(t.Context(), "nvidia")
+		v, _ := p.holder.Get()
+		withheld := *v
+		withheld.Withheld = map[string]string{}
+		p.quiesce.Review(t.Context(), &withheld)
+		uids, err := p.records.Claims()
+		check.Must(t, err)
+		var records []*record.Record
+		for _, uid := range uids {
+			r, err := p.records.Load(uid)
+			check.Must(t, err)
+			records = append(records, r)
+		}
+		done = p.quiesce.Report(quiesce.Input{Snapshot: &withheld, Published: true, Records: records}).Done
+	}
+	if answer := p.prepareClaim(t.Context(), c, nil); done && !errors.Is(answer.Err, quiesce.ErrQuiesced) {
+		t.Errorf("got %v, want that the driver is quiesced", answer.Err)
+	}
+	if p.engine.HasRecord("u1") {
+		t.Error("a claim holds a GPU of which the driver may be unloaded")
 	}
 }
 

@@ -33,6 +33,8 @@ type plan struct {
 	// owned are edits of this claim only. setName receives the name of the CDI device for each.
 	owned   []cdi.Own
 	setName []func(name string)
+	// check asks again whether the claim must not get its devices now.
+	check func() error
 }
 
 func (p *plan) addOwnEdits(own cdi.Own, setName func(name string)) {
@@ -44,7 +46,7 @@ func (p *plan) addOwnEdits(own cdi.Own, setName func(name string)) {
 func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, error) {
 	c, a := in.claim, in.allocation
 	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
-	p := plan{record: r}
+	p := plan{record: r, check: func() error { return e.checkHealth(in) }}
 	machine := e.Machine()
 	if machine == nil {
 		return plan{}, errNotScanned
@@ -68,6 +70,16 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 		r.Phase = record.Intended
 	}
 	return p, nil
+}
+
+// checkHealth refuses a claim one of whose devices it must not get now.
+func (e *Engine) checkHealth(in input) error {
+	for i := range in.allocation.Results {
+		if err := e.Health.Check(in.claim, &in.allocation.Results[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setTenant notes the namespace of a claim with regions by its UID, since a namespace that was deleted and made again is another tenant.

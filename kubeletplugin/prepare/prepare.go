@@ -181,7 +181,11 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 			return nil, err
 		}
 	}
-	err := e.complete(op, r, p.specs)
+	// Whoever lets go of a driver says so first and then looks for records, so this record was seen or the claim is refused here.
+	err := p.check()
+	if err == nil {
+		err = e.complete(op, r, p.specs)
+	}
 	if err != nil && !op.inDoubt {
 		err = errors.Join(err, e.rollBack(op, r))
 	}
