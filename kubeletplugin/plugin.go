@@ -150,7 +150,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	rescan, requery := notify.New(), notify.New()
 	var err error
 	if p.quiesce, err = quiesce.Open(quiesce.Config{
-		Dir: config.StateDir, NVMLCommand: config.NVMLCommand, Review: p.review, Requery: requery,
+		Dir: config.StateDir, NVMLCommand: config.NVMLCommand, Review: p.review, Requery: requery, Retired: p.retirement.On,
 	}); err != nil {
 		return nil, err
 	}

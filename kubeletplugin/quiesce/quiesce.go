@@ -68,6 +68,8 @@ type Config struct {
 	Dir, NVMLCommand string
 	// Review has the devices reviewed. Requery has NVIDIA's library asked again, since another driver may answer.
 	Review, Requery notify.Signal
+	// Retired reports whether the node was asked to retire. Nil: it never is.
+	Retired func() bool
 	// Proc is /proc of this process. Empty: "/proc".
 	Proc string
 	// FS writes the files. Nil: the operating system's.
@@ -83,6 +85,8 @@ type State struct {
 	upgrade string
 	// unsaved are the files that could not be written yet.
 	unsaved map[string]bool
+	// removed says that the files were removed, and the node does not serve again yet.
+	removed bool
 	changed chan struct{}
 }
 
@@ -93,6 +97,9 @@ func Open(c Config) (*State, error) {
 	}
 	if c.FS == nil {
 		c.FS = disk.OS{}
+	}
+	if c.Retired == nil {
+		c.Retired = func() bool { return false }
 	}
 	s := &State{config: c, unsaved: map[string]bool{}, changed: make(chan struct{})}
 	for name, value := range map[string]*string{fileName: &s.value, upgradeFile: &s.upgrade} {
@@ -149,9 +156,10 @@ func (s *State) keep(ctx context.Context, name, value string) {
 	}
 }
 
-// keepUnsaved writes a value that could not be written when it came.
+// keepUnsaved writes a value that could not be written when it came, or was removed before the node serves again.
 func (s *State) keepUnsaved(ctx context.Context, name, value string) {
-	if s.unsaved[name] {
+	s.removed = s.removed && s.config.Retired()
+	if s.unsaved[name] && !s.removed {
 		s.keep(ctx, name, value)
 	}
 }
@@ -187,6 +195,9 @@ func (s *State) upgradeEffect() resourceapi.DeviceTaintEffect {
 
 // Destroy removes the files. It is called when the node has no claim any more and is retired. What they say holds on in this process.
 func (s *State) Destroy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removed, s.unsaved[fileName], s.unsaved[upgradeFile] = true, true, true
 	return errors.Join(disk.RemoveIfThere(s.config.FS, s.path(fileName)), disk.RemoveIfThere(s.config.FS, s.path(upgradeFile)))
 }
 

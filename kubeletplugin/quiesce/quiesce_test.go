@@ -274,3 +274,32 @@ func TestReport(t *testing.T) {
 		})
 	}
 }
+
+// TestServesAgain: what an emptied node removed is there for the next process if the node serves again, and not before.
+func TestServesAgain(t *testing.T) {
+	dir := t.TempDir()
+	retired := false
+	c := Config{Dir: dir, Review: notify.New(), Requery: notify.New(), Retired: func() bool { return retired }}
+	s, err := Open(c)
+	check.Must(t, err)
+	look := func() {
+		s.SetUpgrade(t.Context(), "580 waits")
+		s.Set(t.Context(), "nvidia")
+	}
+	look()
+	retired = true
+	check.Must(t, s.Destroy())
+	look()
+	left, err := os.ReadDir(dir)
+	check.Must(t, err)
+	if len(left) > 0 {
+		t.Errorf("an emptied node has %v", left)
+	}
+	retired = false
+	look()
+	next, err := Open(c)
+	check.Must(t, err)
+	if !next.Holds("nvidia") || next.upgradeEffect() == "" {
+		t.Error("the next process opens the devices of a driver that is being changed, and publishes them without a taint")
+	}
+}
