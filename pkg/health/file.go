@@ -39,6 +39,8 @@ type file struct {
 	known   *fileID
 	written []byte
 	dirty   bool
+	// destroyed: the file was removed for good, as far as was known.
+	destroyed bool
 	// swept: leftovers were looked for.
 	swept bool
 	// shown is the known file at the time when readers were last shown what is in it.
@@ -149,12 +151,19 @@ func (f *file) destroy() error {
 		return err
 	}
 	defer unlock()
-	f.known = nil
+	f.known, f.destroyed = nil, true
 	errs := []error{f.sweep()}
 	for _, name := range []string{fileName, asideName} {
 		errs = append(errs, disk.RemoveIfThere(f.fs, f.path(name)))
 	}
 	return errors.Join(errs...)
+}
+
+// needed has the next write make a file that was destroyed.
+func (f *file) needed() {
+	if f.destroyed {
+		f.destroyed, f.written = false, nil
+	}
 }
 
 // lock keeps other processes out until unlock is called. It is on the directory itself, so that it leaves no file behind.

@@ -323,6 +323,18 @@ func TestDestroy(t *testing.T) {
 	m.is(m.open(), "a", Unhealthy, "Xid79")
 }
 
+// TestServesAgain: what is known against devices is on disk again once they are looked after again.
+func TestServesAgain(t *testing.T) {
+	m := newMachine(t)
+	l := m.open()
+	check.Must(t, l.Present(there("a", "b"), heldBy()), l.Happened(xid("a", "79")))
+	check.Must(t, l.Destroy())
+	m.is(m.open(), "a", Healthy, "")
+	check.Must(t, l.Destroy())
+	check.Must(t, l.Present(there("a", "b"), heldBy()))
+	m.is(m.open(), "a", Unhealthy, "Xid79")
+}
+
 func FuzzDecode(f *testing.F) {
 	whole, err := os.ReadFile(filepath.Join("testdata", "health-1.json"))
 	check.Must(f, err)

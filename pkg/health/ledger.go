@@ -198,9 +198,11 @@ func (l *Ledger) Instances(instances map[string]string) error {
 	})
 }
 
-// Present notes which devices are there, by name. One that is not, and that a claim holds, is unhealthy.
+// Present notes which devices are there, by name. One that is not, and that a claim holds, is unhealthy. Whoever looks after devices needs
+// what is known of them on disk, also after Destroy.
 func (l *Ledger) Present(there map[string]device.Kind, held func(device.Kind, string) bool) error {
 	return l.change(func(c *content) {
+		l.file.needed()
 		now := l.now()
 		for name, kind := range there {
 			e := c.device(name)
@@ -243,7 +245,7 @@ func (l *Ledger) SetTaintsKept(kept bool) error {
 	return l.change(func(c *content) { c.TaintsKept = kept })
 }
 
-// Destroy removes the ledger's files. What is in memory stays and is written again with the next change.
+// Destroy removes the ledger's files. What is in memory stays, and is written again with the next change and by Present.
 func (l *Ledger) Destroy() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
