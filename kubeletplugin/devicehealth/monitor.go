@@ -169,8 +169,8 @@ func (m *Monitor) announce(ctx context.Context) {
 		if s == was {
 			continue
 		}
-		klog.FromContext(ctx).Info("Device is not healthy", "device", name, "state", s.State, "reason", s.Reason, "message", s.Message)
-		m.Event(name, corev1.EventTypeWarning, "Device"+string(s.State), fmt.Sprintf("device %s: %s", name, s.Message))
+		klog.FromContext(ctx).Info("Device is not healthy", "device", name, "state", s.State, "reason", s.Reason, "message", s.Detail())
+		m.Event(name, corev1.EventTypeWarning, "Device"+string(s.State), fmt.Sprintf("device %s: %s", name, s.Detail()))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.announced)) {
 		if _, bad := now[name]; bad {

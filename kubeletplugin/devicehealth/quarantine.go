@@ -24,12 +24,12 @@ const reasonUndoFailed = "UndoFailed"
 // Quarantine takes all devices of a claim out of use. Only the step knows which device it failed for, and the claim holds the others, too,
 // until the step is undone.
 func (m *Monitor) Quarantine(r *record.Record, cause error) {
-	claim := "claim " + r.Namespace + "/" + r.Name
+	claim := fmt.Sprintf("claim %s/%s, UID %s", r.Namespace, r.Name, r.UID)
 	if r.Name == "" {
-		claim = "a claim whose record was lost"
+		claim = "a claim whose record was lost, UID " + r.UID
 	}
-	message := fmt.Sprintf("%s (UID %s) cannot be released: %v: tried again every minute", claim, r.UID, cause)
-	owned := health.Cause{Reason: reasonUndoFailed, Owner: r.UID, Message: message}
+	message := fmt.Sprintf("a claim of it cannot be released: %v: tried again every minute", cause)
+	owned := health.Cause{Reason: reasonUndoFailed, Owner: r.UID, Message: message, Claim: claim}
 	for i := range r.Devices {
 		if d := &r.Devices[i]; !d.AdminAccess {
 			m.logLedgerError(context.Background(), m.ledger.Quarantine(d.Kind(), d.Name, owned))

@@ -7,10 +7,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/nvml"
@@ -48,7 +51,8 @@ func TestQuarantine(t *testing.T) {
 	if diff := cmp.Diff(want, quarantined(w.ledger.Statuses())); diff != "" {
 		t.Errorf("in quarantine (-want +got):\n%s", diff)
 	}
-	message := w.ledger.Statuses()[held].Message
+	status := w.ledger.Statuses()[held]
+	message := status.Detail()
 	for _, part := range []string{"team-a/train", "u1", syscall.EBUSY.Error()} {
 		if !strings.Contains(message, part) {
 			t.Errorf("message %q does not say %q", message, part)
@@ -68,6 +72,38 @@ func TestQuarantine(t *testing.T) {
 		if s, bad := w.ledger.Check(name); bad {
 			t.Errorf("%s is %s after another process gave the claim back: %s", name, s.State, s.Message)
 		}
+	}
+}
+
+// TestQuarantineNamesNoTenant: who is refused a device, or shares it, is not told whose claim cannot be released. Administrators are.
+func TestQuarantineNamesNoTenant(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	v, _ := w.Holder.Get()
+	name := v.Devices[0].Name
+	w.Quarantine(&record.Record{
+		Namespace: "alices-team", Name: "alices-claim", UID: "u1", Devices: []record.Device{recorded(device.KindGPU, name, false)},
+	}, syscall.EBUSY)
+	w.Refresh()
+	v, _ = w.Holder.Get()
+	r := nodefixture.Result("gpu", device.KindGPU, name)
+	err := w.Check(nodefixture.Allocated("u2", r), &claim.Result{Request: "gpu", Kind: device.KindGPU, Pool: r.Pool, Device: name})
+	if !errors.Is(err, ErrUnhealthy) {
+		t.Fatalf("got %v", err)
+	}
+	told := []string{err.Error()}
+	for _, d := range healthReport(w.Node, v, nil, map[kubeletplugin.DeviceHealth]bool{}, time.Unix(0, 0)).Devices {
+		if d.DeviceName == name {
+			told = append(told, d.Message)
+		}
+	}
+	for _, text := range told {
+		if strings.Contains(text, "alice") || !strings.Contains(text, syscall.EBUSY.Error()) {
+			t.Errorf("told: %s", text)
+		}
+	}
+	w.announce(t.Context())
+	if last := w.events[len(w.events)-1]; !strings.Contains(last, "alices-team/alices-claim") {
+		t.Errorf("the Event on the node does not say which claim it is: %s", last)
 	}
 }
 

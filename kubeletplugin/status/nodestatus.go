@@ -260,7 +260,7 @@ func healthProblems(node string, v *inventory.Snapshot) []discover.Problem {
 		problems = append(problems, discover.Problem{
 			Subject: subject(v, name), Reason: s.Reason,
 			Message: fmt.Sprintf("device %s is %s since %s: %s",
-				name, strings.ToLower(string(s.State)), s.Since.Format(time.RFC3339), s.Message),
+				name, strings.ToLower(string(s.State)), s.Since.Format(time.RFC3339), s.Detail()),
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Health.Unknown)) {

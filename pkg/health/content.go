@@ -72,6 +72,7 @@ type quarantine struct {
 	// Owner is empty in what releases wrote that did not know owners. They drop it from what they write again.
 	Owner   string    `json:"owner,omitempty"`
 	Message string    `json:"message"`
+	Claim   string    `json:"claim,omitempty"`
 	Since   time.Time `json:"since"`
 }
 
@@ -296,7 +297,7 @@ func (e *entry) status(table Table) (s Status, ok bool) {
 	s = Status{Kind: e.Kind, Gone: e.find(GoneSource, GoneCode) != nil}
 	if len(e.Quarantines) > 0 {
 		q := slices.MinFunc(e.Quarantines, func(a, b quarantine) int { return a.Since.Compare(b.Since) })
-		s.State, s.Reason, s.Message, s.Since = Quarantined, Reason(q.Reason, ""), q.Message, q.Since
+		s.State, s.Reason, s.Message, s.Claim, s.Since = Quarantined, Reason(q.Reason, ""), q.Message, q.Claim, q.Since
 		return s, true
 	}
 	var worst *fault

@@ -57,19 +57,30 @@ type Status struct {
 	State State
 	// Reason is the gravest fault in CamelCase, fit for a label value.
 	Reason string
-	// Message says what is wrong and what to do next.
+	// Message says what is wrong and what to do next. Tenants read it.
 	Message string
-	Since   time.Time
+	// Claim is the claim that the message is about, empty if it is about none. It is for administrators.
+	Claim string
+	Since time.Time
 	// Gone: the device is not on the node any more, and a claim holds it.
 	Gone bool
 }
 
-// Cause is why a device is in quarantine.
+// Detail is the message with the claim that it is about, for administrators.
+func (s *Status) Detail() string {
+	if s.Claim == "" {
+		return s.Message
+	}
+	return s.Message + " (" + s.Claim + ")"
+}
+
+// Cause is why a device is in quarantine. Claim names the claim of the owner: only administrators may read it.
 type Cause struct {
 	Reason string
 	// Owner is the UID of the claim that Reason is about. Several claims may share a device, and the end of one says nothing of the others.
 	Owner   string
 	Message string
+	Claim   string
 }
 
 // The kinds of readings.

@@ -103,11 +103,11 @@ func (l *Ledger) Quarantine(kind device.Kind, name string, cause Cause) error {
 		e := c.device(name)
 		e.Kind = kind
 		if q := e.quarantine(cause.Reason, cause.Owner); q != nil {
-			q.Message = cut(cause.Message)
+			q.Message, q.Claim = cut(cause.Message), cut(cause.Claim)
 			return
 		}
 		e.Quarantines = append(e.Quarantines, quarantine{
-			Reason: cause.Reason, Owner: cause.Owner, Message: cut(cause.Message), Since: l.now(),
+			Reason: cause.Reason, Owner: cause.Owner, Message: cut(cause.Message), Claim: cut(cause.Claim), Since: l.now(),
 		})
 	})
 }
