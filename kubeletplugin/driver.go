@@ -112,7 +112,8 @@ func (p *Plugin) prepareUnlessRetired(
 	return p.engine.Prepare(ctx, c, arrival(ctx, p.engine.Now), siblings...)
 }
 
-// checkRetired refuses a new claim on a retired node. A prepared claim stays usable: kubelet asks again when a container or kubelet restarts.
+// checkRetired refuses a new claim on a retired node. A prepared claim stays usable: kubelet asks again when a container or kubelet
+// restarts.
 func (p *Plugin) checkRetired(c *resourceapi.ResourceClaim) error {
 	if p.retirement.On() && !p.engine.HasRecord(string(c.UID)) {
 		return fmt.Errorf("node %s: %w", p.config.Node, retirement.ErrRetired)
