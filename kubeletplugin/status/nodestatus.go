@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // statusInput has everything that determines an AcceleratorNode's status.
@@ -171,8 +172,8 @@ func useOf(in statusInput, pool string) (used, free int32) {
 }
 
 func setConditions(status *v1alpha1.AcceleratorNodeStatus, in statusInput) {
-	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
-		condition := metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message}
+	set := func(kind string, value metav1.ConditionStatus, reason, text string) {
+		condition := metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message.Clip(text, message.MaxCondition)}
 		condition.LastTransitionTime = metav1.NewTime(in.now.Truncate(time.Second))
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}

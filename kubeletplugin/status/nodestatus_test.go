@@ -5,6 +5,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -33,6 +35,17 @@ func published(v *inventory.Snapshot) []resourceapi.ResourceSlice {
 		}
 	}
 	return out
+}
+
+// TestLongReason: an API server that refuses slices says so of each device, and the node's status is written all the same.
+func TestLongReason(t *testing.T) {
+	refused := errors.New(strings.Repeat("spec.devices[7].attributes: Invalid value; ", 1000))
+	status := nodeStatus(statusInput{node: nodefixture.Node, snapshot: nodefixture.SnapshotWith(), ready: refused, now: time.Unix(0, 0)})
+	for _, c := range status.Conditions {
+		if n := len(c.Message); n > message.MaxCondition {
+			t.Errorf("the message of condition %s has %d characters, which no API server takes", c.Type, n)
+		}
+	}
 }
 
 func TestNodeStatus(t *testing.T) {
