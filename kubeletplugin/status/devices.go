@@ -27,8 +27,9 @@ const (
 	conditionProgrammed = "Programmed"
 	conditionPresets    = "PresetsApplied"
 	reasonApplied       = "Applied"
-	// maxShownPresets keeps the data of an entry within the API's 10 KiB.
+	// maxShownPresets and maxShownNames, their bytes, keep the data of an entry within the API's 10 KiB.
 	maxShownPresets = 64
+	maxShownNames   = 6 << 10
 )
 
 // deviceStatus is the data of a device's entry in status.devices. It also determines the entry's conditions.
@@ -89,13 +90,25 @@ func (w *ClaimWriter) deviceStatuses(r *record.Record) (map[string]deviceStatus,
 		key := d.Pool + "/" + d.Name
 		origins := presets[resourceclaim.BaseRequestRef(d.Request)]
 		s := deviceStatus{
-			Digest: programmed[key].Digest, AFUID: programmed[key].AFUID, Presets: origins[:min(len(origins), maxShownPresets)],
+			Digest: programmed[key].Digest, AFUID: programmed[key].AFUID, Presets: shownPresets(origins),
 		}
 		if s.Digest != "" || len(s.Presets) > 0 {
 			devices[key] = s
 		}
 	}
 	return devices, nil
+}
+
+// shownPresets returns the first presets, as many as an entry has room for.
+func shownPresets(origins []preset.Origin) []preset.Origin {
+	origins = origins[:min(len(origins), maxShownPresets)]
+	room := maxShownNames
+	for i := range origins {
+		if room -= len(origins[i].Namespace) + len(origins[i].Name); room < 0 {
+			return origins[:i]
+		}
+	}
+	return origins
 }
 
 // withDevices returns the claim with the given device statuses, by POOL/DEVICE, and whether that changed anything.

@@ -3,6 +3,8 @@
 package status
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +47,32 @@ func TestDevices(t *testing.T) {
 	loaded[device.PoolName(nodefixture.Node, device.KindFPGA)+"/r0"] = deviceStatus{Digest: "sha256:3"}
 	if again, changed := withDevices(got, loaded, now); !changed || string(again.Status.Devices[0].Data.Raw) != `{"digest":"sha256:3"}` {
 		t.Errorf("changed %v: %s", changed, again.Status.Devices[0].Data.Raw)
+	}
+}
+
+// TestLongNamesOfPresets: what the API server takes at most is written, however long the names are.
+func TestLongNamesOfPresets(t *testing.T) {
+	var origins []preset.Origin
+	for i := range 100 {
+		origins = append(origins, preset.Origin{
+			Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("%03d%s", i, strings.Repeat("p", 250)), Generation: 1,
+		})
+	}
+	w := NewClaimWriter(ClaimConfig{
+		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return nil, nil },
+		Presets:    func(*record.Record) (map[string][]preset.Origin, error) { return map[string][]preset.Origin{"gpu": origins}, nil },
+	})
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"))
+	result := &c.Status.Allocation.Devices.Results[0]
+	found, err := w.deviceStatuses(&record.Record{Devices: []record.Device{{Request: "gpu", Pool: result.Pool, Name: result.Device}}})
+	check.Must(t, err)
+	got, changed := withDevices(c, found, time.Unix(0, 0))
+	if !changed {
+		t.Fatal("nothing is written")
+	}
+	const most = 10 << 10 // AllocatedDeviceStatusDataMaxLength of Kubernetes
+	if n := len(got.Status.Devices[0].Data.Raw); n > most || n < most/2 {
+		t.Errorf("%d bytes of data, the API server takes %d", n, most)
 	}
 }
 
