@@ -60,7 +60,9 @@ func TestLongNamesOfPresets(t *testing.T) {
 	}
 	w := NewClaimWriter(ClaimConfig{
 		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return nil, nil },
-		Presets:    func(*record.Record) (map[string][]preset.Origin, error) { return map[string][]preset.Origin{"gpu": origins}, nil },
+		Presets: func(*record.Record) (map[string][]preset.Origin, error) {
+			return map[string][]preset.Origin{"gpu": origins}, nil
+		},
 	})
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "g0"))
 	result := &c.Status.Allocation.Devices.Results[0]
