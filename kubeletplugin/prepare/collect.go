@@ -67,20 +67,30 @@ func (e *Engine) goneFromAPI(ctx context.Context, uid string) bool {
 
 // isGone reports whether the API server has no claim with the devices of a record. It returns false if it cannot be asked.
 func (e *Engine) isGone(ctx context.Context, r *record.Record) bool {
-	c, err := e.Claim(ctx, r.Namespace, r.Name)
-	if apierrors.IsNotFound(err) {
-		return true
-	}
+	gone, err := e.lookUp(ctx, r)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices",
-			"claim", klog.KRef(r.Namespace, r.Name), "reason", err)
-		return false
+		logUnknown(ctx, r, err)
 	}
-	if string(c.UID) != r.UID || c.Status.Allocation == nil {
-		return true
+	return err == nil && gone
+}
+
+func logUnknown(ctx context.Context, r *record.Record, err error) {
+	klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices", "claim", klog.KRef(r.Namespace, r.Name), "reason", err)
+}
+
+// lookUp asks the API server whether it has no claim with the devices of a record.
+func (e *Engine) lookUp(ctx context.Context, r *record.Record) (gone bool, err error) {
+	c, err := e.Claim(ctx, r.Namespace, r.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, err
+	case string(c.UID) != r.UID || c.Status.Allocation == nil:
+		return true, nil
 	}
 	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})
-	return err == nil && !matchesAllocation(r, allocation)
+	return err == nil && !matchesAllocation(r, allocation), err
 }
 
 // errNotLost: the claim is used again, or may be.

@@ -76,12 +76,22 @@ func (e *Engine) heldClaims(ctx context.Context) []string {
 	return uids
 }
 
-// checkDeleted looks claims up and remembers those that are gone and still hold devices.
+// checkDeleted looks claims up and remembers those that are gone and still hold devices. It forgets those that have their devices again: a
+// claim that pods share may lose them between two pods.
 func (e *Engine) checkDeleted(ctx context.Context, uids []string) {
 	var gone []string
 	for _, uid := range uids {
-		if r := e.holds(uid); r != nil && ctx.Err() == nil && e.isGone(ctx, r) {
+		r := e.holds(uid)
+		if r == nil || ctx.Err() != nil {
+			continue
+		}
+		switch isGone, err := e.lookUp(ctx, r); {
+		case err != nil:
+			logUnknown(ctx, r, err)
+		case isGone:
 			gone = append(gone, uid)
+		default:
+			e.forgetDeleted(uid)
 		}
 	}
 	if len(gone) == 0 {

@@ -155,6 +155,26 @@ func TestNotDeleted(t *testing.T) {
 	})
 }
 
+// TestAllocatedAgain: a claim that had lost its devices for a moment, and has them again for another pod, keeps nobody away.
+func TestAllocatedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		hold := allocated("u1", aGPU("gpu0"))
+		s.prepare(hold)
+		s.drop(hold)
+		s.follow()
+		time.Sleep(2 * unprepareGrace)
+		s.deletedHold("gpu0 u1")
+		s.breakAPI(apierrors.NewServiceUnavailable(""))
+		time.Sleep(2 * time.Minute)
+		s.deletedHold("gpu0 u1")
+		s.breakAPI(nil)
+		s.put(hold)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		s.deletedHold()
+	})
+}
+
 // TestDeletedReleasedElsewhere: the other process of a rolling update releases the claim.
 func TestDeletedReleasedElsewhere(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
