@@ -59,7 +59,7 @@ func TestLongNamesOfPresets(t *testing.T) {
 		})
 	}
 	w := NewClaimWriter(ClaimConfig{
-		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return nil, nil },
+		Programmed: func(*record.Record) (map[string]region.Programmed, error) { return map[string]region.Programmed{}, nil },
 		Presets: func(*record.Record) (map[string][]preset.Origin, error) {
 			return map[string][]preset.Origin{"gpu": origins}, nil
 		},
