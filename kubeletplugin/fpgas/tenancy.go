@@ -72,10 +72,16 @@ func (f *Feature) tenancyAt(d *device.Device) (t tenancy, held bool) {
 	}
 }
 
+// unknownHolder stands for the UID of a claim where nobody can tell who holds a device.
+const unknownHolder = "unknown"
+
 // holder returns the record and the UID of the claim that holds a device. The record is nil if it cannot be read. A free device gives "".
 func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
 	uids, err := f.Records.Holders(device.PoolName(f.Node, d.Kind), d.Name)
-	if err != nil || len(uids) == 0 {
+	switch {
+	case err != nil:
+		return nil, unknownHolder
+	case len(uids) == 0:
 		return nil, ""
 	}
 	for _, uid := range uids {

@@ -146,6 +146,12 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
 	}
+	// A disk that does not answer.
+	check.Must(t, os.Remove(filepath.Join(state, "claims", "u1.json")), os.Mkdir(filepath.Join(state, "claims", "u1.json"), 0o700))
+	got := f.tenantsOf(threeOnTwo())
+	if got["r1"] == "" || got["r2"] == "" || got["other"] != "" {
+		t.Errorf("tenants %v, want the free regions of the chip of which nobody knows who holds it", got)
+	}
 }
 
 // TestContentsOfRegions: a region says which bytes it is known to hold, and nothing where that is not certain. One of which nobody knows
