@@ -406,3 +406,30 @@ spec:
 		t.Errorf("the Deployment is %+v", d.Spec)
 	}
 }
+
+// TestOwnNodes: a node has something of a stack if a DaemonSet of it runs there. The pods of Deployments and Jobs run on any node, also on
+// those without a device.
+func TestOwnNodes(t *testing.T) {
+	f := newFixture(t, extraState("Exporter", v1alpha1.StatePublished, "exporter"))
+	const anywhere = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: server}\n" +
+		"spec: {selector: {matchLabels: {app: s}}, template: {metadata: {labels: {app: s}}, spec: {containers: [{name: s, image: s}]}}}\n"
+	f.files(t, "exporter", exporter+anywhere+"---"+strings.ReplaceAll(job, ":${KERNEL}", ""))
+	f.want(t, "made", "a=StatePending b=StatePending c=StatePending")
+	var deployments appsv1.DeploymentList
+	var sets appsv1.DaemonSetList
+	var jobs batchv1.JobList
+	for _, list := range []client.ObjectList{&deployments, &sets, &jobs} {
+		check.Must(t, f.api.List(t.Context(), list, client.InNamespace(namespace)))
+	}
+	seen := stack.NewObserved()
+	for node, template := range map[string]corev1.PodTemplateSpec{
+		"a": sets.Items[0].Spec.Template, "plain": deployments.Items[0].Spec.Template, "other": jobs.Items[0].Spec.Template,
+	} {
+		p := &corev1.Pod{ObjectMeta: template.ObjectMeta}
+		p.Spec.NodeName = node
+		seen.AddDriver(p)
+	}
+	if _, has := seen.Has["a"]["s"]; !has || len(seen.Has) != 1 {
+		t.Errorf("nodes with something of a stack: %v, want a", seen.Has)
+	}
+}

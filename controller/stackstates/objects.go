@@ -24,7 +24,7 @@ const (
 	// The annotations have what need not be the value of a label: the stack's name, the platform, and what the object was made of.
 	stackAnnotation    = stack.StateStackAnnotation
 	platformAnnotation = v1alpha1.GroupName + "/state-platform"
-	digestAnnotation   = v1alpha1.GroupName + "/state-digest"
+	digestAnnotation   = stack.StateDigestAnnotation
 )
 
 // objectID is the value of objectLabel.

@@ -26,8 +26,12 @@ const (
 	DriverImageAnnotation  = v1alpha1.GroupName + "/driver-image"
 )
 
-// StateStackAnnotation has the name of the stack of which an object of an extra state is, and its pods.
-const StateStackAnnotation = v1alpha1.GroupName + "/state-stack"
+// StateStackAnnotation has the name of the stack of which an object of an extra state is, and its pods. StateDigestAnnotation is what the
+// object was made of: of pods, those of DaemonSets have it.
+const (
+	StateStackAnnotation  = v1alpha1.GroupName + "/state-stack"
+	StateDigestAnnotation = v1alpha1.GroupName + "/state-digest"
+)
 
 const (
 	// nameDigits is how much of a hash is part of a name, moduleDigits of the name of a Module.

@@ -41,7 +41,8 @@ func (o *Observed) AddOwn(node, stack, driver string) {
 	o.Has[node][stack] = cmp.Or(driver, o.Has[node][stack])
 }
 
-// AddDriver notes of which stack a pod in the namespace of drivers is.
+// AddDriver notes of which stack a pod in the namespace of drivers is, if a DaemonSet has brought it to its node: the pods of Deployments
+// and Jobs of extra states run on any node.
 func (o *Observed) AddDriver(p *corev1.Pod) {
 	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil {
 		return
@@ -49,7 +50,7 @@ func (o *Observed) AddDriver(p *corev1.Pod) {
 	if stack := p.Annotations[DriverStackAnnotation]; stack != "" {
 		o.AddOwn(p.Spec.NodeName, stack, p.Labels[DriverLabel])
 	}
-	if stack := p.Annotations[StateStackAnnotation]; stack != "" {
+	if stack := p.Annotations[StateStackAnnotation]; stack != "" && p.Annotations[StateDigestAnnotation] != "" {
 		o.AddOwn(p.Spec.NodeName, stack, "")
 	}
 }
