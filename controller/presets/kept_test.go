@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
@@ -158,5 +159,43 @@ func TestStatusOfATenant(t *testing.T) {
 	}
 	if row := New(reconciler.Services{}, nil, nil); len(row.Queues) != 1 {
 		t.Errorf("a table that is only looked at: %v", row)
+	}
+}
+
+// TestPresetNotRead: presets that the cache does not have, and that the API server did not give once, are read again and judged then.
+func TestPresetNotRead(t *testing.T) {
+	b := newPresetBench(t)
+	made := func(i int, value string) *v1alpha1.DevicePreset { return ownPreset(fmt.Sprintf("p%03d", i), value) }
+	for i := range v1alpha1.MaxPresets + 2 {
+		check.Must(t, b.client.Create(t.Context(), made(i, fmt.Sprint(i))))
+	}
+	b.keeping(t)
+	last, other := made(v1alpha1.MaxPresets+1, ""), made(v1alpha1.MaxPresets, "")
+	if got, _ := b.reconciled(t, last); got != "False Invalid, Unknown NotValid" {
+		t.Errorf("too many presets: %s", got)
+	}
+	for i := range v1alpha1.MaxPresets {
+		p := made(i, "")
+		check.Must(t, b.client.Delete(t.Context(), p))
+		b.forgets().Delete(event.DeleteEvent{Object: p})
+	}
+	for len(b.again) > 0 {
+		<-b.again
+	}
+	b.Live = interceptor.NewClient(b.client, interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("no answer")
+		},
+	})
+	_, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(last)})
+	check.WantErr(t, err, nil, "no answer")
+	if len(b.again) == 0 {
+		t.Error("the other preset is not judged again")
+	}
+	b.Live = b.client
+	for _, p := range []*v1alpha1.DevicePreset{last, other} {
+		if got, _ := b.reconciled(t, p); got != "True Valid, True Overlaps" {
+			t.Errorf("preset %s: %s: %v", p.Name, got, p.Status.Conditions)
+		}
 	}
 }

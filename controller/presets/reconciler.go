@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -132,21 +133,32 @@ func (j *judge) sync(ctx context.Context, self types.NamespacedName) error {
 		now[p.Key()], byKey[p.Key()] = Version{UID: p.GetUID(), Generation: p.GetGeneration()}, p
 	}
 	j.over = j.shares.Over()
-	var unread error
+	unread := map[types.NamespacedName]error{}
 	parse := func(key types.NamespacedName) preset.Preset {
 		if wasLeftOut(byKey[key]) {
 			p, err := pairs.Preset(ctx, j.Live, key)
 			if err == nil {
 				return preset.Of(p)
 			}
-			unread = errors.Join(unread, client.IgnoreNotFound(err))
+			unread[key] = client.IgnoreNotFound(err)
 		}
 		return preset.Of(byKey[key].DeepCopy())
 	}
 	touched = append(touched, j.index.Sync(ctx, now, parse)...)
-	if unread != nil {
-		return fmt.Errorf("read presets that are not kept: %w", unread)
+	for key := range unread { // what the cache has of it is no preset to judge: it is read again
+		j.index.remove(j.index.entries[key])
 	}
+	if err := j.judgeAgain(ctx, touched, self); err != nil {
+		return err
+	}
+	if err := errors.Join(slices.Collect(maps.Values(unread))...); err != nil {
+		return fmt.Errorf("read presets that are not kept: %w", err)
+	}
+	return nil
+}
+
+// judgeAgain queues presets, but for the one that is being judged.
+func (j *judge) judgeAgain(ctx context.Context, touched []types.NamespacedName, self types.NamespacedName) error {
 	for _, key := range touched {
 		if key == self {
 			continue
