@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -32,11 +33,12 @@ type Index struct {
 	deciders map[setting]map[string]map[*entry]string
 }
 
-// entry is a preset as it was read. A preset with faults decides no setting.
+// entry is what is compared of a preset as it was read. A preset with faults decides no setting.
 type entry struct {
-	key       types.NamespacedName
-	version   Version
-	faults    field.ErrorList
+	key     types.NamespacedName
+	version Version
+	faults  field.ErrorList
+	// preset has no rules but its place in the order: many presets are in the index that are too many for the cache.
 	preset    preset.Preset
 	selection selection
 	settings  map[setting]string
@@ -66,9 +68,12 @@ func (x *Index) Sync(
 }
 
 func (x *Index) add(ctx context.Context, key types.NamespacedName, version Version, p preset.Preset) *entry {
-	e := &entry{key: key, version: version, preset: p, faults: p.Faults(&x.conditions)}
+	e := &entry{key: key, version: version, faults: p.Faults(&x.conditions), preset: preset.Preset{
+		Namespace: p.Namespace, Name: p.Name, Generation: p.Generation, Created: p.Created,
+		Rules: v1alpha1.PresetRules{Priority: p.Rules.Priority},
+	}}
 	if len(e.faults) == 0 {
-		e.selection, e.settings = selectionOf(ctx, &e.preset, &x.conditions), settingsOf(&e.preset)
+		e.selection, e.settings = selectionOf(ctx, &p, &x.conditions), settingsOf(&p)
 	}
 	if x.entries == nil {
 		x.entries, x.deciders = map[types.NamespacedName]*entry{}, map[setting]map[string]map[*entry]string{}

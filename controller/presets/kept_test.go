@@ -199,3 +199,25 @@ func TestPresetNotRead(t *testing.T) {
 		}
 	}
 }
+
+// TestPresetsOfManyNamespaces: what is not kept of the presets of very many namespaces, each with no more than its share, is not kept in
+// the index either.
+func TestPresetsOfManyNamespaces(t *testing.T) {
+	value := strings.Repeat("v", 4096)
+	p, other := ownPreset("p", value), clusterPreset("other", "x")
+	for i := range 10 {
+		p.Spec.Env = append(p.Spec.Env, v1alpha1.PresetEnv{Name: fmt.Sprint("V", i), Value: &value})
+	}
+	b := newPresetBench(t, p, other)
+	b.begin.Do(func() {}) // the presets of others, which are noted below
+	for i := range 40 {
+		b.shares.Note(fmt.Sprint("others", i), "u", v1alpha1.MaxPresetsSize)
+	}
+	b.keeping(t)
+	if got, _ := b.reconciled(t, p); got != "True Valid, True Overlaps" {
+		t.Errorf("%s: %v", got, p.Status.Conditions)
+	}
+	if size := b.index.entries[client.ObjectKeyFromObject(p)].preset.Rules.Size(); b.held(t) > 1000 || size > 100 {
+		t.Errorf("the cache and the settings have %d bytes, the index %d", b.held(t), size)
+	}
+}
