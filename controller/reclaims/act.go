@@ -38,7 +38,7 @@ const (
 // refuses are left out, and the next best set is tried.
 func (r *reclaimer) reclaim(ctx context.Context, q reclaim.Question) (evicted bool, err error) {
 	spared := map[types.UID]bool{}
-	q.Spared = func(pod *corev1.Pod) bool { return spared[pod.UID] }
+	q.Spared = func(pod *corev1.Pod) bool { return spared[pod.UID] || r.overdue(pod) }
 	for len(spared) <= maxSpared {
 		d, err := decide(ctx, q)
 		if err != nil {

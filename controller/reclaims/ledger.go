@@ -14,7 +14,7 @@ import (
 const (
 	// policyPause is the least time between two reclaims of a policy: the waiting pod gets its node meanwhile.
 	policyPause = time.Minute
-	// policyLimit is how long a policy waits for a pod that was evicted and does not end.
+	// policyLimit is how long a policy waits for a pod that was evicted, or deleted, and does not end.
 	policyLimit = 10 * time.Minute
 	// podPause is how long a pod for which nothing can be done is left alone. After each reclaim for a pod it doubles, up to maxPause: another
 	// pod may have been faster, and would be again.

@@ -144,7 +144,9 @@ func (r *reclaimer) round(ctx context.Context, policies []v1alpha1.PartitionPoli
 		r.ledger.judged(pod, r.Clock.Now())
 		evicted, err := r.reclaim(ctx, reclaim.Question{
 			Snapshot: s, Policies: policies, Pod: pod, Busy: r.busy(s.Pods),
-			Ending: func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace },
+			Ending: func(pod *corev1.Pod) bool {
+				return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace && !r.overdue(pod)
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("reclaim devices for pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -154,6 +156,11 @@ func (r *reclaimer) round(ctx context.Context, policies []v1alpha1.PartitionPoli
 		}
 	}
 	return nil
+}
+
+// overdue says whether a pod should have ended long ago. Nobody waits for it, and to evict it again is in vain.
+func (r *reclaimer) overdue(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && r.Clock.Since(pod.DeletionTimestamp.Time) >= policyLimit
 }
 
 // busy says whether pods that were evicted for a policy are still there, or it is too soon for more.

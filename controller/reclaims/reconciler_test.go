@@ -442,6 +442,26 @@ func TestGrace(t *testing.T) {
 	}
 }
 
+// TestNeverEnds: a pod that is being deleted and does not end, as one with a process that the kernel cannot end, is waited for as long as
+// one that was evicted. Then others make way, and it is not evicted again.
+func TestNeverEnds(t *testing.T) {
+	w := newWorld(t, v1alpha1.ReclaimEvict)
+	w.drop(t, "other", "low")
+	objects := w.pod("other", "low", 10, "n1")
+	low, _ := objects[0].(*corev1.Pod)
+	low.Finalizers, low.DeletionGracePeriodSeconds = []string{"example.com/stays"}, ptr.To[int64](30)
+	w.create(t, objects...)
+	if err := w.client.Delete(t.Context(), low); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.SetTime(time.Now())
+	w.create(t, w.pod("team", "waits", 1000, "")...)
+	w.pass(t, policyLimit-time.Minute)
+	w.wantEvicted(t)
+	w.pass(t, 3*time.Minute)
+	w.wantEvicted(t, "middle")
+}
+
 // TestNothing: without a policy that wants it, or a pod that waits for it, nothing is read of the cluster.
 func TestNothing(t *testing.T) {
 	for name, test := range map[string]struct {
