@@ -4,6 +4,7 @@ package volumes
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -117,8 +118,14 @@ func (s *step) followJob(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) 
 	}
 }
 
-// startJob plans the Job, if the claim is large enough for the image and no pod uses it. Pods may use a claim that was never filled.
+// startJob plans the Job, if the claim is large enough for the image, no pod uses it, and no other Job writes to it. Pods may use a claim
+// that was never filled.
 func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
+	if writers := s.writers(); len(writers) > 0 {
+		s.volume.JobName = ""
+		s.setPhase(v1alpha1.CacheVolumePending, "its Job is made when what writes another digest there has ended: %s", firstOf(writers))
+		return
+	}
 	need, has, users := Capacity(s.Status.Image), capacityOf(claim), s.users()
 	if has.Cmp(need) < 0 {
 		s.keepContent(fmt.Sprintf("its claim has %s and the image needs %s: delete PersistentVolumeClaim %s, and it is made again", has.String(),
@@ -135,6 +142,23 @@ func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
 	}
 	s.plan.Create = append(s.plan.Create, s.job(s.volume, s.options))
 	s.setPhase(v1alpha1.CacheVolumePending, "its Job is being made")
+}
+
+// writers lists the other Jobs of the cache that may still write to the claim, and their pods, which may outlast them.
+func (s *step) writers() (names []string) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.observed.Jobs), compareKeys) {
+		j := s.observed.Jobs[key]
+		if key.Namespace == s.volume.Namespace && j.Annotations[ClaimAnnotation] == s.volume.ClaimName && s.owns(j.Labels) &&
+			ended(j, batchv1.JobComplete) == nil && ended(j, batchv1.JobFailed) == nil {
+			names = append(names, "Job "+j.Name)
+		}
+	}
+	for i := range s.observed.Pods {
+		if p := &s.observed.Pods[i]; s.owns(p.Labels) && p.Labels[batchv1.JobNameLabel] != s.volume.JobName && s.uses(p) {
+			names = append(names, "pod "+p.Name)
+		}
+	}
+	return names
 }
 
 // content describes what a claim lacks, for messages.

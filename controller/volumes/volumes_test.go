@@ -440,6 +440,32 @@ func TestUnknownContent(t *testing.T) {
 	want(t, Make(o, on(), w), "create Job a/cache-222222222222", "a/cache Pending : its Job is being made")
 }
 
+// TestOneJobAtATime: while a Job, or a pod of one, may still write another digest into a claim, the next is not made, whether the claim was
+// filled before or not.
+func TestOneJobAtATime(t *testing.T) {
+	for _, filled := range []bool{false, true} {
+		o, w := object(v1alpha1.CacheROXVolume, one, "a"), observed("a", "")
+		first := Make(o, on(), w)
+		w = w.after(first)
+		if filled {
+			w.Claims[Key{"a", "cache"}].Annotations[DigestAnnotation] = ""
+		}
+		o = object(v1alpha1.CacheROXVolume, two, "a")
+		const waits = "a/cache Pending : its Job is made when what writes another digest there has ended: Job cache-111111111111"
+		p := Make(o, on(), w)
+		want(t, p, "delete Job a/cache-111111111111", waits)
+		w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
+		want(t, Make(o, on(), w), waits)
+		w = w.after(p)
+		w.Pods = []corev1.Pod{podOf("a", "cache-111111111111-x", "cache", func(p *corev1.Pod) {
+			p.Labels = map[string]string{UIDLabel: "uid", batchv1.JobNameLabel: "cache-111111111111"}
+		})}
+		want(t, Make(o, on(), w), "a/cache Pending : its Job is made when what writes another digest there has ended: pod cache-111111111111-x")
+		w.Pods[0].Status.Phase = corev1.PodFailed
+		want(t, Make(o, on(), w), "create Job a/cache-222222222222", "a/cache Pending : its Job is being made")
+	}
+}
+
 // TestUsers counts the pods that use the content of a claim, and no others.
 func TestUsers(t *testing.T) {
 	o := object(v1alpha1.CacheRWOPerNode, one, "a", "b")
