@@ -113,11 +113,13 @@ func check(live *apiextensionsv1.CustomResourceDefinition, want Definition) erro
 	return &RefusedError{Name: want.Name, Stored: missing, Known: want.Versions}
 }
 
-// established says whether the API server serves the definition.
+// established says whether the API server serves the definition, and will go on: one that is being deleted is served until its objects are
+// gone.
 func established(live *apiextensionsv1.CustomResourceDefinition) bool {
-	return slices.ContainsFunc(live.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+	is := func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
 		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-	})
+	}
+	return live.DeletionTimestamp == nil && slices.ContainsFunc(live.Status.Conditions, is)
 }
 
 // establishTimeout bounds the wait for the API server to serve a definition, which usually takes less than a second.
@@ -133,6 +135,9 @@ func Apply(ctx context.Context, c client.Client, d Definition, owner string) err
 	err := c.Get(ctx, client.ObjectKey{Name: d.Name}, &live)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read CustomResourceDefinition %s: %w", d.Name, err)
+	}
+	if live.DeletionTimestamp != nil {
+		return fmt.Errorf("CustomResourceDefinition %s is being deleted, with all its objects: it is made again when it is gone", d.Name)
 	}
 	if refused := check(&live, d); refused != nil {
 		return refused
