@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +24,6 @@ import (
 	"github.com/fettle-dev/fettle/controller/kernelcaches"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/nodetaints"
-	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
@@ -141,34 +141,55 @@ func (u Uninstall) grants(ctx context.Context) error {
 	writer := grant.NewWriter(u.Client, u.Client, u.Namespace)
 	var errs []error
 	for _, r := range requests {
-		if len(r.Names) > 0 {
-			errs = append(errs, writer.Revoke(ctx, r))
-		}
+		errs = append(errs, writer.Revoke(ctx, r))
 	}
 	return errors.Join(errs...)
 }
 
 // granted lists what the controller may have granted for objects.
 func (u Uninstall) granted(ctx context.Context) (requests []grant.Request, err error) {
-	live := pagedReader{u.Client}
-	for _, scope := range []pairs.Scope{pairs.OfNamespaces, pairs.OfCluster} {
-		ofBitstreams, err1 := pairs.Bitstreams(ctx, live, scope)
-		ofCaches, err2 := pairs.KernelCaches(ctx, live, scope)
-		ofPresets, err3 := pairs.Presets(ctx, live, scope)
-		if err := errors.Join(ignoreUndefined(err1), ignoreUndefined(err2), ignoreUndefined(err3)); err != nil {
-			return nil, err
+	for _, list := range []client.ObjectList{
+		&v1alpha1.FPGABitstreamList{}, &v1alpha1.ClusterFPGABitstreamList{}, &v1alpha1.GPUKernelCacheList{},
+		&v1alpha1.ClusterGPUKernelCacheList{}, &v1alpha1.DevicePresetList{}, &v1alpha1.ClusterDevicePresetList{},
+	} {
+		var of []grant.Request
+		begin := func() { of = nil }
+		err := reconciler.Pages(ctx, u.Client, list, reconciler.TenantPage, begin, func(o runtime.Object) error {
+			if r, granted := u.grantOf(o); granted {
+				of = append(of, r)
+			}
+			return nil
+		})
+		if ignoreUndefined(err) != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
-		for _, b := range ofBitstreams {
-			requests = append(requests, bitstreams.Head(b, u.Namespace).Grant())
-		}
-		for _, c := range ofCaches {
-			requests = append(requests, kernelcaches.Head(c, u.Namespace).Grant())
-		}
-		for _, p := range ofPresets {
-			requests = append(requests, presets.Of(p, u.Namespace).Grant())
-		}
+		requests = append(requests, of...)
 	}
 	return requests, nil
+}
+
+// grantOf returns what the controller may have granted for an object, as far as it is needed to take it back: the object may have a
+// megabyte and a half.
+func (u Uninstall) grantOf(o runtime.Object) (r grant.Request, granted bool) {
+	switch o := o.(type) {
+	case interface {
+		Common() v1alpha1.CommonFPGABitstream
+	}:
+		r = bitstreams.Head(o.Common(), u.Namespace).Grant()
+	case interface {
+		Common() v1alpha1.CommonGPUKernelCache
+	}:
+		r = kernelcaches.Head(o.Common(), u.Namespace).Grant()
+	case interface {
+		Common() v1alpha1.CommonDevicePreset
+	}:
+		r = presets.Of(o.Common(), u.Namespace).Grant()
+	}
+	if len(r.Names) == 0 {
+		return grant.Request{}, false
+	}
+	r.Names, r.Owner = nil, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: r.Owner.GetName(), UID: r.Owner.GetUID()}}
+	return r, true
 }
 
 // ignoreUndefined drops the error of a list whose kind has no definition: there are no such objects.

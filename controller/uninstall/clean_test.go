@@ -3,10 +3,12 @@
 package uninstall
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/shippedpresets"
+	"github.com/fettle-dev/fettle/test/large"
 )
 
 // TestTaints: what the controller noted is taken off nodes, and nothing else.
@@ -66,5 +69,26 @@ func TestPresets(t *testing.T) {
 	}
 	if len(list.Items) != 2 || list.Items[0].Name != "amd.fettle.dev" || list.Items[1].Name != "intel.fettle.dev" {
 		t.Errorf("left are %v", list.Items)
+	}
+}
+
+// TestGrantsOfLargeObjects: little is kept of what tenants made, however large it is.
+func TestGrantsOfLargeObjects(t *testing.T) {
+	for _, o := range []client.Object{&v1alpha1.DevicePreset{}, &v1alpha1.FPGABitstream{}, &v1alpha1.GPUKernelCache{}} {
+		large.KeepsLittle(t, o, func(object any) (any, error) {
+			o, is := object.(runtime.Object)
+			if !is {
+				return nil, fmt.Errorf("it is a %T", object)
+			}
+			r, _ := Uninstall{Namespace: "fettle-system"}.grantOf(o)
+			return r, nil
+		})
+	}
+	p := &v1alpha1.DevicePreset{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", UID: "uid"}}
+	p.Spec.EnvFrom = []v1alpha1.PresetEnvFrom{{}}
+	p.Spec.EnvFrom[0].ConfigMapRef.Name = "settings"
+	r, granted := Uninstall{Namespace: "fettle-system"}.grantOf(p)
+	if !granted || r.Name() != "fettle.dev:devicepreset:p" || r.Namespace != "team" || r.Owner.GetUID() != "uid" {
+		t.Errorf("granted %t: %+v", granted, r)
 	}
 }
