@@ -66,7 +66,7 @@ func (l *ledger) retain(pods []*corev1.Pod) {
 	}
 }
 
-// due returns the pods to explain in this round: those whose explanation is the oldest, then those that wait longest.
+// due returns the pods that may be explained now: those whose explanation is the oldest, then those that wait longest.
 func (l *ledger) due(pods []*corev1.Pod, now time.Time) []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, pod := range pods {
@@ -78,7 +78,20 @@ func (l *ledger) due(pods []*corev1.Pod, now time.Time) []*corev1.Pod {
 		return cmp.Or(l.of(a).explained.Compare(l.of(b).explained), waitsSince(a).Compare(waitsSince(b)),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	return out[:min(len(out), podsPerRound)]
+	return out
+}
+
+// turns returns at most n of the pods. Each namespace has one of its first pods before any has a second, so that many pods of one do not
+// keep those of others waiting.
+func turns(pods []*corev1.Pod, n int) []*corev1.Pod {
+	turn, taken := map[*corev1.Pod]int{}, map[string]int{}
+	for _, pod := range pods {
+		turn[pod] = taken[pod.Namespace]
+		taken[pod.Namespace]++
+	}
+	out := slices.Clone(pods)
+	slices.SortStableFunc(out, func(a, b *corev1.Pod) int { return cmp.Compare(turn[a], turn[b]) })
+	return out[:min(len(out), n)]
 }
 
 // waitsSince is when the scheduler first refused a pod, or when the pod was made: without its claims it is never refused.

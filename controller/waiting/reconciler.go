@@ -7,6 +7,7 @@ package waiting
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -104,7 +105,7 @@ func (e *explainer) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 	return reconcile.Result{RequeueAfter: interval}, nil
 }
 
-// round explains the pods that are due, as far as they wait for our devices.
+// round explains pods that are due, as far as they wait for our devices.
 func (e *explainer) round(ctx context.Context, due []*corev1.Pod, now time.Time) error {
 	snapshot, err := e.snapshot.read(ctx, e, now)
 	if err != nil {
@@ -114,14 +115,17 @@ func (e *explainer) round(ctx context.Context, due []*corev1.Pod, now time.Time)
 		klog.FromContext(ctx).Info("Waiting pods are not explained: the objects that decide are too large", "limitBytes", snapshotBytes)
 		return nil
 	}
+	due = slices.DeleteFunc(due, func(pod *corev1.Pod) bool {
+		asks := e.snapshot.devices.AskedBy(pod)
+		if !asks {
+			e.ledger.explained(pod, "", now)
+		}
+		return !asks
+	})
 	var cluster *plan.Cluster
-	for _, pod := range due {
+	for _, pod := range turns(due, podsPerRound) {
 		if ctx.Err() != nil {
 			return ctx.Err()
-		}
-		if !e.snapshot.devices.AskedBy(pod) {
-			e.ledger.explained(pod, "", now)
-			continue
 		}
 		if cluster == nil {
 			if cluster, _, err = plan.NewCluster(*snapshot); err != nil {

@@ -202,6 +202,31 @@ func TestMany(t *testing.T) {
 	}
 }
 
+// TestTurns: neither the many pods of another namespace, nor those that wait for devices of another driver, keep a pod from its Event.
+func TestTurns(t *testing.T) {
+	w := newWorld(t, oneGPU()...)
+	for i := range 3 * podsPerRound {
+		for namespace, class := range map[string]string{"greedy": "gpu.fettle.dev", "others": "other"} {
+			for _, o := range w.pod(fmt.Sprintf("a-%s-%03d", namespace, i), class) {
+				o.SetNamespace(namespace)
+				if err := w.client.Create(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for _, o := range w.pod("train", "gpu.fettle.dev") {
+		o.SetCreationTimestamp(metav1.NewTime(w.clock.Now().Add(time.Second)))
+		if err := w.client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.clock.SetTime(w.clock.Now().Add(time.Minute))
+	if said := w.pass(t, 0); len(said) != podsPerRound || w.ledger.entries["train"].reason == unexplained {
+		t.Errorf("%d Events in a round, want %d, and one of them for the pod of the other namespace", len(said), podsPerRound)
+	}
+}
+
 // TestNodesDiffer: a pod whose claims differ from node to node does not keep others from their Events. The devices that the pod asks for by
 // an extended resource are on one node, and the other node has a device plugin for it and too few devices for the pod's own claim.
 func TestNodesDiffer(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -133,20 +134,30 @@ func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.S
 // expire forgets a snapshot that is too old.
 func (c *cached) expire(now time.Time) {
 	if now.Sub(c.taken) >= snapshotAge {
-		c.snapshot = nil
+		c.snapshot, c.devices = nil, nil
 	}
 }
 
 // Devices knows by which classes and extended resources pods get our devices.
 type Devices struct {
-	snapshot  *plan.Snapshot
+	claims    map[types.NamespacedName]*resourceapi.ResourceClaim
+	templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
 	classes   map[string]bool
 	resources map[corev1.ResourceName]bool
 }
 
 // NewDevices finds the classes of our devices in a snapshot, and their extended resources.
 func NewDevices(s *plan.Snapshot) *Devices {
-	d := &Devices{snapshot: s, classes: map[string]bool{}, resources: map[corev1.ResourceName]bool{}}
+	d := &Devices{
+		claims: make(map[types.NamespacedName]*resourceapi.ResourceClaim, len(s.Claims)), classes: map[string]bool{},
+		templates: make(map[types.NamespacedName]*resourceapi.ResourceClaimTemplate, len(s.Templates)), resources: map[corev1.ResourceName]bool{},
+	}
+	for _, claim := range s.Claims {
+		d.claims[client.ObjectKeyFromObject(claim)] = claim
+	}
+	for _, template := range s.Templates {
+		d.templates[client.ObjectKeyFromObject(template)] = template
+	}
 	for _, class := range s.Classes {
 		if !isOurs(class) {
 			continue
@@ -198,14 +209,13 @@ func (d *Devices) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []stri
 			}
 		}
 	}
-	name, _, err := resourceclaim.Name(pod, of)
-	for _, claim := range d.snapshot.Claims {
-		if err == nil && name != nil && claim.Namespace == pod.Namespace && claim.Name == *name {
+	if name, _, err := resourceclaim.Name(pod, of); err == nil && name != nil {
+		if claim := d.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]; claim != nil {
 			add(&claim.Spec)
 		}
 	}
-	for _, template := range d.snapshot.Templates {
-		if of.ResourceClaimTemplateName != nil && template.Namespace == pod.Namespace && template.Name == *of.ResourceClaimTemplateName {
+	if name := of.ResourceClaimTemplateName; name != nil {
+		if template := d.templates[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]; template != nil {
 			add(&template.Spec.Spec)
 		}
 	}
