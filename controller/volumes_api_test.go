@@ -256,9 +256,9 @@ func (c cluster) testRWOVolumes(t *testing.T) {
 	if len(terms) != 1 || !gocmp.Equal(terms[0].MatchFields[0].Values, []string{"n2"}) || len(spec.Tolerations) != 1 {
 		t.Errorf("terms %v, tolerations %v", terms, spec.Tolerations)
 	}
-	n3 := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "n3"}}
-	c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}})
+	n3 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}}
 	c.create(t, n3)
+	c.create(t, &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "n3"}})
 	c.wantVolumes(t, k, "claim myns1/rwo-n1", "claim myns1/rwo-n2", "claim myns1/rwo-n3",
 		"job myns1/rwo-n1-111111111111", "job myns1/rwo-n2-111111111111", "job myns1/rwo-n3-111111111111")
 	if err := c.client.Delete(t.Context(), n3); err != nil {

@@ -116,10 +116,12 @@ func (o Object) labels() map[string]string {
 	return map[string]string{UIDLabel: string(o.UID), names.ManagedByLabel: names.Controller}
 }
 
-// Node is a node that runs the driver.
+// Node is a node of the cluster.
 type Node struct {
 	Name   string
 	Labels map[string]string
+	// Unreported says that it has no AcceleratorNode: the driver does not run there, or its report is missing for a while.
+	Unreported bool
 	// Caches has the caches in the status of the node.
 	Caches []v1alpha1.NodeCache
 }
@@ -131,8 +133,7 @@ type Key struct{ Namespace, Name string }
 type Observed struct {
 	// Namespaces are those of the object that exist and are not being deleted.
 	Namespaces map[string]bool
-	// Nodes run the driver.
-	Nodes []Node
+	Nodes      []Node
 	// Claims and Jobs are the object's own, and claims of other owners that have the names of its claims.
 	Claims map[Key]*corev1.PersistentVolumeClaim
 	Jobs   map[Key]*batchv1.Job
@@ -142,9 +143,10 @@ type Observed struct {
 	Now time.Time
 }
 
-// wanted returns the volumes that the object wants, in the order of namespaces and nodes, and the namespaces that do not exist.
+// wanted returns the volumes that the object wants, in the order of namespaces and nodes, and the namespaces that do not exist. A node
+// without a report keeps the volumes that it has.
 func (o Object) wanted(w Observed) (all []v1alpha1.CacheVolume, missing []string) {
-	nodes := []string{""}
+	nodes := []Node{{}}
 	if o.Type() == v1alpha1.CacheRWOPerNode {
 		nodes = o.nodes(w)
 	}
@@ -154,8 +156,11 @@ func (o Object) wanted(w Observed) (all []v1alpha1.CacheVolume, missing []string
 			continue
 		}
 		for _, node := range nodes {
-			claim := ClaimName(o.Name, node)
-			v := v1alpha1.CacheVolume{Namespace: namespace, Node: node, ClaimName: claim}
+			claim := ClaimName(o.Name, node.Name)
+			if c := w.Claims[Key{namespace, claim}]; node.Unreported && (c == nil || !o.owns(c.Labels)) {
+				continue
+			}
+			v := v1alpha1.CacheVolume{Namespace: namespace, Node: node.Name, ClaimName: claim}
 			if digest := o.digest(); digest != "" {
 				v.JobName = JobName(claim, digest, o.path())
 			}
@@ -165,19 +170,19 @@ func (o Object) wanted(w Observed) (all []v1alpha1.CacheVolume, missing []string
 	return all, missing
 }
 
-// nodes returns the names of the nodes that get a volume.
-func (o Object) nodes(w Observed) (names []string) {
+// nodes returns the nodes that get a volume, or keep theirs, by name.
+func (o Object) nodes(w Observed) (nodes []Node) {
 	selector := labels.Everything()
 	if d := o.Spec.Distribution; d != nil && len(d.NodeSelector) > 0 {
 		selector = labels.SelectorFromSet(d.NodeSelector)
 	}
 	for _, n := range w.Nodes {
 		if selector.Matches(labels.Set(n.Labels)) && !o.misfits(n) {
-			names = append(names, n.Name)
+			nodes = append(nodes, n)
 		}
 	}
-	slices.Sort(names)
-	return names
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes
 }
 
 // misfits says whether the node reports that the cache fits none of its GPUs.

@@ -113,24 +113,29 @@ func (r Reader) namespaces(ctx context.Context, o Object, w *Observed) error {
 	return nil
 }
 
-// nodes reads the nodes that run the driver: those with an AcceleratorNode.
+// nodes reads the nodes. Those with an AcceleratorNode run the driver. One that has none may have lost it for a while: an administrator or
+// an uninstall that was given up deletes it, and the plugin makes it again.
 func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 	if o.Type() != v1alpha1.CacheRWOPerNode {
 		return nil
 	}
-	var all v1alpha1.AcceleratorNodeList
-	if err := r.Cached.List(ctx, &all); err != nil {
+	var reports v1alpha1.AcceleratorNodeList
+	if err := r.Cached.List(ctx, &reports); err != nil {
 		return fmt.Errorf("list AcceleratorNodes: %w", err)
 	}
+	var all metav1.PartialObjectMetadataList
+	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := r.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	caches := map[string][]v1alpha1.NodeCache{}
+	for i := range reports.Items {
+		caches[reports.Items[i].Name] = reports.Items[i].Status.KernelCaches
+	}
 	for i := range all.Items {
-		n := reconciler.Metadata("v1", "Node")
-		err := r.Cached.Get(ctx, client.ObjectKey{Name: all.Items[i].Name}, n)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read node %s: %w", all.Items[i].Name, err)
-		}
-		if err == nil {
-			w.Nodes = append(w.Nodes, Node{Name: n.Name, Labels: n.Labels, Caches: all.Items[i].Status.KernelCaches})
-		}
+		n := &all.Items[i]
+		of, reported := caches[n.Name]
+		w.Nodes = append(w.Nodes, Node{Name: n.Name, Labels: n.Labels, Unreported: !reported, Caches: of})
 	}
 	return nil
 }

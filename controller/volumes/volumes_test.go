@@ -15,8 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -197,6 +202,40 @@ func TestRWO(t *testing.T) {
 	w.Nodes[1].Caches = []v1alpha1.NodeCache{{Name: "cache", Digest: one, IncompatibleDevices: 2, CompatibleDevices: 1}}
 	if got := Make(o, on(), w); len(got.Volumes) != 1 || got.Volumes[0].Node != "n2" {
 		t.Errorf("with GPUs of n1 that the cache is not for:\n%s", brief(got))
+	}
+}
+
+// TestUnreportedNode: a node whose AcceleratorNode is gone keeps the volumes that it has, and gets no others. When the node is gone they
+// go.
+func TestUnreportedNode(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	check.Must(t, err)
+	accelerator := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	objects := []client.Object{accelerator, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	for _, node := range []string{"n1", "n2"} {
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	r := Reader{Cached: api, Live: api, Clock: clocktesting.NewFakePassiveClock(start)}
+	o := object(v1alpha1.CacheRWOPerNode, one, "a")
+	p, err := r.Plan(t.Context(), o, on())
+	check.Must(t, err)
+	want(t, p, "create PersistentVolumeClaim a/cache-n1", "create Job a/cache-n1-111111111111",
+		"a/cache-n1 Pending : its claim and its Job are being made")
+	for _, made := range p.Create {
+		check.Must(t, api.Create(t.Context(), made))
+	}
+	check.Must(t, api.Delete(t.Context(), accelerator))
+	p, err = r.Plan(t.Context(), o, on())
+	check.Must(t, err)
+	if len(p.Delete)+len(p.Create) > 0 || len(p.Volumes) != 1 {
+		t.Errorf("without a report:\n%s", brief(p))
+	}
+	check.Must(t, api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+	p, err = r.Plan(t.Context(), o, on())
+	check.Must(t, err)
+	if len(p.Delete) != 2 {
+		t.Errorf("without the node:\n%s", brief(p))
 	}
 }
 
