@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -157,8 +159,25 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
+const (
+	// maxOwner bounds the bytes of the owner that a bare object keeps, maxNamed those of the names of a bare pod's claims, and maxResources
+	// how many resources it asks for. The API server bounds none of them.
+	maxOwner     = 1 << 10
+	maxNamed     = 4 << 10
+	maxResources = 64
+)
+
+// ownerOf returns the controller of an object. A longer one than any that there can be is none.
+func ownerOf(o metav1.Object) []metav1.OwnerReference {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil || owner.Size() > maxOwner {
+		return nil
+	}
+	return []metav1.OwnerReference{*owner}
+}
+
 // barePod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which asks
-// for what all of the pod's have of the node: a pod may have thousands.
+// for what all of the pod's have of the node: a pod may have thousands. What it takes of the cluster's share of memory is bounded.
 func barePod(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -169,15 +188,19 @@ func barePod(pod *corev1.Pod) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PriorityClassName: pod.Spec.PriorityClassName, Overhead: pod.Spec.Overhead,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, HostNetwork: pod.Spec.HostNetwork,
-			PreemptionPolicy: pod.Spec.PreemptionPolicy, ResourceClaims: pod.Spec.ResourceClaims, Containers: []corev1.Container{bareContainer(pod)},
+			PreemptionPolicy: pod.Spec.PreemptionPolicy, Containers: []corev1.Container{bareContainer(pod)},
 		},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
-			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
 		},
 	}
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	out.OwnerReferences = ownerOf(pod)
+	names := 0
+	for i := range pod.Spec.ResourceClaims {
+		names += pod.Spec.ResourceClaims[i].Size()
+	}
+	if names <= maxNamed { // without, the claims still say for which pod they are
+		out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses
 	}
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
@@ -190,7 +213,7 @@ func barePod(pod *corev1.Pod) *corev1.Pod {
 func bareContainer(pod *corev1.Pod) corev1.Container {
 	of := resourcehelper.PodResourcesOptions{UseStatusResources: true, ExcludeOverhead: true}
 	c := corev1.Container{Name: "all", Resources: corev1.ResourceRequirements{
-		Requests: resourcehelper.PodRequests(pod, of), Limits: resourcehelper.PodLimits(pod, of),
+		Requests: bareList(resourcehelper.PodRequests(pod, of)), Limits: bareList(resourcehelper.PodLimits(pod, of)),
 	}}
 	add := func(one *corev1.Container) {
 		for _, p := range one.Ports {
@@ -211,6 +234,17 @@ func bareContainer(pod *corev1.Pod) corev1.Container {
 	return c
 }
 
+// bareList drops what is asked for with nothing of it, and all but the resources of Kubernetes of a list that is too long: kubelet runs no
+// pod that asks for what its node does not have.
+func bareList(list corev1.ResourceList) corev1.ResourceList {
+	list = maps.Clone(list)
+	maps.DeleteFunc(list, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.IsZero() })
+	if len(list) > maxResources {
+		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { return strings.Contains(string(name), "/") })
+	}
+	return list
+}
+
 // bareClaim returns the devices that a claim has, and who uses them. It returns nil for a claim that has none.
 func bareClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	a := c.Status.Allocation
@@ -220,9 +254,7 @@ func bareClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	out := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: c.Namespace, Name: c.Name, UID: c.UID, CreationTimestamp: c.CreationTimestamp, DeletionTimestamp: c.DeletionTimestamp,
 	}}
-	if owner := metav1.GetControllerOf(c); owner != nil {
-		out.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
+	out.OwnerReferences = ownerOf(c)
 	out.Status.ReservedFor = c.Status.ReservedFor
 	out.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: a.NodeSelector}
 	for _, r := range a.Devices.Results {

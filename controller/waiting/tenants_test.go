@@ -34,6 +34,11 @@ func largeSelectors(bytes int) []resourceapi.DeviceRequest {
 	return []resourceapi.DeviceRequest{r}
 }
 
+// largeOwner is a controller whose name is as long as the API server takes it.
+func largeOwner() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: strings.Repeat("o", 1<<20), UID: "o", Controller: new(true)}}
+}
+
 // TestLargeObjectsOfATenant: a tenant makes objects that are too large for the controller's memory. Pods of others are explained as without
 // them, also where the tenant holds what they wait for.
 func TestLargeObjectsOfATenant(t *testing.T) {
@@ -68,6 +73,12 @@ func TestLargeObjectsOfATenant(t *testing.T) {
 		o.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("none")}}
 		return o
 	}
+	owned := func(i int) client.Object {
+		o := &resourceapi.ResourceClaim{ObjectMeta: meta("mallory", i)}
+		o.OwnerReferences = largeOwner()
+		o.Status.Allocation = objects.Allocation(objects.Result("gpu", "other.example", "n2/gpu", fmt.Sprint("gpu-", i)))
+		return o
+	}
 	want := newWorld(t, append(oneGPU(), (*world)(nil).pod("train", "gpu.fettle.dev")...)...).pass(t, time.Minute)
 	if len(want) != 1 {
 		t.Fatalf("without an attack: %q", want)
@@ -75,7 +86,7 @@ func TestLargeObjectsOfATenant(t *testing.T) {
 	count := map[string]int{"templates with annotations": 52} // of 250 kB, others have a megabyte
 	for name, make := range map[string]func(int) client.Object{
 		"templates with annotations": annotated, "templates with configurations": configured, "templates": template,
-		"claims": claims("mallory"), "claims of the holder's namespace": claims("secret-team"), "waiting pods": pods,
+		"claims": claims("mallory"), "claims of the holder's namespace": claims("secret-team"), "waiting pods": pods, "owners": owned,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, append(oneGPU(), (*world)(nil).pod("train", "gpu.fettle.dev")...)...)
@@ -91,31 +102,51 @@ func TestLargeObjectsOfATenant(t *testing.T) {
 
 // TestLargePodsOnANode: of pods that are too large what they take of the node stays known.
 func TestLargePodsOnANode(t *testing.T) {
-	w := newWorld(t)
-	for i := range 20 {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "mallory", Name: fmt.Sprint("p", i)}}
-		pod.Labels = map[string]string{"l": strings.Repeat("l", 1<<20)}
-		pod.Spec.NodeName, pod.Spec.Containers = "n1", []corev1.Container{{Name: "c", Image: "i"}}
-		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
-		check.Must(t, w.client.Create(t.Context(), pod))
-	}
-	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "z", Name: "p", Labels: map[string]string{"a": "b"}}}
-	other.Spec.NodeName = "n1"
-	check.Must(t, w.client.Create(t.Context(), other))
-	pods, err := PodsOn(t.Context(), w.client, []string{"n1"})
-	check.Must(t, err)
-	bytes := 0
-	for _, pod := range pods {
-		bytes += pod.Size()
-		if pod.Namespace == "mallory" && (len(pod.Spec.Containers) != 1 || len(pod.Spec.ResourceClaims) != 1 || pod.Spec.NodeName != "n1") {
-			t.Errorf("%s: %+v", pod.Name, pod.Spec)
-		}
-		if pod.Namespace == "z" && pod.Labels["a"] != "b" {
-			t.Errorf("the pod of another namespace is %+v", pod)
-		}
-	}
-	if len(pods) != 21 || bytes > podsBytes {
-		t.Errorf("%d pods of %d bytes", len(pods), bytes)
+	for name, enlarge := range map[string]func(*corev1.Pod){
+		"labels": func(p *corev1.Pod) { p.Labels = map[string]string{"l": strings.Repeat("l", 1<<20)} },
+		"owner":  func(p *corev1.Pod) { p.OwnerReferences = largeOwner() },
+		"claims": func(p *corev1.Pod) {
+			name := strings.Repeat("c", 253)
+			for i := range 3500 {
+				p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: fmt.Sprint("c", i), ResourceClaimName: &name})
+			}
+		},
+		"resources of which it takes nothing": func(p *corev1.Pod) {
+			for i := range 2500 {
+				name := corev1.ResourceName(fmt.Sprintf("%s.example.com/r-%d", strings.Repeat("r", 230), i))
+				p.Spec.Containers[0].Resources.Requests[name] = resource.MustParse("0")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			cpu := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+			for i := range 20 {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "mallory", Name: fmt.Sprint("p", i)}}
+				pod.Spec.NodeName = "n1"
+				pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: maps.Clone(cpu)}}}
+				enlarge(pod)
+				check.Must(t, w.client.Create(t.Context(), pod))
+			}
+			other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "z", Name: "p", Labels: map[string]string{"a": "b"}}}
+			other.Spec.NodeName = "n1"
+			check.Must(t, w.client.Create(t.Context(), other))
+			pods, err := PodsOn(t.Context(), w.client, []string{"n1"})
+			check.Must(t, err)
+			bytes := 0
+			for _, pod := range pods {
+				bytes += pod.Size()
+				if pod.Namespace == "mallory" && (pod.Spec.Containers[0].Resources.Requests.Cpu().Value() != 2 || pod.Spec.NodeName != "n1") {
+					t.Errorf("%s: %+v", pod.Name, pod.Spec)
+				}
+				if pod.Namespace == "z" && pod.Labels["a"] != "b" {
+					t.Errorf("the pod of another namespace is %+v", pod)
+				}
+			}
+			if len(pods) != 21 || bytes > podsBytes {
+				t.Errorf("%d pods of %d bytes", len(pods), bytes)
+			}
+		})
 	}
 }
 
