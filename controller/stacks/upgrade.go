@@ -53,7 +53,7 @@ func (j *judge) upgrade(
 		return true, err
 	}
 	j.evicted[s.Name] = stillThere(j.evicted[s.Name], nodes)
-	steps := stack.Upgrade(stack.RulesOf(s, len(nodes)), nodes, j.Clock.Now())
+	steps := stack.Upgrade(stack.RulesOf(s, nodes), nodes, j.Clock.Now())
 	var errs []error
 	for i := range steps {
 		step := &steps[i]

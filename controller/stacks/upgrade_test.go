@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -280,6 +281,25 @@ func TestUpgradeStuck(t *testing.T) {
 	}
 	if got := f.state(t); !strings.Contains(got, "a [] 1-6.1.0-1") {
 		t.Errorf("after the stack is gone: %s", got)
+	}
+}
+
+// TestUpgradePercentage: a percentage is of the nodes that count for the stack. Those without a device do not, however many there are.
+func TestUpgradePercentage(t *testing.T) {
+	f := newFixture(t).upgrading(t)
+	for i := range 8 {
+		name := fmt.Sprint("empty-", i)
+		for _, o := range machine(name, "x") {
+			f.write(t, o)
+		}
+		f.report(t, name, func(a *v1alpha1.AcceleratorNodeStatus) { a.Pools = nil })
+	}
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: new(intstr.FromString("50%"))}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	if now := f.reconcileAs(t, &mortal{}).Status; now.Nodes != 2 || now.EmptyNodes != 8 || now.UpgradingNodes != 1 {
+		t.Errorf("%d nodes and %d empty ones: the driver of %d is changed at once", now.Nodes, now.EmptyNodes, now.UpgradingNodes)
 	}
 }
 

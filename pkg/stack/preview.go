@@ -170,12 +170,9 @@ func (p *previewer) make(nodes []string) {
 	for _, m := range p.NodeModules {
 		p.modules[m.GetName()] = KMMReport(m, p.Drivers, ModuleName(p.stack.Name))
 	}
-	rules := RulesOf(p.stack, len(nodes))
 	driver := &p.stack.Spec.Driver
 	p.out = Preview{
-		Stack: p.stack.Name, Engine: driver.Engine, Changes: driver.DaemonSet != nil || driver.KMM != nil,
-		MaxUnavailable: rules.MaxUnavailable, MaxFailed: rules.MaxFailed, DrainTimeout: metav1.Duration{Duration: rules.DrainTimeout},
-		Force: rules.Force, Paused: rules.Paused, Nodes: []NodePreview{},
+		Stack: p.stack.Name, Engine: driver.Engine, Changes: driver.DaemonSet != nil || driver.KMM != nil, Nodes: []NodePreview{},
 	}
 	var upgraded []UpgradeNode
 	for _, name := range nodes {
@@ -185,6 +182,9 @@ func (p *previewer) make(nodes []string) {
 		upgraded = append(upgraded, UpgradeNode{Node: &n, Outcome: Judge(&n), Holders: p.holders[name]})
 		p.out.Nodes = append(p.out.Nodes, of)
 	}
+	rules := RulesOf(p.stack, upgraded)
+	p.out.MaxUnavailable, p.out.MaxFailed, p.out.Force, p.out.Paused = rules.MaxUnavailable, rules.MaxFailed, rules.Force, rules.Paused
+	p.out.DrainTimeout = metav1.Duration{Duration: rules.DrainTimeout}
 	if p.out.Changes {
 		p.phases(rules, upgraded)
 	} else {

@@ -4,6 +4,7 @@ package stack_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,19 @@ func TestPreview(t *testing.T) {
 			o.Stacks[0].Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: new(intstr.FromString("67%"))}
 		}, []string{
 			"1 a Draining UpgradeDraining" + drivers, "1 b Draining UpgradeDraining" + drivers, "2 c Waiting UpgradeWaiting" + drivers,
+		}},
+		{"half of the nodes with a device", func(o *stack.Objects) {
+			o.Stacks[0].Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: new(intstr.FromString("50%"))}
+			empty := previewed("d", "e", "f")
+			for _, a := range empty.Accelerators {
+				a.Status.Pools = nil
+			}
+			empty.Pods = slices.DeleteFunc(empty.Pods, func(p *corev1.Pod) bool { return p.Namespace == o.Drivers })
+			o.Nodes, o.Accelerators = append(o.Nodes, empty.Nodes...), append(o.Accelerators, empty.Accelerators...)
+			o.Pods = append(o.Pods, empty.Pods...)
+		}, []string{
+			"1 a Draining UpgradeDraining" + drivers, "2 b Waiting UpgradeWaiting" + drivers, "3 c Waiting UpgradeWaiting" + drivers,
+			"0 d Current", "0 e Current", "0 f Current",
 		}},
 		{"one that began is stuck", func(o *stack.Objects) {
 			note(o, 2, time.Hour)

@@ -85,15 +85,21 @@ type UpgradeRules struct {
 	Force, Paused             bool
 }
 
-// RulesOf returns the rules of a stack that holds for a number of nodes.
-func RulesOf(s *v1alpha1.AcceleratorStack, nodes int) UpgradeRules {
+// RulesOf returns the rules of a stack that holds for these nodes. Those without a device do not count.
+func RulesOf(s *v1alpha1.AcceleratorStack, nodes []UpgradeNode) UpgradeRules {
 	out := UpgradeRules{Stack: s.Name, MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: DefaultDrainTimeout}
 	u := s.Spec.Upgrade
 	if u == nil {
 		return out
 	}
 	if u.MaxUnavailable != nil {
-		out.MaxUnavailable = unavailable(*u.MaxUnavailable, nodes)
+		count := 0
+		for i := range nodes {
+			if !nodes[i].Outcome.Empty {
+				count++
+			}
+		}
+		out.MaxUnavailable = unavailable(*u.MaxUnavailable, count)
 	}
 	if u.MaxFailed != nil {
 		out.MaxFailed = int(*u.MaxFailed)

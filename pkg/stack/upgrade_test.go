@@ -232,7 +232,8 @@ func TestRules(t *testing.T) {
 	} {
 		s := &v1alpha1.AcceleratorStack{}
 		s.Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: &tc.most}
-		if got := stack.RulesOf(s, tc.nodes); got.MaxUnavailable != tc.want || got.MaxFailed != 1 || got.DrainTimeout != 30*time.Minute {
+		got := stack.RulesOf(s, make([]stack.UpgradeNode, tc.nodes))
+		if got.MaxUnavailable != tc.want || got.MaxFailed != 1 || got.DrainTimeout != 30*time.Minute {
 			t.Errorf("%s of %d nodes: %+v", tc.most.String(), tc.nodes, got)
 		}
 	}
