@@ -4,6 +4,7 @@ package stacks
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -150,6 +151,40 @@ func TestChecks(t *testing.T) {
 	f.ends(t, "a", corev1.PodSucceeded, "")
 	if s := f.reconcile(t, "s"); s.Status.ReadyNodes != 1 {
 		t.Errorf("after the check of this boot: %+v", s.Status)
+	}
+}
+
+// TestChecksWithoutRoom: checks that wait for room on nodes which are full do not run, and keep no other node from its check.
+func TestChecksWithoutRoom(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	f.restart()
+	for _, node := range []string{"a", "b"} {
+		f.report(t, node, noDriver)
+	}
+	for i := range maxChecks {
+		for _, o := range machine(fmt.Sprintf("full-%02d", i), "x") {
+			f.write(t, o)
+		}
+	}
+	for _, o := range machine("other", "x") {
+		f.write(t, o)
+	}
+	f.reconcile(t, "s")
+	pods := f.pods(t)
+	if len(pods) != maxChecks || pods["other"] != nil {
+		t.Fatalf("%d checks run at once", len(pods))
+	}
+	for _, p := range pods {
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/20 nodes are available: 1 Insufficient cpu, 19 node(s) didn't match Pod's node affinity/selector.",
+		}}
+		check.Must(t, f.api.Status().Update(t.Context(), p))
+	}
+	f.reconcile(t, "s")
+	if pods := f.pods(t); len(pods) != maxChecks+1 || pods["other"] == nil {
+		t.Errorf("the node with room is not checked: there are %d pods", len(pods))
 	}
 }
 

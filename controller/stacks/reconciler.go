@@ -143,7 +143,11 @@ func (j *judge) round(
 	next = sooner(driver.again, extras.Again)
 	room := maxChecks
 	for _, of := range pods {
-		room -= len(of)
+		for _, p := range of {
+			if !stack.WaitsForRoom(p) {
+				room--
+			}
+		}
 	}
 	var nodes []stack.UpgradeNode
 	for _, n := range known {

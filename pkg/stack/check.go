@@ -218,6 +218,12 @@ func Ended(p *corev1.Pod, timeout time.Duration, now time.Time) (v Verdict, done
 	return unknown(ReasonCheckRunning, "the check runs since %s", p.CreationTimestamp.UTC().Format(time.RFC3339)), false
 }
 
+// WaitsForRoom says whether the pod of a check waits for a processor or memory of its node. It may do so for as long as the node is full.
+func WaitsForRoom(p *corev1.Pod) bool {
+	message, unscheduled := notScheduled(p)
+	return unscheduled && noRoom(message)
+}
+
 func notScheduled(p *corev1.Pod) (message string, unscheduled bool) {
 	if p.Spec.NodeName != "" {
 		return "", false
