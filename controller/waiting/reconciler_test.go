@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -292,6 +293,29 @@ func TestExtended(t *testing.T) {
 		}
 		if got := w.snapshot.devices.AskedBy(pod); got != want {
 			t.Errorf("%s: ours is %t, want %t", name, got, want)
+		}
+	}
+}
+
+// TestAskedBy finds pods that ask for devices by a class, or by a selector of their own, in whichever quotes these name the driver.
+func TestAskedBy(t *testing.T) {
+	w := newWorld(t, append(oneGPU(), objects.Class("single", "device.driver == 'fettle.dev'"), objects.Class("any", "true"))...)
+	asks := func(name, class, selector string) *corev1.Pod {
+		made := w.pod(name, class)
+		of, _ := made[1].(*resourceapi.ResourceClaim)
+		of.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}
+		check.Must(t, w.client.Create(t.Context(), of))
+		pod, _ := made[0].(*corev1.Pod)
+		return pod
+	}
+	for pod, want := range map[*corev1.Pod]bool{
+		asks("by-class", "single", "true"): true, asks("by-selector", "any", "device.driver == 'fettle.dev'"): true,
+		asks("none", "any", "device.driver == 'other.example'"): false, asks("other", "other", "true"): false,
+	} {
+		_, err := w.snapshot.read(t.Context(), w.explainer, w.clock.Now())
+		check.Must(t, err)
+		if got := w.snapshot.devices.AskedBy(pod); got != want {
+			t.Errorf("%s: ours is %t, want %t", pod.Name, got, want)
 		}
 	}
 }

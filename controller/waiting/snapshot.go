@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -173,8 +174,13 @@ func NewDevices(s *plan.Snapshot) *Devices {
 
 // isOurs says whether a class is one of Fettle's, or selects its driver.
 func isOurs(class *resourceapi.DeviceClass) bool {
-	return named(class.Name) || slices.ContainsFunc(class.Spec.Selectors, func(s resourceapi.DeviceSelector) bool {
-		return s.CEL != nil && strings.Contains(s.CEL.Expression, `"`+v1alpha1.DriverName+`"`)
+	return named(class.Name) || nameDriver(class.Spec.Selectors)
+}
+
+// nameDriver says whether a selector has the name of Fettle's driver in it, by which admission knows it, too.
+func nameDriver(selectors []resourceapi.DeviceSelector) bool {
+	return slices.ContainsFunc(selectors, func(s resourceapi.DeviceSelector) bool {
+		return s.CEL != nil && strings.Contains(s.CEL.Expression, v1alpha1.DriverName)
 	})
 }
 
@@ -186,40 +192,27 @@ func (d *Devices) AskedBy(pod *corev1.Pod) bool {
 	if slices.ContainsFunc(extended(pod), func(name corev1.ResourceName) bool { return d.resources[name] }) {
 		return true
 	}
-	for i := range pod.Spec.ResourceClaims {
-		for _, class := range d.classesOf(pod, &pod.Spec.ResourceClaims[i]) {
-			if d.classes[class] || named(class) {
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(of corev1.PodResourceClaim) bool {
+		if name, _, err := resourceclaim.Name(pod, &of); err == nil && name != nil {
+			claim := d.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]
+			if claim != nil && d.askedIn(&claim.Spec) {
 				return true
 			}
 		}
-	}
-	return false
+		template := d.templates[types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(of.ResourceClaimTemplateName, "")}]
+		return template != nil && d.askedIn(&template.Spec.Spec)
+	})
 }
 
-// classesOf lists the classes of a claim of a pod, or of its template.
-func (d *Devices) classesOf(pod *corev1.Pod, of *corev1.PodResourceClaim) []string {
-	var out []string
-	add := func(spec *resourceapi.ResourceClaimSpec) {
-		for _, r := range spec.Devices.Requests {
-			if r.Exactly != nil {
-				out = append(out, r.Exactly.DeviceClassName)
-			}
-			for _, sub := range r.FirstAvailable {
-				out = append(out, sub.DeviceClassName)
-			}
-		}
+// askedIn says whether a request of a claim, or an alternative of one, asks for our devices.
+func (d *Devices) askedIn(spec *resourceapi.ResourceClaimSpec) bool {
+	asks := func(class string, selectors []resourceapi.DeviceSelector) bool {
+		return d.classes[class] || named(class) || nameDriver(selectors)
 	}
-	if name, _, err := resourceclaim.Name(pod, of); err == nil && name != nil {
-		if claim := d.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]; claim != nil {
-			add(&claim.Spec)
-		}
-	}
-	if name := of.ResourceClaimTemplateName; name != nil {
-		if template := d.templates[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]; template != nil {
-			add(&template.Spec.Spec)
-		}
-	}
-	return out
+	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
+		return r.Exactly != nil && asks(r.Exactly.DeviceClassName, r.Exactly.Selectors) ||
+			slices.ContainsFunc(r.FirstAvailable, func(sub resourceapi.DeviceSubRequest) bool { return asks(sub.DeviceClassName, sub.Selectors) })
+	})
 }
 
 // ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects of the
