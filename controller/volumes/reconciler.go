@@ -118,32 +118,35 @@ func (f *filler) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: Interval}, nil
 }
 
-// apply carries a plan out. It is no error if an object to delete is gone or an object to create exists: the next round sees that.
+// apply carries a plan out. It is no error if an object to delete is gone or an object to create exists: the next round sees that. A fault
+// in one namespace keeps nothing from others.
 func (f *filler) apply(ctx context.Context, p Plan) error {
 	var faults []error
+	failed := map[string]bool{} // by namespace: a claim that is still marked must not be filled with another digest
+	note := func(o client.Object, err error) {
+		if err != nil {
+			faults, failed[o.GetNamespace()] = append(faults, err), true
+		}
+	}
 	for _, o := range p.Delete {
 		// A Job is deleted after its pods, so that they do not write to a claim together with those of the next Job.
 		err := f.client.Delete(ctx, o, client.Preconditions{UID: ptr.To(o.GetUID())},
 			client.PropagationPolicy(metav1.DeletePropagationForeground))
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			faults = append(faults, fmt.Errorf("delete %T %s: %w", o, klog.KObj(o), err))
+			note(o, fmt.Errorf("delete %T %s: %w", o, klog.KObj(o), err))
 		}
 	}
 	for _, m := range p.Mark {
-		if err := f.mark(ctx, m); err != nil {
-			faults = append(faults, err)
-		}
+		note(m.Claim, f.mark(ctx, m))
 	}
-	if len(faults) > 0 { // a claim that is still marked must not be filled with another digest
-		return errors.Join(faults...)
-	}
-	for _, o := range p.Create {
+	create := slices.DeleteFunc(slices.Clone(p.Create), func(o client.Object) bool { return failed[o.GetNamespace()] })
+	for _, o := range create {
 		if err := f.client.Create(ctx, o, client.FieldOwner(names.Controller)); err != nil && !apierrors.IsAlreadyExists(err) {
 			faults = append(faults, fmt.Errorf("make %s %s: %w", o.GetObjectKind().GroupVersionKind().Kind, klog.KObj(o), err))
 		}
 	}
-	if made := len(p.Create); made > 0 {
-		klog.FromContext(ctx).Info("Made claims and Jobs of volumes", "count", made, "first", klog.KObj(p.Create[0]))
+	if made := len(create); made > 0 {
+		klog.FromContext(ctx).Info("Made claims and Jobs of volumes", "count", made, "first", klog.KObj(create[0]))
 	}
 	return errors.Join(faults...)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/large"
 )
 
@@ -97,4 +98,32 @@ func TestVolumesAreRefused(t *testing.T) {
 	if err := do(); err != nil || stuck() != "" {
 		t.Errorf("of a cache that is gone: %v, %q", err, stuck())
 	}
+}
+
+// TestTroubleOfOneNamespace: what cannot be written in one namespace keeps no other from its volume.
+func TestTroubleOfOneNamespace(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	check.Must(t, err)
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	p := Make(o, on(), observed("a", ""))
+	w := observed("a", "", p)
+	w.finish(batchv1.JobComplete, "")
+	k := &v1alpha1.ClusterGPUKernelCache{ObjectMeta: metav1.ObjectMeta{Name: "cache", UID: "uid", Generation: 3}, Status: *o.Status}
+	k.Spec = v1alpha1.ClusterGPUKernelCacheSpec{GPUKernelCacheSpec: *o.Spec, WorkloadNamespaces: []string{"a", "b"}}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(p.Create, k,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}})...).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return errors.New("metadata.annotations: Too long")
+			},
+		}).Build()
+	services := reconciler.Services{
+		Client: api, Live: large.Paged(t, api, reconciler.TenantPage), Recorder: events.NewFakeRecorder(10),
+		Clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
+	r := New(services, NewPlanner(services, on())).Queues[1].Reconciler
+	_, err = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(k)})
+	check.WantErr(t, err, nil, "a/cache", "Too long")
+	check.Must(t, api.Get(t.Context(), client.ObjectKey{Namespace: "b", Name: "cache"}, &corev1.PersistentVolumeClaim{}))
+	check.Must(t, api.Get(t.Context(), client.ObjectKey{Namespace: "b", Name: "cache-111111111111"}, &batchv1.Job{}))
 }
