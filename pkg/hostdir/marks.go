@@ -38,24 +38,31 @@ const changeable = 0x1 | 0x2 | 0x4 | 0x8 | // SECRM, UNRM, COMPR, SYNC
 // errEncrypted says that a container gave a directory a policy of encryption.
 var errEncrypted = errors.New("its claim had its files encrypted, which is for good: delete the directory and make it again")
 
+// maxAttributes bounds the attributes that a record has. A file system such as XFS keeps some hundred MiB of them for one directory.
+const maxAttributes = 256 << 10
+
+var (
+	errLargeAttributes = fmt.Errorf("it has extended attributes of more than %d KiB: remove those that nobody needs", maxAttributes>>10)
+	// errManyAttributes says that the kernel lists no names, so that nobody knows what to take off.
+	errManyAttributes = errors.New("it has so many extended attributes that they cannot be listed: delete the directory and make it again")
+)
+
 // marks reads the marks. What the file system does not have is empty.
 func (d *Dir) marks() (m Marks, err error) {
-	f, err := d.root.Open(".")
+	err = d.withDescriptor(func(fd int) (err error) {
+		if m, err = otherMarks(fd); err == nil {
+			m.Attributes, err = attributes(fd)
+		}
+		return err
+	})
 	if err != nil {
-		return Marks{}, fmt.Errorf("read what %s is marked with: %w", d.name, err)
-	}
-	defer f.Close()
-	if m, err = marksOf(f); err != nil {
 		return Marks{}, fmt.Errorf("read what %s is marked with: %w", d.name, err)
 	}
 	return m, nil
 }
 
-func marksOf(f *os.File) (m Marks, err error) {
-	fd := int(f.Fd())
-	if m.Attributes, err = attributes(fd); err != nil {
-		return m, err
-	}
+// otherMarks reads the marks but the attributes.
+func otherMarks(fd int) (m Marks, err error) {
 	if m.Flags, err = unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS); err != nil {
 		if !isUnknown(err) {
 			return m, err
@@ -81,31 +88,51 @@ func isUnknown(err error) bool {
 	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
 
-// attributes reads all extended attributes but those of security modules, which no container sets and runtimes set anew, and the mark of
-// scratch space, which ends last.
+// attributes reads all extended attributes. It refuses those that are too much for a record.
 func attributes(fd int) (map[string][]byte, error) {
-	out := map[string][]byte{}
-	list, err := grown(func(buffer []byte) (int, error) { return unix.Flistxattr(fd, buffer) })
+	names, err := attributeNames(fd)
 	if err != nil {
-		if isUnknown(err) {
-			return out, nil
-		}
 		return nil, err
 	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
-		if name == "" || name == scratchMark || strings.HasPrefix(name, "security.") {
-			continue
-		}
-		value, err := grown(func(buffer []byte) (int, error) { return unix.Fgetxattr(fd, name, buffer) })
+	out, size := map[string][]byte{}, 0
+	for _, name := range names {
+		value, err := attribute(fd, name)
 		switch {
 		case errors.Is(err, unix.ENODATA):
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("attribute %s: %w", name, err)
+			return nil, ofAttribute(name, err)
+		}
+		if size += len(name) + len(value); size > maxAttributes {
+			return nil, errLargeAttributes
 		}
 		out[name] = value
 	}
 	return out, nil
+}
+
+// attributeNames returns the names of all extended attributes, sorted, but of those of security modules, which no container sets and
+// runtimes set anew, and of the mark of scratch space, which ends last.
+func attributeNames(fd int) ([]string, error) {
+	list, err := grown(func(buffer []byte) (int, error) { return unix.Flistxattr(fd, buffer) })
+	switch {
+	case errors.Is(err, unix.E2BIG):
+		return nil, errManyAttributes
+	case err != nil && !isUnknown(err):
+		return nil, err
+	}
+	var names []string
+	for name := range strings.SplitSeq(string(list), "\x00") {
+		if name != "" && name != scratchMark && !strings.HasPrefix(name, "security.") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func attribute(fd int, name string) ([]byte, error) {
+	return grown(func(buffer []byte) (int, error) { return unix.Fgetxattr(fd, name, buffer) })
 }
 
 // grown reads what an attribute may be at most.
@@ -118,38 +145,37 @@ func grown(read func([]byte) (int, error)) ([]byte, error) {
 	return bytes.Clone(buffer[:n]), nil
 }
 
-// clean gives the directory the marks that it had, and none that a claim gave it.
+// clean gives the directory the marks that it had, and none that a claim gave it. What a claim gave it is not read: it may be far more than
+// fits into memory.
 func (d *Dir) clean(ctx context.Context, want *Marks) error {
-	f, err := d.root.Open(".")
-	if err == nil {
-		defer f.Close()
-		err = d.cleanOpen(ctx, f, want)
-	}
-	if err != nil {
+	if err := d.withDescriptor(func(fd int) error { return d.cleanOpen(ctx, fd, want) }); err != nil {
 		return fmt.Errorf("take off %s what its claim marked it with: %w", d.name, err)
 	}
 	return nil
 }
 
-func (d *Dir) cleanOpen(ctx context.Context, f *os.File, want *Marks) error {
-	now, err := marksOf(f)
+func (d *Dir) cleanOpen(ctx context.Context, fd int, want *Marks) error {
+	now, err := otherMarks(fd)
 	if err != nil {
 		return err
 	}
 	if now.Encrypted && !want.Encrypted {
 		return errEncrypted
 	}
-	fd := int(f.Fd())
+	names, err := attributeNames(fd)
+	if err != nil {
+		return err
+	}
 	change := func(do func() error) error { return withRoom(ctx, d.root, "", do) }
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(now.Attributes)) {
+	for _, name := range names {
 		if _, had := want.Attributes[name]; !had {
 			errs = append(errs, change(func() error { return ofAttribute(name, ignoreGone(unix.Fremovexattr(fd, name))) }))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Attributes)) {
 		value := want.Attributes[name]
-		if has, ok := now.Attributes[name]; !ok || !bytes.Equal(has, value) {
+		if has, err := attribute(fd, name); err != nil || !bytes.Equal(has, value) {
 			errs = append(errs, change(func() error { return ofAttribute(name, unix.Fsetxattr(fd, name, value, 0)) }))
 		}
 	}

@@ -5,8 +5,11 @@ package hostdir
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,4 +132,55 @@ func TestTenantLeavesNothingOnTheDirectory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inMemory makes a directory on a file system that takes any number of attributes, as XFS does.
+func inMemory(t *testing.T) (root, disk string) {
+	t.Helper()
+	root = t.TempDir()
+	disk = filepath.Join(root, "disk")
+	mount(t, "disk", disk, "tmpfs", 0, "size=1m")
+	mark(t, disk, "user.owner", []byte("admin"))
+	return root, disk
+}
+
+// TestLargeAttributes: a container gives its directory many large attributes. They are taken off unread, whatever memory they would need.
+func TestLargeAttributes(t *testing.T) {
+	const many, size, limit = 512, 64 << 10, 2 << 20
+	root, disk := inMemory(t)
+	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+	s, err := Plan(root, "/disk", "uid-1")
+	check.Must(t, err)
+	check.Must(t, kinds.Apply(t.Context(), s))
+	for i := range many {
+		mark(t, disk, fmt.Sprintf("user.%d", i), make([]byte, size))
+	}
+	_, err = Plan(root, "/disk", "uid-2")
+	check.WantErr(t, err, nil, disk, "attributes")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	check.Must(t, kinds.Undo(t.Context(), s))
+	if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > limit {
+		t.Errorf("%d bytes were allocated for %d of attributes, want at most %d", after.TotalAlloc-before.TotalAlloc, many*size, limit)
+	}
+	d, err := Open(disk)
+	check.Must(t, err)
+	m, err := d.marks()
+	check.Must(t, errors.Join(err, d.Close()))
+	if diff := cmp.Diff(map[string][]byte{"user.owner": []byte("admin")}, m.Attributes); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
+	}
+}
+
+// TestManyAttributes: the kernel lists no names of more than 64 KiB, so nobody can take such attributes off. The error says what to do.
+func TestManyAttributes(t *testing.T) {
+	root, disk := inMemory(t)
+	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+	s, err := Plan(root, "/disk", "uid-1")
+	check.Must(t, err)
+	check.Must(t, kinds.Apply(t.Context(), s))
+	for i := range 300 {
+		mark(t, disk, fmt.Sprintf("user.%d%s", i, strings.Repeat("n", 240)), nil)
+	}
+	check.WantErr(t, kinds.Undo(t.Context(), s), nil, disk, "make it again")
 }
