@@ -197,13 +197,7 @@ func (d *Dir) content(ctx context.Context, most int) (names []string, err error)
 
 // move moves an entry into the trash. One that is gone needs no move.
 func (d *Dir) move(ctx context.Context, name, trash string) error {
-	move := func() error {
-		return withRoom(ctx, d.root, trash, func() error { return d.root.Rename(name, trash+"/"+name) })
-	}
-	err := move()
-	if errors.Is(err, syscall.EPERM) && allowRemoval(d.root, name) == nil {
-		err = move()
-	}
+	err := rename(d.root, name, trash+"/"+name, func(rename func() error) error { return withRoom(ctx, d.root, trash, rename) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

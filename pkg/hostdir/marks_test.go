@@ -184,3 +184,61 @@ func TestManyAttributes(t *testing.T) {
 	}
 	check.WantErr(t, kinds.Undo(t.Context(), s), nil, disk, "make it again")
 }
+
+// projects is a directory of a file system that has projects, as XFS has them: it renames nothing of another project into a directory whose
+// project new entries inherit. Here every directory has a project of its own.
+type projects struct{ Root }
+
+func (p projects) open(path string) (root Root, err error) {
+	p.Root, err = OpenRoot(path)
+	return p, err
+}
+
+func (p projects) OpenRoot(name string) (root Root, err error) {
+	p.Root, err = p.Root.OpenRoot(name)
+	return p, err
+}
+
+func (p projects) Rename(from, to string) error {
+	f, err := p.Open(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var x fsxattr
+	if err := x.ioctl(int(f.Fd()), fsGetXattr); err != nil || x.flags&0x200 != 0 {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: unix.EXDEV}
+	}
+	return p.Root.Rename(from, to)
+}
+
+// TestProjects: whatever projects a container gives its files and directories, they go. New entries of the directory inherit one.
+func TestProjects(t *testing.T) {
+	root := t.TempDir()
+	disk := filepath.Join(root, "disk")
+	inherit := func(name string) {
+		t.Helper()
+		f, err := os.Open(name)
+		check.Must(t, err)
+		defer f.Close()
+		if err := setFlags(int(f.Fd()), 0x20000000); err != nil {
+			t.Skipf("this file system has no projects: %v", err)
+		}
+	}
+	check.Must(t, os.MkdirAll(disk, 0o755))
+	inherit(disk)
+	kinds := step.Kinds{StepKind: Kind(root, projects{}.open)}
+	s, err := Plan(root, "/disk", "uid-1")
+	check.Must(t, err)
+	check.Must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, os.MkdirAll(filepath.Join(disk, "a", "b", "c"), 0o755))
+	check.Must(t, os.MkdirAll(filepath.Join(disk, trashPrefix+"mine", "b", "c"), 0o755))
+	for _, name := range []string{"a", "a/b", trashPrefix + "mine", trashPrefix + "mine/b"} {
+		inherit(filepath.Join(disk, name))
+	}
+	check.Must(t, kinds.Undo(t.Context(), s))
+	check.Must(t, kinds.Finish(t.Context(), s))
+	if names, err := os.ReadDir(disk); err != nil || len(names) > 0 {
+		t.Errorf("there is %v, %v", names, err)
+	}
+}

@@ -93,13 +93,7 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 	const attempts = 1 << 20
 	for range attempts {
 		*lifted++
-		move := func() error {
-			return withRoom(ctx, dir, "", func() error { return dir.Rename(name, strconv.Itoa(*lifted)) })
-		}
-		err := move()
-		if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(dir, path.Dir(name)), allowRemoval(dir, name)) == nil {
-			err = move()
-		}
+		err := rename(dir, name, strconv.Itoa(*lifted), func(rename func() error) error { return withRoom(ctx, dir, "", rename) })
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // deleted to make room
 		}
@@ -108,6 +102,20 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 		}
 	}
 	return fmt.Errorf("move %s up: no free name", name)
+}
+
+// rename renames an entry, and takes off the two directories what a workload marked them with against it. try calls a function, and again
+// if that may help.
+func rename(root Root, from, to string, try func(func() error) error) error {
+	do := func() error { return try(func() error { return root.Rename(from, to) }) }
+	err := do()
+	if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(root, path.Dir(from)), allowRemoval(root, from)) == nil {
+		err = do()
+	}
+	if errors.Is(err, syscall.EXDEV) && allowProjects(root, path.Dir(to)) == nil {
+		err = do()
+	}
+	return err
 }
 
 // eachName calls do for the names in a directory below root until do returns false or ctx ends.
@@ -245,6 +253,22 @@ func allowRemoval(root Root, name string) error {
 		return err
 	}
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^keep)
+}
+
+// allowProjects lets entries of any project into a directory. The kernel takes none of another where new entries inherit the project.
+func allowProjects(root Root, name string) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var x fsxattr
+	const inherit = 0x200 // FS_XFLAG_PROJINHERIT of the kernel's linux/fs.h
+	if err := x.ioctl(int(f.Fd()), fsGetXattr); err != nil || x.flags&inherit == 0 {
+		return err
+	}
+	x.flags &^= inherit
+	return x.ioctl(int(f.Fd()), fsSetXattr)
 }
 
 func notEmpty(err error) bool {
