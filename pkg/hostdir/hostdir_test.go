@@ -261,6 +261,47 @@ func TestDeepTree(t *testing.T) {
 	}
 }
 
+// keyless is a directory with others that a workload encrypted with a key which is gone: nothing is renamed out of those.
+type keyless struct{ Root }
+
+func (k keyless) open(path string) (root Root, err error) {
+	k.Root, err = OpenRoot(path)
+	return k, err
+}
+
+func (k keyless) OpenRoot(name string) (root Root, err error) {
+	k.Root, err = k.Root.OpenRoot(name)
+	return k, err
+}
+
+func (k keyless) Rename(from, to string) error {
+	if strings.Contains(from, "/") {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: syscall.ENOKEY}
+	}
+	return k.Root.Rename(from, to)
+}
+
+// TestNothingMoves: a tree of which nothing can be moved up is deleted, too, and a call that ended goes on the next time.
+func TestNothingMoves(t *testing.T) {
+	p := newPlace(t)
+	makeDeep(t, p.lent, 64)
+	for i := range 3 * few {
+		check.Must(t, os.MkdirAll(filepath.Join(p.lent, "deep", fmt.Sprint(i), "d"), 0o755))
+	}
+	d, err := openWith(keyless{}.open, p.lent)
+	check.Must(t, err)
+	defer d.Close()
+	check.Must(t, d.SetAside(t.Context(), "u1"))
+	err = context.Canceled
+	for tries := 1; errors.Is(err, context.Canceled); tries++ {
+		err = d.Purge(&countdown{Context: t.Context(), left: 50 * tries})
+	}
+	check.Must(t, err)
+	if left := names(t, p.lent); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 // makeDeep makes directories one in another, each with a file, whose path is longer than the kernel takes in one call.
 func makeDeep(t *testing.T, dir string, depth int) {
 	t.Helper()

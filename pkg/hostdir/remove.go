@@ -39,7 +39,8 @@ func remove(ctx context.Context, root Root, name string) error {
 	return removeOne(root, name)
 }
 
-// empty deletes everything in dir. It takes at most as many passes as dir has levels.
+// empty deletes everything in dir. It takes at most as many passes as dir has levels, unless nothing can be moved up, as out of a directory
+// that a workload encrypted with a key which is gone. Then it deletes what lies deepest first, where it is.
 func empty(ctx context.Context, dir Root) error {
 	lifted := 0
 	for {
@@ -60,7 +61,13 @@ func empty(ctx context.Context, dir Root) error {
 		case left == 0:
 			return nil
 		case removed == 0:
-			return fmt.Errorf("%d entries cannot be deleted, the first: %w", left, first)
+			freed, err := free(ctx, dir, "")
+			for more := freed; more && err == nil; {
+				more, err = free(ctx, dir, "")
+			}
+			if !freed {
+				return fmt.Errorf("%d entries cannot be deleted, the first: %w", left, first)
+			}
 		}
 	}
 }
