@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 )
 
 // The formats of glibc's ld.so.cache (sysdeps/generic/dl-cache.h). A file holds the old one, the new one, or both in that order.
@@ -23,8 +24,12 @@ const (
 	littleEndian = 2
 )
 
-// maxCache bounds a cache; that of a machine with a full desktop has a quarter of a MiB.
-const maxCache = 64 << 20
+// maxCache bounds a cache, and maxSearched one that is searched, which may be below a root that tenants write to. That of a machine with a
+// full desktop has a quarter of a MiB.
+const (
+	maxCache    = 64 << 20
+	maxSearched = 4 << 20
+)
 
 // Flags of an entry: an ELF library for glibc, and of which machine. The mask leaves out what is not about the machine.
 const (
@@ -93,12 +98,12 @@ func parseNew(data []byte) ([]Entry, error) {
 
 // parseEntries reads entries of a size whose strings are offsets in text.
 func parseEntries(raw []byte, size int, text []byte) ([]Entry, error) {
-	entries := make([]Entry, 0, len(raw)/size)
+	entries, texts := make([]Entry, 0, len(raw)/size), string(text) // of which names are parts: all may be the same long one
 	for i := 0; len(raw) >= size; i, raw = i+1, raw[size:] {
 		e := Entry{Flags: int32(binary.LittleEndian.Uint32(raw))}
 		var errName, errPath error
-		e.Name, errName = textAt(text, binary.LittleEndian.Uint32(raw[4:]))
-		e.Path, errPath = textAt(text, binary.LittleEndian.Uint32(raw[8:]))
+		e.Name, errName = textAt(texts, binary.LittleEndian.Uint32(raw[4:]))
+		e.Path, errPath = textAt(texts, binary.LittleEndian.Uint32(raw[8:]))
 		if err := errors.Join(errName, errPath); err != nil {
 			return nil, fmt.Errorf("%w: entry %d: %w", ErrCache, i, err)
 		}
@@ -113,14 +118,14 @@ func parseEntries(raw []byte, size int, text []byte) ([]Entry, error) {
 	return entries, nil
 }
 
-func textAt(text []byte, offset uint32) (string, error) {
+func textAt(text string, offset uint32) (string, error) {
 	if uint64(offset) >= uint64(len(text)) {
 		return "", fmt.Errorf("a name at %d of %d bytes", offset, len(text))
 	}
 	rest := text[offset:]
-	name, _, ended := bytes.Cut(rest[:min(len(rest), maxText)], []byte{0})
+	name, _, ended := strings.Cut(rest[:min(len(rest), maxText)], "\x00")
 	if !ended {
 		return "", fmt.Errorf("a name at %d has no end", offset)
 	}
-	return string(name), nil
+	return name, nil
 }

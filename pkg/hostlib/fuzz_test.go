@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -71,6 +72,31 @@ func TestParseCache(t *testing.T) {
 	binary.LittleEndian.PutUint32(huge[20:], 1<<31)
 	if _, err := hostlib.ParseCache(huge); !errors.Is(err, hostlib.ErrCache) {
 		t.Errorf("more entries than bytes: %v, want %v", err, hostlib.ErrCache)
+	}
+}
+
+// TestCacheOfOneName: each entry of a cache may have the same long name. A name is kept once.
+func TestCacheOfOneName(t *testing.T) {
+	const entries, header, limit = 1 << 15, 48, 8 << 20
+	data := newCache(0)[:header]
+	binary.LittleEndian.PutUint32(data[20:], entries)
+	text := uint32(header + 24*entries)
+	for range entries {
+		for _, field := range []uint32{0x0303, text, text, 0, 0, 0} {
+			data = binary.LittleEndian.AppendUint32(data, field)
+		}
+	}
+	data = append(data, "/"+strings.Repeat("n", 4000)+"\x00"...)
+	root := tree(t, map[string]string{"etc/ld.so.cache": string(data)})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	found, err := open(t, root, hostlib.Config{}).Libraries([]string{"libx.so.1"})
+	check.Must(t, err)
+	if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > limit {
+		t.Errorf("%d bytes were allocated for a cache of %d bytes, want at most %d", after.TotalAlloc-before.TotalAlloc, len(data), limit)
+	}
+	if len(found.Found) > 0 || len(found.Missing) != 1 {
+		t.Errorf("found %+v", found)
 	}
 }
 

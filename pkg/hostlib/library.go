@@ -95,7 +95,7 @@ func matchName(pattern, name string) bool {
 // searchCache looks names up as the loader does. What is for some processors only comes after what is for all. It returns the directories
 // of the latter.
 func (s *librarySearch) searchCache() []string {
-	data, err := s.host.root.ReadFile(LoaderCache, maxCache)
+	data, err := s.host.root.ReadFile(LoaderCache, maxSearched)
 	var entries []Entry
 	if err == nil {
 		entries, err = ParseCache(data)
