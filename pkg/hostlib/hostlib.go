@@ -23,10 +23,11 @@ import (
 // LoaderCache is the file that glibc's ldconfig makes.
 const LoaderCache = "/etc/ld.so.cache"
 
-// maxPatterns bounds what one call asks for, maxFound what it finds.
+// maxPatterns bounds what one call asks for, maxFound what it finds, and maxListed the names that it looks at.
 const (
 	maxPatterns = 1024
 	maxFound    = 4096
+	maxListed   = 1 << 18
 )
 
 // ErrName marks a name or a pattern that a caller may not ask for.

@@ -390,3 +390,30 @@ func TestConfBounded(t *testing.T) {
 		t.Errorf("directories %v, %d notes", conf.Dirs, len(conf.Skipped))
 	}
 }
+
+// TestSearchBounded: a thousand directories, which are all the same one with many files, are not all looked through. The libraries of the
+// first are found.
+func TestSearchBounded(t *testing.T) {
+	const dirs, many = 1000, 1000
+	var conf strings.Builder
+	files := map[string]string{"/big/libx.so.1": "lib:libx.so.1"}
+	for i := range dirs {
+		fmt.Fprintf(&conf, "/d%d\n", i)
+		files[fmt.Sprintf("/d%d", i)] = "-> big"
+	}
+	for i := range many {
+		files[fmt.Sprintf("/big/f%d", i)] = ""
+	}
+	files["/etc/ld.so.conf"] = conf.String()
+	h := open(t, tree(t, files), hostlib.Config{})
+	for _, pattern := range []string{"libx.so.*", "*"} {
+		found, err := h.Libraries([]string{pattern})
+		check.Must(t, err)
+		if len(found.Found) != 1 {
+			t.Errorf("%s: found %q", pattern, brief(found.Found))
+		}
+		if last := found.Skipped[max(len(found.Skipped)-1, 0):]; len(last) != 1 || !strings.Contains(last[0].Reason, "left out") {
+			t.Errorf("%s: %v at the end, want a note that something was left out", pattern, last)
+		}
+	}
+}

@@ -62,6 +62,11 @@ func (h *Host) Libraries(patterns []string) (Libraries, error) {
 		}
 	}
 	result := Libraries{Found: s.found(), Skipped: append(p.skipped, s.skipped...)}
+	if s.spent() {
+		result.Skipped = append(result.Skipped, Skipped{
+			Path: LoaderConf, Reason: fmt.Sprintf("more than %d files, or %d that are no libraries; what follows is left out", maxListed, maxFound),
+		})
+	}
 	for i, pattern := range patterns {
 		if !s.matched[i] {
 			result.Missing = append(result.Missing, Missing{Name: pattern, Places: append([]string{LoaderCache}, p.dirs...)})
@@ -80,7 +85,13 @@ type librarySearch struct {
 	files   map[string]*Library
 	order   []*Library
 	skipped []Skipped
+	// listed counts the names that were compared with patterns, and unfit the files that matched and are no library.
+	listed, unfit int
 }
+
+// spent reports whether enough was looked through. Below a root that tenants write to, a thousand directories may each be one with very
+// many files.
+func (s *librarySearch) spent() bool { return s.listed > maxListed || s.unfit > maxFound }
 
 // wanted says whether any pattern matches a name.
 func (s *librarySearch) wanted(name string) bool {
@@ -112,7 +123,7 @@ func (s *librarySearch) searchCache() []string {
 		if !e.For(s.host.machine) {
 			continue
 		}
-		if s.wanted(e.Name) || s.wanted(path.Base(e.Path)) {
+		if (s.wanted(e.Name) || s.wanted(path.Base(e.Path))) && !s.spent() {
 			s.take(e.Path)
 		}
 		if e.Hwcap == 0 {
@@ -123,13 +134,17 @@ func (s *librarySearch) searchCache() []string {
 }
 
 func (s *librarySearch) searchDir(dir string) {
+	if s.spent() {
+		return
+	}
 	if slices.ContainsFunc(s.patterns, isGlob) {
 		names, err := s.host.root.ReadDir(dir)
 		if err != nil && !absent(err) {
 			s.skip(dir, err)
 		}
+		s.listed += len(names)
 		for _, name := range names {
-			if s.wanted(name) {
+			if s.wanted(name) && !s.spent() {
 				s.take(path.Join(dir, name))
 			}
 		}
@@ -162,6 +177,7 @@ func (s *librarySearch) take(name string) {
 		// A cache may be older than the disk, and a link may dangle: the loader goes on as well.
 		return
 	case err != nil:
+		s.unfit++
 		s.skip(name, err)
 		return
 	}
