@@ -17,7 +17,6 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -61,37 +60,42 @@ func (f *Feature) Kinds() step.Kinds {
 }
 
 // Plan adds a step for each scratch directory of the claim. After a reboot a step stays as recorded, since its parameters hold the earlier
-// owner and mode.
+// owner and mode. A directory that the claim does not empty must be emptied, too, of what the claim before left.
 func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	for i := range r.Allocation.Results {
 		result := &r.Allocation.Results[i]
-		if !usesScratch(result) {
+		if result.AdminAccess || result.Config.Host == nil {
 			continue
 		}
 		dev, _ := r.Find(result)
 		for _, mount := range dev.Edits.Mounts {
-			s, err := f.scratch(&r, mount.HostPath)
+			steps, err := f.lend(&r, mount.HostPath, result.Config.Host.OnRelease)
 			if err != nil {
 				return c, err
 			}
-			c.Steps = append(c.Steps, s)
+			c.Steps = append(c.Steps, steps...)
 		}
 	}
 	return c, nil
 }
 
-// scratch returns the step that makes a directory scratch space of the claim.
-func (f *Feature) scratch(r *prepare.Request, path string) (step.Step, error) {
-	if s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: path}); known {
-		return s, nil
+// lend returns the step for a directory, none if it is kept on release.
+func (f *Feature) lend(r *prepare.Request, path string, release v1alpha1.OnRelease) ([]step.Step, error) {
+	if release != v1alpha1.OnReleaseEmpty {
+		if r.AfterReboot { // what is there is the claim's own
+			return nil, nil
+		}
+		return nil, hostdir.CheckEmptied(f.HostRoot, path)
 	}
-	return hostdir.Plan(f.HostRoot, path, string(r.Claim.UID))
-}
-
-// usesScratch reports whether a result has a directory that is emptied on release.
-func usesScratch(r *claim.Result) bool {
-	return !r.AdminAccess && r.Config.Host != nil && r.Config.Host.OnRelease == v1alpha1.OnReleaseEmpty
+	s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: path})
+	if !known {
+		var err error
+		if s, err = hostdir.Plan(f.HostRoot, path, string(r.Claim.UID)); err != nil {
+			return nil, err
+		}
+	}
+	return []step.Step{s}, nil
 }
 
 // Leftovers returns the steps to undo for a device's directories if the record is lost. A directory that its claim had with onRelease Keep

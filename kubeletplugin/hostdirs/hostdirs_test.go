@@ -279,14 +279,17 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanRefused: a directory that is not there, or not yet empty, is not lent.
+// TestPlanRefused: a directory that is not there, or not yet empty, is not lent, whatever becomes of it later: a claim would see what the
+// one before left.
 func TestPlanRefused(t *testing.T) {
 	l := withDirectories(t, "dirty")
 	leave(t, l.path("dirty"))
-	for name, want := range map[string]error{"dirty": hostdir.ErrDirty, "gone": fs.ErrNotExist} {
-		c, a := borrowed(t, v1alpha1.OnReleaseEmpty, ssdResult("a", name))
-		if steps, err := l.plan(c, a); !errors.Is(err, want) || len(steps) > 0 {
-			t.Errorf("%s: got %v, %v, want %v", name, steps, err, want)
+	for _, release := range []v1alpha1.OnRelease{v1alpha1.OnReleaseEmpty, v1alpha1.OnReleaseKeep} {
+		for name, want := range map[string]error{"dirty": hostdir.ErrDirty, "gone": fs.ErrNotExist} {
+			c, a := borrowed(t, release, ssdResult("a", name))
+			if steps, err := l.plan(c, a); !errors.Is(err, want) || len(steps) > 0 {
+				t.Errorf("%s, %s: got %v, %v, want %v", release, name, steps, err, want)
+			}
 		}
 	}
 }

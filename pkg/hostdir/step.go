@@ -41,12 +41,8 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 		return step.Step{}, err
 	}
 	defer d.Close()
-	dirty, err := d.Dirty()
-	if err != nil {
+	if err := d.checkEmptied(path); err != nil {
 		return step.Step{}, err
-	}
-	if dirty {
-		return step.Step{}, fmt.Errorf("host directory %s %w", path, ErrDirty)
 	}
 	owner, err := d.Owner()
 	if err != nil {
@@ -57,6 +53,24 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 		return step.Step{}, err
 	}
 	return plan(d, owner, &marks, path, claim)
+}
+
+// CheckEmptied fails with ErrDirty while a claim's content is not deleted yet, which nobody else may see.
+func CheckEmptied(hostRoot, path string) error {
+	d, err := Open(filepath.Join(hostRoot, path))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.checkEmptied(path)
+}
+
+func (d *Dir) checkEmptied(path string) error {
+	dirty, err := d.Dirty()
+	if err == nil && dirty {
+		err = fmt.Errorf("host directory %s %w", path, ErrDirty)
+	}
+	return err
 }
 
 // ErrNotScratch says that no claim has a directory as scratch space: its content is kept.
