@@ -63,6 +63,22 @@ func TestNamespaceShare(t *testing.T) {
 	}
 }
 
+// TestLargerThanShare: an image that would not fit if its namespace had no other is refused for good: nobody fetches it again and again.
+// What counts is what it holds, and not what its label says that it may.
+func TestLargerThanShare(t *testing.T) {
+	s := newStore(t, StoreConfig{MaxBytes: 8 << 20, NamespaceBytes: 2 << 20})
+	for name, size := range map[string]int{"fits": 1900 << 10, "large": 3 << 20} {
+		i := imageOf(t, name, TreeImage, size, 6<<20)
+		i.Namespace = "mallory"
+		_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+		if name == "fits" {
+			check.Must(t, err)
+		} else if wantErr(t, err, ErrTooLarge, "images of namespace mallory may take 2097152"); IsRetryable(err) {
+			t.Errorf("%v is tried again", err)
+		}
+	}
+}
+
 // shares returns what each namespace has in the store, finished or not.
 func shares(t *testing.T, s *Store) map[string]int64 {
 	t.Helper()

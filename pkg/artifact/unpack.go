@@ -45,6 +45,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if t, err := s.OpenTree(spec.Digest); !missing(err) { // made while this call waited
 		return t, err
 	}
+	most := s.mostOf(&spec)
 	p, err := s.reserveTree(ctx, &spec)
 	if err != nil {
 		return nil, err
@@ -53,10 +54,24 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if err = s.fillTree(ctx, &spec, p, open); err == nil {
 		t, err = s.completeTree(ctx, spec.Digest, p.dir)
 	}
+	if most != "" && errors.Is(err, ErrTooLarge) {
+		err = fmt.Errorf("%w: %s", err, most)
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.moveToTrash(p.dir, spec.Digest))
 	}
 	return t, nil
+}
+
+// mostOf lets a tree take no more than the share of its namespace, whatever the image says: what is larger is too large, and does not wait
+// for room that it never gets. It returns what limits the tree then.
+func (s *Store) mostOf(spec *TreeSpec) (limit string) {
+	share := s.config.NamespaceBytes
+	if spec.Namespace == "" || share == 0 || spec.Room <= share {
+		return ""
+	}
+	spec.Room = share
+	return fmt.Sprintf("images of namespace %s may take %d bytes: have the chart's budget.pinnedBytes raised", spec.Namespace, share)
 }
 
 // missing reports whether a tree is not there or has to be made again.
