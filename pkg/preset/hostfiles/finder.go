@@ -320,7 +320,11 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	case m == nil:
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
-	hostDir, err := l.checkMayRead(l.namespaced[m.ContainerPath], path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath)))
+	namespace, top := l.namespaced[m.ContainerPath], "/"
+	hostDir, err := l.checkMayRead(namespace, path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath)))
+	if err == nil && namespace != "" { // a link of a tenant's must not tell what is elsewhere
+		top, err = l.checkMayRead(namespace, m.HostPath)
+	}
 	if err != nil {
 		return err
 	}
@@ -330,8 +334,8 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	}
 	found := 0
 	for _, name := range names {
-		stat, err := l.host.Stat(path.Join(hostDir, name))
-		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
+		at, stat, err := l.host.Resolve(path.Join(hostDir, name))
+		if err != nil || !mountpath.Within(at, top) || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
 			continue // a link that leads nowhere is no program
 		}
 		link := path.Join(d.Path, name) + hooktext.LinkSeparator + path.Join(toolDir, name)

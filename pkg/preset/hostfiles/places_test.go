@@ -221,6 +221,31 @@ func TestDeepestMountHasTheTools(t *testing.T) {
 	}
 }
 
+// TestToolsTellNothingOfTheHost: a tenant may link a name in its directory to anything on the host. Whether that is there is not told, and
+// a link within the directory is a program.
+func TestToolsTellNothingOfTheHost(t *testing.T) {
+	root := hostTree(t, map[string][]byte{"srv/team/tools/real": nil, "root/secret": nil, "srv/teams/other": nil})
+	bin := filepath.Join(root, "srv/team/bin")
+	check.Must(t, os.Mkdir(bin, 0o755))
+	for name, target := range map[string]string{
+		"inside": "../tools/real", "by-name": "/root/secret", "up": "../../../root/secret", "beside": "../../teams/other", "none": "/root/none",
+	} {
+		check.Must(t, os.Symlink(target, filepath.Join(bin, name)))
+	}
+	from := preset.Origin{Namespace: "team", Name: "a"}
+	finder := finderIn(root)
+	finder.Allowed = []preset.AllowedHostPath{{Path: "/srv/team", Writable: true}}
+	found, err := finder.Find("u1", preset.Request{
+		Mounts:   []preset.Mount{{PresetMount: v1alpha1.PresetMount{HostPath: "/srv/team", ContainerPath: "/opt/team"}, From: from}},
+		ToolDirs: []preset.Directory{{Path: "/opt/team/bin", From: from}},
+	})
+	check.Must(t, err)
+	want := []string{"fettle-hook", "links", "--yielding-link", "/opt/team/bin/inside::/usr/bin/inside"}
+	if diff := cmp.Diff(want, found.Shared.Hooks[0].Args); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestValidIsMade: hooks and variables that a valid preset has, the node can make, and with random texts, too. What is valid early must not
 // fail every claim later.
 func TestValidIsMade(t *testing.T) {
