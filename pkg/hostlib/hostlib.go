@@ -102,7 +102,7 @@ type places struct {
 
 func (p *places) add(dirs ...string) {
 	for _, dir := range dirs {
-		if !slices.Contains(p.dirs, dir) && len(p.dirs) < maxDirs {
+		if len(p.dirs) < maxDirs && !slices.Contains(p.dirs, dir) {
 			p.dirs = append(p.dirs, dir)
 		}
 	}

@@ -417,3 +417,33 @@ func TestSearchBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestToolsBounded: many patterns match many files that are no programs, in many directories which are all the same one. Only so many are
+// looked at, and one that is a program is found before.
+func TestToolsBounded(t *testing.T) {
+	const dirs, many, patterns, limit = 16, 400, 16, 4096
+	files := map[string]string{"/big/aprogram": "prog:/lib64/ld.so"}
+	var config hostlib.Config
+	for i := range dirs {
+		files[fmt.Sprintf("/d%d", i)] = "-> big"
+		config.ToolDirs = append(config.ToolDirs, fmt.Sprintf("/d%d", i))
+	}
+	for i := range many {
+		files[fmt.Sprintf("/big/f%d", i)] = ""
+	}
+	var names []string
+	for i := range patterns {
+		names = append(names, strings.Repeat("*", i+1))
+	}
+	found, err := open(t, tree(t, files), config).Tools(names)
+	check.Must(t, err)
+	if len(found.Found) != 1 || len(found.Missing) > 0 {
+		t.Errorf("found %v, missing %v", found.Found, found.Missing)
+	}
+	if len(found.Skipped) > limit+1 {
+		t.Fatalf("%d notes, want at most %d", len(found.Skipped), limit+1)
+	}
+	if last := found.Skipped[len(found.Skipped)-1]; !strings.Contains(last.Reason, "left out") {
+		t.Errorf("%v at the end, want a note that something was left out", last)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -44,62 +45,97 @@ func (h *Host) Tools(patterns []string) (Tools, error) {
 	var p places
 	p.add(h.config.ToolDirs...)
 	p.add("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-	var result Tools
+	s := &toolSearch{host: h, dirs: p.dirs, listings: map[string][]string{}}
 	seen := map[string]bool{}
 	for _, pattern := range patterns {
 		missing := true
-		for _, name := range h.toolNames(pattern, p.dirs, &result) {
+		for _, name := range s.names(pattern) {
 			if seen[name] {
 				missing = false
 				continue
 			}
-			tool, skipped, ok := h.findTool(name, p.dirs)
-			result.Skipped = append(result.Skipped, skipped...)
-			if ok {
+			if tool, ok := s.find(name); ok {
 				seen[name], missing = true, false
-				result.Found = append(result.Found, tool)
+				s.Found = append(s.Found, tool)
 			}
 		}
-		if missing && !slices.ContainsFunc(result.Missing, func(m Missing) bool { return m.Name == pattern }) {
-			result.Missing = append(result.Missing, Missing{Name: pattern, Places: p.dirs})
+		if missing && !slices.ContainsFunc(s.Missing, func(m Missing) bool { return m.Name == pattern }) {
+			s.Missing = append(s.Missing, Missing{Name: pattern, Places: p.dirs})
 		}
 	}
-	slices.SortFunc(result.Found, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
-	return result, nil
+	if s.spent() {
+		s.Skipped = append(s.Skipped, Skipped{
+			Path: "/", Reason: fmt.Sprintf("more than %d files, or %d that are no programs; what follows is left out", maxListed, maxFound),
+		})
+	}
+	slices.SortFunc(s.Found, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
+	return s.Tools, nil
 }
 
-// toolNames are the names that a pattern stands for, in order. A directory that cannot be listed is noted.
-func (h *Host) toolNames(pattern string, dirs []string, result *Tools) []string {
+// toolSearch looks through directories, each of which may be one with very many files: below a root that tenants write to, they all may be
+// the same.
+type toolSearch struct {
+	Tools
+
+	host *Host
+	dirs []string
+	// listings are the names of the directories, and listed counts them.
+	listings map[string][]string
+	listed   int
+}
+
+// spent reports whether enough was looked at.
+func (s *toolSearch) spent() bool { return len(s.Skipped) >= maxFound || s.listed > maxListed }
+
+// names are the names that a pattern stands for, in order.
+func (s *toolSearch) names(pattern string) []string {
 	if !isGlob(pattern) {
 		return []string{pattern}
 	}
-	var names []string
-	for _, dir := range dirs {
-		all, err := h.root.ReadDir(dir)
-		if err != nil && !absent(err) {
-			result.Skipped = append(result.Skipped, Skipped{Path: dir, Reason: err.Error()})
-		}
-		for _, name := range all {
-			if plain(name) && matchName(pattern, name) && !slices.Contains(names, name) && len(names) < maxFound {
-				names = append(names, name)
+	found := map[string]bool{}
+	for _, dir := range s.dirs {
+		for _, name := range s.listing(dir) {
+			if len(found) < maxFound && plain(name) && matchName(pattern, name) {
+				found[name] = true
 			}
 		}
 	}
-	slices.Sort(names)
+	return slices.Sorted(maps.Keys(found))
+}
+
+// listing lists a directory once. One that cannot be listed is noted.
+func (s *toolSearch) listing(dir string) []string {
+	names, listed := s.listings[dir]
+	if listed || s.listed > maxListed {
+		return names
+	}
+	names, err := s.host.root.ReadDir(dir)
+	if err != nil && !absent(err) {
+		s.skip(dir, err)
+	}
+	s.listings[dir] = names
+	s.listed += len(names)
 	return names
 }
 
-func (h *Host) findTool(name string, dirs []string) (_ Tool, skipped []Skipped, _ bool) {
-	for _, dir := range dirs {
-		tool, err := h.tool(path.Join(dir, name))
+func (s *toolSearch) skip(name string, err error) {
+	s.Skipped = append(s.Skipped, Skipped{Path: name, Reason: err.Error()})
+}
+
+func (s *toolSearch) find(name string) (Tool, bool) {
+	for _, dir := range s.dirs {
+		if s.spent() {
+			break
+		}
+		tool, err := s.host.tool(path.Join(dir, name))
 		if err == nil {
-			return tool, skipped, true
+			return tool, true
 		}
 		if !absent(err) {
-			skipped = append(skipped, Skipped{Path: path.Join(dir, name), Reason: err.Error()})
+			s.skip(path.Join(dir, name), err)
 		}
 	}
-	return Tool{}, skipped, false
+	return Tool{}, false
 }
 
 // tool reads one executable: an ELF program of this machine, or a script.
