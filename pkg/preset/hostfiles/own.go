@@ -110,8 +110,16 @@ func (l *lookup) scratch(m *preset.Mount) error {
 	return l.addOwn(m.From.Namespace, container.Mount{HostPath: "tmpfs", ContainerPath: m.ContainerPath, NonRecursive: true}, memory)
 }
 
+// maxOwnMounts bounds the mounts of its own that a request of a claim has by presets of its namespace. By default the kernel has 100,000
+// for all claims and everything else on the node (fs.mount-max).
+const maxOwnMounts = 512
+
 // addOwn adds a mount that only the claim has, by a preset of a namespace or, if that is empty, of the administrator.
 func (l *lookup) addOwn(namespace string, of container.Mount, m hostmount.Mount) error {
+	if namespace != "" && len(l.own.Mounts) >= maxOwnMounts {
+		return fmt.Errorf("%s: presets give the request more than %d mounts of its own: name fewer files by a *, or mount their "+
+			"directory", of.ContainerPath, maxOwnMounts)
+	}
 	l.mounted = append(l.mounted, of)
 	if namespace != "" {
 		l.namespaced[of.ContainerPath] = namespace

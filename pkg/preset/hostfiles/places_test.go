@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
@@ -244,6 +245,26 @@ func TestToolsTellNothingOfTheHost(t *testing.T) {
 	if diff := cmp.Diff(want, found.Shared.Hooks[0].Args); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// TestMountsOfOneClaim: the kernel has a limit of mounts for the whole node, of which a tenant's files get only so many.
+func TestMountsOfOneClaim(t *testing.T) {
+	files := map[string][]byte{}
+	for i := range maxOwnMounts + 1 {
+		name := fmt.Sprintf("libx%d.so", i)
+		files["srv/team/usr/lib/"+name] = library(name)
+	}
+	finder := finderIn(hostTree(t, files))
+	finder.Allowed, finder.Mounts = []preset.AllowedHostPath{{Path: "/srv/team"}}, hostmount.In("/mounts", finder.Root)
+	r := preset.Request{Libraries: []preset.Files{filesOf(preset.Origin{Namespace: "team", Name: "a"}, "/srv/team", "libx*")}}
+	found, err := finder.Find("u1", r)
+	check.WantErr(t, err, nil, "DevicePreset team/a", "512 mounts", "mount their directory")
+	if len(found.Steps) != maxOwnMounts {
+		t.Errorf("%d mounts", len(found.Steps))
+	}
+	check.Must(t, os.Remove(filepath.Join(finder.Root, "srv/team/usr/lib/libx0.so")))
+	_, err = finder.Find("u1", r)
+	check.Must(t, err)
 }
 
 // TestValidIsMade: hooks and variables that a valid preset has, the node can make, and with random texts, too. What is valid early must not
