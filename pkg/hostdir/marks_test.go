@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -239,6 +241,58 @@ func TestProjects(t *testing.T) {
 	check.Must(t, kinds.Undo(t.Context(), s))
 	check.Must(t, kinds.Finish(t.Context(), s))
 	if names, err := os.ReadDir(disk); err != nil || len(names) > 0 {
+		t.Errorf("there is %v, %v", names, err)
+	}
+}
+
+// TestSubvolumes: a container may make subvolumes of Btrfs in its directory, and make them and the directory itself read-only. They go.
+func TestSubvolumes(t *testing.T) {
+	mkfs, err := exec.LookPath("mkfs.btrfs")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skipf("needs root and mkfs.btrfs: %v", err)
+	}
+	root, image := t.TempDir(), filepath.Join(t.TempDir(), "disk.img")
+	check.Must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 200<<20))
+	if out, err := exec.CommandContext(t.Context(), mkfs, "-q", image).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	attach(t, image, root)
+	subvolume := func(name string) {
+		t.Helper()
+		parent, err := os.Open(filepath.Dir(filepath.Join(root, name)))
+		check.Must(t, err)
+		defer parent.Close()
+		var args [4096]byte // btrfs_ioctl_vol_args
+		copy(args[8:], filepath.Base(name))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, parent.Fd(), 0x5000940e, uintptr(unsafe.Pointer(&args)))
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	readOnly := func(name string) {
+		t.Helper()
+		f, err := os.Open(filepath.Join(root, name))
+		check.Must(t, err)
+		defer f.Close()
+		flags := uint64(readOnlySubvolume)
+		check.Must(t, subvolumeFlags(int(f.Fd()), setSubvolumeFlags, &flags))
+	}
+	subvolume("disk")
+	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+	s, err := Plan(root, "/disk", "uid-1")
+	check.Must(t, err)
+	check.Must(t, kinds.Apply(t.Context(), s))
+	check.Must(t, os.MkdirAll(filepath.Join(root, "disk/d/e"), 0o755))
+	for _, name := range []string{"disk/top", "disk/d/e/below", "disk/writable"} {
+		subvolume(name)
+		check.Must(t, os.MkdirAll(filepath.Join(root, name, "a", "b", "c"), 0o755))
+	}
+	for _, name := range []string{"disk/top", "disk/d/e/below", "disk"} {
+		readOnly(name)
+	}
+	check.Must(t, kinds.Undo(t.Context(), s))
+	check.Must(t, kinds.Finish(t.Context(), s))
+	if names, err := os.ReadDir(filepath.Join(root, "disk")); err != nil || len(names) > 0 {
 		t.Errorf("there is %v, %v", names, err)
 	}
 }

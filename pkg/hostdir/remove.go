@@ -11,6 +11,7 @@ import (
 	"path"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -116,7 +117,7 @@ func lift(ctx context.Context, dir Root, name string, lifted *int) error {
 func rename(root Root, from, to string, try func(func() error) error) error {
 	do := func() error { return try(func() error { return root.Rename(from, to) }) }
 	err := do()
-	if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(root, path.Dir(from)), allowRemoval(root, from)) == nil {
+	if forbidden(err) && errors.Join(allowRemoval(root, path.Dir(from)), allowRemoval(root, from)) == nil {
 		err = do()
 	}
 	if errors.Is(err, syscall.EXDEV) && allowProjects(root, path.Dir(to)) == nil {
@@ -234,7 +235,7 @@ func removeSome(dir Root, keep string) (removed bool, inner []string, err error)
 
 func removeOne(root Root, name string) error {
 	err := root.Remove(name)
-	if errors.Is(err, syscall.EPERM) && errors.Join(allowRemoval(root, path.Dir(name)), allowRemoval(root, name)) == nil {
+	if forbidden(err) && errors.Join(allowRemoval(root, path.Dir(name)), allowRemoval(root, name)) == nil {
 		err = root.Remove(name)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -242,6 +243,9 @@ func removeOne(root Root, name string) error {
 	}
 	return nil
 }
+
+// forbidden reports whether flags of a file or directory may be why root cannot delete or move it.
+func forbidden(err error) bool { return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EROFS) }
 
 // allowRemoval takes the flags off a file or directory that keep root from deleting it, or from deleting something in it.
 func allowRemoval(root Root, name string) error {
@@ -254,12 +258,43 @@ func allowRemoval(root Root, name string) error {
 		return err
 	}
 	defer f.Close()
+	if err := allowWriting(int(f.Fd())); err != nil {
+		return err
+	}
 	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
 	const keep = 0x10 | 0x20 // FS_IMMUTABLE_FL and FS_APPEND_FL of the kernel's linux/fs.h
 	if err != nil || flags&keep == 0 {
 		return err
 	}
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^keep)
+}
+
+// BTRFS_IOC_SUBVOL_GETFLAGS and BTRFS_IOC_SUBVOL_SETFLAGS of the kernel's linux/btrfs.h, and the one flag.
+const (
+	getSubvolumeFlags = 0x80089419
+	setSubvolumeFlags = 0x4008941a
+	readOnlySubvolume = 2
+)
+
+// allowWriting makes a subvolume of Btrfs writable: whoever owns it may make it read-only. Anything else it leaves alone.
+func allowWriting(fd int) error {
+	var flags uint64
+	if err := subvolumeFlags(fd, getSubvolumeFlags, &flags); err != nil || flags&readOnlySubvolume == 0 {
+		if isUnknown(err) {
+			err = nil
+		}
+		return err
+	}
+	flags &^= readOnlySubvolume
+	return subvolumeFlags(fd, setSubvolumeFlags, &flags)
+}
+
+func subvolumeFlags(fd int, request uintptr, flags *uint64) error {
+	//nolint:gosec // the kernel's own type
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(flags))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // allowProjects lets entries of any project into a directory. The kernel takes none of another where new entries inherit the project.
