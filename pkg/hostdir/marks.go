@@ -23,9 +23,22 @@ type Marks struct {
 	// Flags are those of FS_IOC_GETFLAGS that somebody may set, and Project is the id that quotas count for.
 	Flags   int    `json:"flags,omitempty"`
 	Project uint32 `json:"project,omitempty"`
+	// XFS are flags that XFS alone has. It is nil where they are not known: versions that did not note them leave what claims set.
+	XFS *XFlags `json:"xfs,omitempty"`
 	// Encrypted: files in it are encrypted by a policy of the directory, which nobody can take off.
 	Encrypted bool `json:"encrypted,omitempty"`
 }
+
+// XFlags are flags of FS_IOC_FSGETXATTR which FS_IOC_GETFLAGS lacks, such as the one by which nobody makes symbolic links, and the sizes of
+// extents that belong to two of them.
+type XFlags struct {
+	Flags          uint32 `json:"flags,omitempty"`
+	ExtentSize     uint32 `json:"extentSize,omitempty"`
+	CopyExtentSize uint32 `json:"copyExtentSize,omitempty"`
+}
+
+// xfsOnly are FS_XFLAG_RTINHERIT, NOSYMLINKS, EXTSZINHERIT, NODEFRAG, FILESTREAM and COWEXTSIZE of linux/fs.h.
+const xfsOnly = 0x100 | 0x400 | 0x1000 | 0x2000 | 0x4000 | 0x10000
 
 // changeable are the flags of linux/fs.h that whoever owns a directory may set, or root. The others are the file system's own, and change
 // by themselves.
@@ -75,6 +88,7 @@ func otherMarks(fd int) (m Marks, err error) {
 	}
 	m.Flags &= changeable
 	m.Project = x.project
+	m.XFS = &XFlags{Flags: x.flags & xfsOnly, ExtentSize: x.extentSize, CopyExtentSize: x.copyExtentSize}
 	var stat unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &stat); err != nil {
 		return m, err
@@ -182,6 +196,9 @@ func (d *Dir) cleanOpen(ctx context.Context, fd int, want *Marks) error {
 	if now.Project != want.Project {
 		errs = append(errs, change(func() error { return setProject(fd, want.Project) }))
 	}
+	if want.XFS != nil && *now.XFS != *want.XFS {
+		errs = append(errs, change(func() error { return setXFlags(fd, *want.XFS) }))
+	}
 	if now.Flags != want.Flags {
 		set := func() error { return setFlags(fd, want.Flags) }
 		err := change(set)
@@ -235,12 +252,20 @@ func setFlags(fd, flags int) error {
 	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, now&^changeable|flags)
 }
 
-func setProject(fd int, id uint32) error {
+func setProject(fd int, id uint32) error { return changeXattr(fd, func(x *fsxattr) { x.project = id }) }
+
+func setXFlags(fd int, to XFlags) error {
+	return changeXattr(fd, func(x *fsxattr) {
+		x.flags, x.extentSize, x.copyExtentSize = x.flags&^xfsOnly|to.Flags, to.ExtentSize, to.CopyExtentSize
+	})
+}
+
+func changeXattr(fd int, change func(*fsxattr)) error {
 	var x fsxattr
 	if err := x.ioctl(fd, fsGetXattr); err != nil {
 		return err
 	}
-	x.project = id
+	change(&x)
 	return x.ioctl(fd, fsSetXattr)
 }
 

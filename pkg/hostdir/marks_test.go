@@ -245,18 +245,64 @@ func TestProjects(t *testing.T) {
 	}
 }
 
-// TestSubvolumes: a container may make subvolumes of Btrfs in its directory, and make them and the directory itself read-only. They go.
-func TestSubvolumes(t *testing.T) {
-	mkfs, err := exec.LookPath("mkfs.btrfs")
+// onDisk mounts a new disk with a file system that the test's machine may lack the program for.
+func onDisk(t *testing.T, program string, size int64) (root string) {
+	t.Helper()
+	mkfs, err := exec.LookPath(program)
 	if err != nil || os.Geteuid() != 0 {
-		t.Skipf("needs root and mkfs.btrfs: %v", err)
+		t.Skipf("needs root and %s: %v", program, err)
 	}
-	root, image := t.TempDir(), filepath.Join(t.TempDir(), "disk.img")
-	check.Must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 200<<20))
+	image := filepath.Join(t.TempDir(), "disk.img")
+	check.Must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, size))
 	if out, err := exec.CommandContext(t.Context(), mkfs, "-q", image).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	root = t.TempDir()
 	attach(t, image, root)
+	return root
+}
+
+// TestFlagsOfXFS: what a container sets on its directory by other calls than for the usual flags goes, too, and the administrator's stays.
+func TestFlagsOfXFS(t *testing.T) {
+	const noSymlinks, noDefragment = 0x400, 0x2000
+	root := onDisk(t, "mkfs.xfs", 320<<20)
+	disk := filepath.Join(root, "disk")
+	check.Must(t, os.Mkdir(disk, 0o755))
+	set := func(to XFlags) {
+		t.Helper()
+		f, err := os.Open(disk)
+		check.Must(t, err)
+		check.Must(t, setXFlags(int(f.Fd()), to), f.Close())
+	}
+	set(XFlags{Flags: noDefragment})
+	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+	for _, lost := range []bool{false, true} {
+		s, err := Plan(root, "/disk", "uid-1")
+		check.Must(t, err)
+		check.Must(t, kinds.Apply(t.Context(), s))
+		set(XFlags{Flags: noSymlinks | 0x1000, ExtentSize: 1 << 20})
+		want := XFlags{Flags: noDefragment}
+		if lost {
+			want = XFlags{}
+			s, err = PlanUndo(root, "/disk", "uid-1")
+			check.Must(t, err)
+		}
+		check.Must(t, kinds.Undo(t.Context(), s))
+		d, err := Open(disk)
+		check.Must(t, err)
+		m, err := d.marks()
+		check.Must(t, errors.Join(err, d.Close()))
+		if *m.XFS != want {
+			t.Errorf("record lost %v: %+v, want %+v", lost, *m.XFS, want)
+		}
+		link := filepath.Join(disk, "link")
+		check.Must(t, os.Symlink("target", link), os.Remove(link))
+	}
+}
+
+// TestSubvolumes: a container may make subvolumes of Btrfs in its directory, and make them and the directory itself read-only. They go.
+func TestSubvolumes(t *testing.T) {
+	root := onDisk(t, "mkfs.btrfs", 200<<20)
 	subvolume := func(name string) {
 		t.Helper()
 		parent, err := os.Open(filepath.Dir(filepath.Join(root, name)))

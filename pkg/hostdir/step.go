@@ -97,7 +97,7 @@ func PlanUndo(hostRoot, path, claim string) (step.Step, error) {
 		return step.Step{}, err
 	}
 	owner.Mode = uint32(os.ModeDir | os.FileMode(owner.Mode).Perm()&^0o022)
-	return plan(d, owner, &Marks{}, path, claim)
+	return plan(d, owner, &Marks{XFS: &XFlags{}}, path, claim)
 }
 
 func plan(d *Dir, owner Owner, marks *Marks, path, claim string) (step.Step, error) {
