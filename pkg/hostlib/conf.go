@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/message"
@@ -50,6 +49,7 @@ type Skipped struct {
 type confReader struct {
 	root *rootfs.Root
 	conf Conf
+	dirs map[string]bool
 	// files, bytes and names are what was read so far.
 	files, bytes, names int
 }
@@ -64,7 +64,7 @@ func ReadConf(root *rootfs.Root, name string) (Conf, error) {
 	if err != nil {
 		return Conf{}, fmt.Errorf("read the loader's configuration: %w", err)
 	}
-	r := &confReader{root: root}
+	r := &confReader{root: root, dirs: map[string]bool{}}
 	r.parse(name, data, 1)
 	return r.conf, nil
 }
@@ -114,10 +114,11 @@ func (r *confReader) dir(name, line string) {
 	switch {
 	case !path.IsAbs(dir) || strings.ContainsRune(dir, 0):
 		r.skip(name, "%q is no absolute path", message.Clip(line, longestQuote))
-	case slices.Contains(r.conf.Dirs, dir):
+	case r.dirs[dir]:
 	case len(r.conf.Dirs) >= maxDirs:
 		r.skip(name, "more than %d directories", maxDirs)
 	default:
+		r.dirs[dir] = true
 		r.conf.Dirs = append(r.conf.Dirs, dir)
 	}
 }

@@ -36,6 +36,9 @@ const (
 	toolDir    = "/usr/bin"
 	// maxTools limits the programs of one directory. Each becomes an argument of the hook.
 	maxTools = 256
+	// maxSearches limits how many lists of libraries and tools, and directories of programs, presets of a namespace have for one request. Each
+	// is looked through below a directory that its tenants may write to, which may take seconds.
+	maxSearches = 64
 )
 
 // Finder finds on a node what presets name.
@@ -81,8 +84,10 @@ type lookup struct {
 	host  *rootfs.Root
 	// claim is the UID of the claim.
 	claim string
-	// namespaced has the namespace of each mount of a DevicePreset, by its path in the container.
+	// namespaced has the namespace of each mount of a DevicePreset, by its path in the container. searches counts what is looked through for
+	// DevicePresets.
 	namespaced map[string]string
+	searches   int
 	edits      container.Edits
 	// own are edits that only the claim has. steps prepare what they need.
 	own   container.Edits
@@ -246,6 +251,9 @@ func (l *lookup) node(n *preset.Node) error {
 // It returns nil if an optional one does not exist.
 func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
 	if f.From.Namespace != "" {
+		if err := l.search(); err != nil {
+			return nil, "", err
+		}
 		if root, err = l.checkMayRead(f.From.Namespace, cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, "", fmt.Errorf("root: %w", err)
 		}
@@ -265,6 +273,15 @@ func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err erro
 	}
 	host, err := hostlib.Open(filepath.Join(l.files.Root, root), hostlib.Config{LibraryDirs: f.Directories, ToolDirs: f.Directories})
 	return host, root, err
+}
+
+// search counts one more search for a preset of a namespace.
+func (l *lookup) search() error {
+	if l.searches++; l.searches > maxSearches {
+		return fmt.Errorf("presets of the namespace have more than %d lists of libraries and tools, and directories in PATH, for the request: "+
+			"name several files in one list", maxSearches)
+	}
+	return nil
 }
 
 func (l *lookup) libraries(f *preset.Files) error {
@@ -320,11 +337,7 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	case m == nil:
 		return errors.New("is below no mount of a preset, so its programs are not known: mount the directory, or name them as tools")
 	}
-	namespace, top := l.namespaced[m.ContainerPath], "/"
-	hostDir, err := l.checkMayRead(namespace, path.Join(m.HostPath, strings.TrimPrefix(d.Path, m.ContainerPath)))
-	if err == nil && namespace != "" { // a link of a tenant's must not tell what is elsewhere
-		top, err = l.checkMayRead(namespace, m.HostPath)
-	}
+	hostDir, top, err := l.toolPlace(m, d.Path)
 	if err != nil {
 		return err
 	}
@@ -348,6 +361,22 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 		l.fallbackLinks = append(l.fallbackLinks, link)
 	}
 	return nil
+}
+
+// toolPlace returns where on the host a directory of a mount is, and what links in it may lead to: those of a tenant must not tell what is
+// elsewhere.
+func (l *lookup) toolPlace(m *container.Mount, dir string) (hostDir, top string, err error) {
+	namespace, top := l.namespaced[m.ContainerPath], "/"
+	if namespace != "" {
+		if err = l.search(); err == nil {
+			top, err = l.checkMayRead(namespace, m.HostPath)
+		}
+		if err != nil {
+			return "", "", err
+		}
+	}
+	hostDir, err = l.checkMayRead(namespace, path.Join(m.HostPath, strings.TrimPrefix(dir, m.ContainerPath)))
+	return hostDir, top, err
 }
 
 // bind mounts a file of the node, unless another mount or a link has that place already.

@@ -267,6 +267,28 @@ func TestMountsOfOneClaim(t *testing.T) {
 	check.Must(t, err)
 }
 
+// TestSearchesOfOneClaim: a tenant's presets have a node search only so often for one request.
+func TestSearchesOfOneClaim(t *testing.T) {
+	files := map[string][]byte{"srv/team/usr/lib/libx.so": library("libx.so"), "srv/team/usr/bin/x": []byte("#!/bin/sh")}
+	finder := finderIn(hostTree(t, files))
+	finder.Allowed = []preset.AllowedHostPath{{Path: "/srv/team"}}
+	var r preset.Request
+	for range maxSearches / 2 {
+		from := preset.Origin{Namespace: "team", Name: "a"}
+		r.Libraries, r.Tools = append(r.Libraries, filesOf(from, "/srv/team", "libx.so")), append(r.Tools, filesOf(from, "/srv/team", "x"))
+	}
+	_, err := finder.Find("u1", r)
+	check.Must(t, err)
+	r.Tools = append(r.Tools, r.Tools[0])
+	_, err = finder.Find("u1", r)
+	check.WantErr(t, err, nil, "DevicePreset team/a", "64 lists")
+	r.Tools = r.Tools[1:]
+	r.Mounts = []preset.Mount{{PresetMount: v1alpha1.PresetMount{HostPath: "/srv/team", ContainerPath: "/opt/team"}, From: r.Tools[0].From}}
+	r.ToolDirs = []preset.Directory{{Path: "/opt/team/usr/bin", From: r.Tools[0].From}}
+	_, err = finder.Find("u1", r)
+	check.WantErr(t, err, nil, "DevicePreset team/a", "directories in PATH")
+}
+
 // TestValidIsMade: hooks and variables that a valid preset has, the node can make, and with random texts, too. What is valid early must not
 // fail every claim later.
 func TestValidIsMade(t *testing.T) {
