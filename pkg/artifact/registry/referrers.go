@@ -82,12 +82,15 @@ func (s *session) referrers(
 ) (list []artifact.Descriptor, err error) {
 	query := url.Values{"artifactType": {artifactType}}.Encode()
 	left := int64(artifact.MaxManifest) // of all pages, since the annotations of all are kept
-	for range maxReferrerPages {
+	for n := range maxReferrerPages {
 		page, next, err := s.referrersPage(ctx, "referrers/"+d.String(), query, &left)
 		if err != nil {
 			return nil, err
 		}
-		if page == nil {
+		switch {
+		case page == nil && n > 0:
+			return nil, fmt.Errorf("%s is %w: its list of referrers broke off after %d pages", s.host, artifact.ErrUnavailable, n)
+		case page == nil:
 			return s.referrersTag(ctx, ref, d)
 		}
 		if list = append(list, page...); len(list) > maxReferrers {

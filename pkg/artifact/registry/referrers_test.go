@@ -138,6 +138,30 @@ func TestReferrersPages(t *testing.T) {
 	}
 }
 
+// TestReferrersBreakOff: a list whose next page is none is no answer. It is neither taken for a registry without lists, which would hide
+// the signatures on the first page, nor for all that there is.
+func TestReferrersBreakOff(t *testing.T) {
+	h := plainHub(t)
+	src, image, first := referred(t, h)
+	for name, code := range map[string]int{"gone": 404, "not understood": 400, "not allowed": 405, "a page of its own": 200} {
+		t.Run(name, func(t *testing.T) {
+			page(h, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Query().Get("last") != "" {
+					w.WriteHeader(code)
+					return
+				}
+				w.Header().Set("Content-Type", indexType)
+				w.Header().Set("Link", `<?last=1>; rel="next"`)
+				_, _ = w.Write(index(t, first))
+			})
+			got, err := src.Referrers(t.Context(), image.Digest, signatureType)
+			if wantErr(t, err, artifact.ErrUnavailable, "referrers of", "broke off"); len(got) > 0 {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
 func TestReferrersAnswers(t *testing.T) {
 	h := plainHub(t)
 	src, image, _ := referred(t, h)
