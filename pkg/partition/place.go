@@ -65,7 +65,7 @@ func Place(whole device.Device, m *nvml.MIG, layout []Instances) ([]Slot, error)
 	slices.SortStableFunc(free, func(a, b *nvml.MIGProfile) int {
 		return cmp.Or(cmp.Compare(size(b), size(a)), cmp.Compare(b.Slices, a.Slices), cmp.Compare(a.Name, b.Name))
 	})
-	s := search{tries: maxTries}
+	s := search{tries: maxTries, pinned: len(taken)}
 	slots, ok := s.fill(free, taken)
 	switch {
 	case s.tries <= 0:
@@ -122,8 +122,8 @@ func pin(profiles []*nvml.MIGProfile, starts []uint32) ([]Slot, error) {
 	return taken, nil
 }
 
-// search tries placements, and gives up after so many.
-type search struct{ tries int }
+// search tries placements beside those that have starts, and gives up after so many.
+type search struct{ tries, pinned int }
 
 // fill places the profiles beside what is taken.
 func (s *search) fill(profiles []*nvml.MIGProfile, taken []Slot) ([]Slot, bool) {
@@ -137,7 +137,7 @@ func (s *search) fill(profiles []*nvml.MIGProfile, taken []Slot) ([]Slot, bool) 
 			return nil, false
 		}
 		// Of two alike instances the first is left of the second, or each set of places would be tried once for every order.
-		if last := len(taken) - 1; last >= 0 && taken[last].Profile == p.Name && at.Start < taken[last].Placement.Start {
+		if last := len(taken) - 1; last >= s.pinned && taken[last].Profile == p.Name && at.Start < taken[last].Placement.Start {
 			continue
 		}
 		if overlapping(taken, at) != nil {

@@ -43,6 +43,10 @@ func TestPlace(t *testing.T) {
 			name: "starts", layout: []partition.Instances{some("1g.10gb", 2, 6, 4), some("3g.40gb", 1)}, want: "3g.40gb@0 1g.10gb@4 1g.10gb@6",
 		},
 		{
+			name: "one start, and the others anywhere", layout: []partition.Instances{some("1g.10gb", 1, 6), some("1g.10gb", 2)},
+			want: "1g.10gb@0 1g.10gb@1 1g.10gb@6",
+		},
+		{
 			name: "media engines", layout: []partition.Instances{some("1g.10gb+me", 1), some("1g.10gb", 6)},
 			want: "1g.10gb@0 1g.10gb@1 1g.10gb@2 1g.10gb@3 1g.10gb@4 1g.10gb@5 1g.10gb+me@6",
 		},
