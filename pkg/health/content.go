@@ -284,8 +284,13 @@ func (e *entry) count(now time.Time, source string, r Reading, grew func(code st
 	e.Counters[key] = r.Value
 }
 
-// expire forgets events and increases that did not come again.
+// expire forgets events and increases that did not come again. One of the future is of a clock that was set back since, and counts from now.
 func (e *entry) expire(now time.Time, table Table) {
+	for i := range e.Faults {
+		if f := &e.Faults[i]; f.Last.After(now) {
+			f.Last = now
+		}
+	}
 	e.Faults = slices.DeleteFunc(e.Faults, func(f fault) bool {
 		after := table.Find(f.Source, f.Code).RecoverAfter.Duration
 		return !f.Level && after > 0 && now.Sub(f.Last) >= after

@@ -241,6 +241,19 @@ func TestExpire(t *testing.T) {
 	m.is(l, "b", Unhealthy, "Xid79")
 }
 
+// TestExpireAfterTheClockWasSetBack: what was seen at a time that is in the future now counts from now on.
+func TestExpireAfterTheClockWasSetBack(t *testing.T) {
+	m := newMachine(t)
+	l := m.open()
+	check.Must(t, l.Happened(xid("a", "999")))
+	m.time = m.time.Add(-30 * 24 * time.Hour)
+	check.Must(t, l.Expire())
+	m.is(l, "a", Worn, "Xid999")
+	m.time = m.time.Add(time.Hour)
+	check.Must(t, l.Expire())
+	m.is(l, "a", Healthy, "")
+}
+
 // TestQuarantine stays until the reason is taken back, and is worse than any fault.
 func TestQuarantine(t *testing.T) {
 	m := newMachine(t)
