@@ -284,7 +284,7 @@ func (e *entry) count(now time.Time, source string, r Reading, grew func(code st
 	e.Counters[key] = r.Value
 }
 
-// expire forgets events and increases that did not come again. One of the future is of a clock that was set back since, and counts from now.
+// expire forgets events and increases that did not come again. One of the future is of a clock that was set back since: it counts from now.
 func (e *entry) expire(now time.Time, table Table) {
 	for i := range e.Faults {
 		if f := &e.Faults[i]; f.Last.After(now) {

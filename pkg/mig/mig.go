@@ -204,7 +204,9 @@ func noInstances(err error) bool {
 }
 
 // undo destroys the instance, if the file says that it is the claim's. While a process uses it, undo fails with nvml.ErrInUse and the file
-// stays: the instance keeps its place, and the next undo tries again.
+// stays: the instance keeps its place, and the next undo tries again. Where the library is of another driver than the kernel's, a reboot
+// ends that and the instance. A node is drained before a reboot, so no claim may wait for it. The file stays, since the instance is nobody
+// else's.
 func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
 	lock, err := i.Lock(ctx)
 	if err != nil {
@@ -227,6 +229,8 @@ func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
 	case errors.Is(err, nvml.ErrInUse):
 		return fmt.Errorf("%s: destroy its instance: a process, or a monitor such as DCGM, still has it open. "+
 			"The device stays with its claim, and the plugin tries again: %w", w, err)
+	case errors.Is(err, nvml.ErrVersions):
+		return nil
 	case err != nil && !noInstances(err) && !i.driverless(w):
 		return fmt.Errorf("%s: destroy its instance: %w", w, err)
 	}

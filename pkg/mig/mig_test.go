@@ -316,6 +316,24 @@ func TestDriverGone(t *testing.T) {
 	}
 }
 
+// TestVersions: where the library is of another driver than the kernel's, as after an upgrade, only a reboot ends that, and the instance
+// with it. The node is drained before the reboot, so a claim ends meanwhile. Its file stays, so that the instance is nobody else's if the
+// library answers again before.
+func TestVersions(t *testing.T) {
+	n := start(t, nvmlsim.H100)
+	w := small()
+	check.Must(t, n.apply(w))
+	check.Must(t, n.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.LibRMVersionMismatch}))
+	for range 2 {
+		check.Must(t, n.undo(w))
+		n.has([]string{"19@4"}, w.Device)
+	}
+	wants(t, n.apply(w), "of different versions")
+	check.Must(t, n.Script())
+	check.Must(t, n.undo(w))
+	n.has([]string{})
+}
+
 // TestSlowLibrary: a library that does not answer costs the time that the caller has, and leaves nothing that the next call does not find
 // (NVIDIA/gpu-operator#2155).
 func TestSlowLibrary(t *testing.T) {
