@@ -240,15 +240,22 @@ func (p *Programmer) undoProgram(ctx context.Context, params *Program) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wipeTimeout(max(params.Timeout, leastTimeout), params.Blank))
 	defer cancel()
-	if params.Blank != nil && (content.Unknown || params.OnRelease == ReleaseBlank) {
+	// A blank image for the shell that the card had before is none.
+	if params.Blank != nil && params.Blank.InterfaceID == r.InterfaceID && (content.Unknown || params.OnRelease == ReleaseBlank) {
 		err := p.wipe(ctx, r, b, Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Blank, Why: "release"})
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCardInUse) && !noRoomForCopy(err) {
+		if !cannotWipe(err) {
 			return err
 		}
-		// The blank image is not on the node, or has no room where the driver or program takes it from, or would clear memory that another claim
-		// uses. So the region itself must prove that it works, and the next claim of another namespace finds its traces noted.
+		// So the region itself must prove that it works, and the next claim of another namespace finds its traces noted.
 	}
 	return p.resetAndRelease(ctx, params, r, b)
+}
+
+// cannotWipe reports whether a blank image was not loaded, and nothing was touched, for a reason that no claim must wait for: it is not on
+// the node, or its file was replaced, or it has no room where the driver or program takes it from, or it would clear memory that another
+// claim uses.
+func cannotWipe(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, backend.ErrDigest) || errors.Is(err, ErrCardInUse) || noRoomForCopy(err)
 }
 
 // noRoomForCopy reports whether an image was not loaded, and nothing was touched, because its copy for the driver or program had no room.

@@ -261,6 +261,26 @@ func TestUnplugged(t *testing.T) {
 	p.holds(wiped(p.blank()))
 }
 
+// TestBlankDoesNotFitAnyMore: a claim ends although its blank image is not for the card's new shell, or its file was replaced. It is as
+// without a blank image, and the next tenant finds the traces noted.
+func TestBlankDoesNotFitAnyMore(t *testing.T) {
+	for name, change := range map[string]func(p *programmer, blank *region.Image){
+		"another shell": func(p *programmer, _ *region.Image) { p.regions[first].InterfaceID = otherShell },
+		"another file":  func(p *programmer, blank *region.Image) { p.files[blank.Digest] = gbs(shell, nlb0, "", 1000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, machine(card(1)))
+			image, blank := p.image(nlb3), p.blank()
+			program := p.program(ours(), image, released(region.ReleaseBlank, blank))
+			check.Must(t, p.apply(program))
+			change(p, blank)
+			p.asks(lines(opened(0), reset(0)), func() { check.Must(t, p.undo(program)) })
+			p.holds(held(image, claimOf(ours().Namespace, "")))
+			wants(t, p.apply(&region.Scrub{Device: first, Claim: theirs(), Timeout: time.Minute}), region.ErrMemory)
+		})
+	}
+}
+
 // TestDamagedWhileUsed: whoever gives a region back of which nothing can be read any more puts it in order.
 func TestDamagedWhileUsed(t *testing.T) {
 	for _, blank := range []bool{true, false} {
