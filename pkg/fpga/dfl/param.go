@@ -206,6 +206,12 @@ func targetClock(given map[string]int32) (int64, error) {
 	return kHz, nil
 }
 
+// CanSetClocks says whether SetParams could set both clocks to these values.
+func CanSetClocks(high, low int32) bool {
+	_, err := targetClock(map[string]int32{ParamClock: high, ParamClockLow: low})
+	return err == nil
+}
+
 // setClock programs the PLL, unless the clocks are right already.
 func (l *Lease) setClock(ctx context.Context, kHz int64) error {
 	const next = "set the clock again; if that fails, set the region aside until its PCI device is bound again"

@@ -75,10 +75,10 @@ func (p *Programmer) PlanParams(
 }
 
 // currentClocks reads both clocks, since setting either sets both, and a high clock that is off does not tell the low one. Clocks that do
-// not run cannot be restored: what a claim sets then stays.
+// not run, or that the card cannot be set to, cannot be restored: what a claim sets then stays.
 func currentClocks(ctx context.Context, b Backend, r *fpga.Region) ([]Param, error) {
 	values, err := b.Params(ctx, r, clockNames())
-	if err != nil || values[dfl.ParamClockLow] == 0 {
+	if err != nil || !dfl.CanSetClocks(values[dfl.ParamClock], values[dfl.ParamClockLow]) {
 		return nil, err
 	}
 	var out []Param
@@ -126,33 +126,38 @@ func (p *Params) KeepBefore(earlier step.Step) error {
 }
 
 func (p *Programmer) restoreParams(ctx context.Context, params *Params) error {
-	if changed, err := p.changed(ctx, params); err != nil || !changed {
+	former, err := p.toRestore(ctx, params)
+	if err != nil || len(former) == 0 {
 		return err
 	}
-	return p.writeParams(ctx, params.Device, params.Before)
+	return p.writeParams(ctx, params.Device, former)
 }
 
-// changed reports whether a parameter differs from its former value. A region that left the node took its parameters with it.
-func (p *Programmer) changed(ctx context.Context, params *Params) (bool, error) {
+// toRestore returns the former values of parameters, if any of these has another value now. A region that left the node took its parameters
+// with it, and the card may have another shell since, which has fewer.
+func (p *Programmer) toRestore(ctx context.Context, params *Params) (former []Param, err error) {
 	r, b, err := p.find(params.Device)
 	if errors.Is(err, ErrGone) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	var names []string
-	for _, b := range params.Before {
-		names = append(names, b.Name)
+	changed := false
+	for _, before := range params.Before {
+		now, err := b.Params(ctx, r, []string{before.Name})
+		if errors.Is(err, backend.ErrNoParam) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		former, changed = append(former, before), changed || now[before.Name] != before.Value
 	}
-	if len(names) == 0 {
-		return false, nil
+	if !changed {
+		return nil, nil
 	}
-	now, err := b.Params(ctx, r, names)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(params.Before, func(b Param) bool { return now[b.Name] != b.Value }), nil
+	return former, nil
 }
 
 func (p *Programmer) writeParams(ctx context.Context, device string, set []Param) (err error) {

@@ -201,6 +201,32 @@ func TestClocksThatWere(t *testing.T) {
 	p.asks(nil, func() { check.Must(t, p.undo(params)) })
 }
 
+// TestClocksOutOfReach: clocks that the card cannot be set to are no reason to keep a region for ever either.
+func TestClocksOutOfReach(t *testing.T) {
+	m := withParams()
+	m.Cards[0].Ports[0].ClockKHz = 20_000
+	p := start(t, m)
+	p.params(map[string]int32{dfl.ParamClock: 20_000, dfl.ParamClockLow: 10_000})
+	params := p.plan(append(clocks(200_000, 0)[:1], region.Param{Name: dfl.ParamLTR, Value: 1}), nil)
+	check.Must(t, p.apply(params))
+	check.Must(t, p.undo(params))
+	p.params(map[string]int32{dfl.ParamClock: 200_000, dfl.ParamLTR: 0})
+}
+
+// TestParamsOfAnotherShell: what a card's new shell has no more needs no restoring.
+func TestParamsOfAnotherShell(t *testing.T) {
+	m := withParams()
+	m.Cards[0].Ports = append(m.Cards[0].Ports, fpgasim.Port{Interface: shell, AFU: nlb0, Revision: 1})
+	p := start(t, m)
+	set := append(clocks(200_000, 0)[:1], region.Param{Name: dfl.ParamDebug, Value: 3}, region.Param{Name: dfl.ParamLTR, Value: 1})
+	params := p.plan(set, nil)
+	check.Must(t, p.apply(params))
+	p.regions[first] = p.regions[name(0, 1)] // whose port has neither clocks nor debug
+	check.Must(t, p.apply(p.plan([]region.Param{{Name: dfl.ParamLTR, Value: 1}}, nil)))
+	check.Must(t, p.undo(params))
+	p.params(map[string]int32{dfl.ParamLTR: 0})
+}
+
 // TestParamsRefused: what is known to be impossible, or not the claim's to change now, writes nothing.
 func TestParamsRefused(t *testing.T) {
 	for _, tc := range []struct {
