@@ -52,10 +52,8 @@ func newGPU(tree *sysfs.Tree, vendor string, f pci.Function) *draft {
 		Address: f.Address, Model: uint32(f.Device)<<16 | uint32(f.Vendor),
 		Subsystem: uint32(f.SubsystemDevice)<<16 | uint32(f.SubsystemVendor),
 	}
-	if f.VFs != nil {
-		d.count(device.CapacityVirtualFunctions, uint64(f.VFs.Total))
-		d.physical.VirtualFunctions = f.VFs.Total
-	}
+	d.count(device.CapacityVirtualFunctions, uint64(f.VFs))
+	d.physical.VirtualFunctions = f.VFs
 	return d
 }
 

@@ -31,16 +31,11 @@ type Function struct {
 	NUMANode *int
 	// Root is the root complex above the function: "pci0000:3a". Empty if the function's link does not tell.
 	Root string
-	// VFs is nil for functions without SR-IOV.
-	VFs *VirtualFunctions
+	// VFs is how many virtual functions there can be (sriov_totalvfs); 0 for functions without SR-IOV. How many there are is not read here: the
+	// kernel tells that only once no driver has the function locked, and one that hangs would hold up the look at the whole machine.
+	VFs int
 	// PhysicalFunction is the address of the function that this one is a virtual function of (link physfn).
 	PhysicalFunction *Address
-}
-
-// VirtualFunctions are a physical function's SR-IOV numbers.
-type VirtualFunctions struct {
-	// Total is sriov_totalvfs, Enabled is sriov_numvfs.
-	Total, Enabled int
 }
 
 // BaseClass is the class without the programming interface: 0x0302.
@@ -115,7 +110,7 @@ func read(tree *sysfs.Tree, name string) (f Function, ok bool, faults []error) {
 	f.Driver = r.link("driver", false)
 	f.NUMANode = r.numaNode()
 	f.Root = r.root()
-	f.VFs = r.virtualFunctions()
+	f.VFs, _ = r.count("sriov_totalvfs", 0)
 	f.PhysicalFunction = r.physicalFunction()
 	return f, !r.lost, r.faults
 }
@@ -195,15 +190,6 @@ func (r *reader) numaNode() *int {
 		return nil
 	}
 	return &node
-}
-
-func (r *reader) virtualFunctions() *VirtualFunctions {
-	total, ok := r.count("sriov_totalvfs", 0)
-	if !ok {
-		return nil
-	}
-	enabled, _ := r.count("sriov_numvfs", 0)
-	return &VirtualFunctions{Total: total, Enabled: enabled}
 }
 
 // physicalFunction is essential: a virtual function that does not look like one would be taken for a whole device.
