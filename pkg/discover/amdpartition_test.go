@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
@@ -99,6 +101,35 @@ func TestPartitionAt(t *testing.T) {
 	}
 	if _, ok := partitionAt(map[string]uint64{"location_id": 1280, "domain": 1}, at); ok {
 		t.Error("a GPU of another domain counts")
+	}
+}
+
+// TestHalfATopology: while the compute driver does not show all of a GPU's partitions, nobody counts by it how many dies the GPU has: a
+// claim's partition would be one that cannot be.
+func TestHalfATopology(t *testing.T) {
+	dir := divided(t)
+	const name = "amd-0000-05-00-0"
+	names := func() []string {
+		for _, p := range discoverIn(t, dir, Options{}).Physical {
+			if p.Device.Name == name {
+				return partition.Names(partition.Physical{Device: p.Device, AMD: p.AMD})
+			}
+		}
+		return nil
+	}
+	want := names()
+	if !slices.Contains(want, name+"-cpx-nps1-p7") {
+		t.Fatalf("names %v", want)
+	}
+	node := filepath.Join(dir, "sys/devices/virtual/kfd/kfd/topology/nodes/9")
+	for _, harm := range []func() error{
+		func() error { return os.WriteFile(filepath.Join(node, "properties"), []byte("garbage\n"), 0o644) },
+		func() error { return os.RemoveAll(node) },
+	} {
+		check.Must(t, harm())
+		if diff := cmp.Diff(want, names()); diff != "" {
+			t.Errorf("names (-want +got):\n%s", diff)
+		}
 	}
 }
 

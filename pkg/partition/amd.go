@@ -23,8 +23,8 @@ type AMDModes struct {
 	XCCs int
 }
 
-// partitions is how many partitions a compute mode has. CPX has one a die; where their number is not known, the modes that the GPU
-// offers tell it (aqua_vanjaram.c: 8 dies have QPX, 6 have TPX, 4 have neither). 0: there is no such mode.
+// partitions is how many partitions a compute mode has. CPX has one a die: as many as are known, and no fewer than the modes that the GPU
+// offers tell (aqua_vanjaram.c: 8 dies have QPX, 6 have TPX), since the topology may show a part of them. 0: there is no such mode.
 func (m *AMDModes) partitions(mode string) int {
 	switch mode {
 	case "SPX":
@@ -40,14 +40,12 @@ func (m *AMDModes) partitions(mode string) int {
 		return 0
 	}
 	switch {
-	case m.XCCs > 0:
-		return m.XCCs
 	case slices.Contains(m.AvailableCompute, "QPX"):
-		return 8
+		return max(m.XCCs, 8)
 	case slices.Contains(m.AvailableCompute, "TPX"):
-		return 6
+		return max(m.XCCs, 6)
 	}
-	return 4
+	return cmp.Or(m.XCCs, 4)
 }
 
 // memoryModes are those that go with a compute mode. Others are refused by the kernel, or leave partitions without memory of their own.
