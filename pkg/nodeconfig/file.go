@@ -143,7 +143,7 @@ func (c *File) validateHostDevices() (errs []error) {
 			errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
 		}
 		for _, dir := range h.Directories {
-			if err := c.Presets.checkNotWritten(dir); err != nil {
+			if err := c.Presets.checkApart(dir); err != nil {
 				errs = append(errs, fmt.Errorf("hostDevices[%d]: %w", i, err))
 			}
 		}
@@ -231,20 +231,16 @@ func (c *File) Mounts() bool {
 	return len(c.Presets.AllowedHostPaths) > 0 || c.Presets.Scratch || c.KernelCaches.Enabled
 }
 
-// checkNotWritten refuses a directory to lend below one that DevicePresets may write to: they could put a link in its place.
-func (c Presets) checkNotWritten(pattern string) error {
+// checkApart refuses to lend a directory of which a DevicePreset may name a part, or the whole of, or which is below one that a DevicePreset
+// may name: its namespace would have the files of whoever has the directory, and could put a link in its place where it may write.
+func (c Presets) checkApart(pattern string) error {
 	parts := strings.Split(pattern, "/")
 	for _, allowed := range c.AllowedHostPaths {
-		if !allowed.Writable {
-			continue
-		}
-		depth := strings.Count(allowed.Path, "/") + 1
-		if len(parts) < depth {
-			continue
-		}
-		if above, err := path.Match(strings.Join(parts[:depth], "/"), allowed.Path); err == nil && above {
-			return fmt.Errorf("directories: %s may be below %s, which presets.allowedHostPaths have for writing, or may be it: "+
-				"keep the two apart", pattern, allowed.Path)
+		others := strings.Split(allowed.Path, "/")
+		depth := min(len(parts), len(others))
+		if meet, err := path.Match(strings.Join(parts[:depth], "/"), strings.Join(others[:depth], "/")); err == nil && meet {
+			return fmt.Errorf("directories: %s may be %s of presets.allowedHostPaths, or below it, or above: what a claim has there, other "+
+				"namespaces would have too: keep the two apart", pattern, allowed.Path)
 		}
 	}
 	return nil

@@ -108,6 +108,16 @@ health:
 				"presets: {allowedHostPaths: [{path: /mnt/disks, writable: true}]}\n" + "hostDevices: [{name: ssd, directories: [/mnt/d*/*]}]",
 			wantErrs: []string{"hostDevices[0]", "/mnt/d*/*", "keep the two apart"},
 		},
+		{
+			name: "lent below what others may read", text: header +
+				"presets: {allowedHostPaths: [{path: /mnt/disks}]}\n" + "hostDevices: [{name: ssd, directories: [/mnt/d*/ssd*]}]",
+			wantErrs: []string{"hostDevices[0]", "/mnt/d*/ssd*", "keep the two apart"},
+		},
+		{
+			name: "lent with what others may read in it", text: header +
+				"presets: {allowedHostPaths: [{path: /mnt/disks/ssd1/models}]}\n" + "hostDevices: [{name: ssd, directories: [/mnt/disks/*]}]",
+			wantErrs: []string{"hostDevices[0]", "/mnt/disks/*", "/mnt/disks/ssd1/models", "keep the two apart"},
+		},
 		{name: "all faults at once", text: header + `
 discoveryInterval: 10ms
 reconcileInterval: 999ms
