@@ -103,6 +103,9 @@ func (s *Switcher) Ensure(ctx context.Context, function pci.Address, mode string
 		return err
 	}
 	defer done()
+	if err := s.writer.Settle(ctx, attribute(function)); err != nil {
+		return fmt.Errorf("an earlier switch of GPU %s: %w", function, err)
+	}
 	m, err := Read(s.config.Tree, function)
 	if err != nil || m.Compute == mode {
 		return err
@@ -138,12 +141,17 @@ func (s *Switcher) verify(_ context.Context, p *Params) error {
 	return err
 }
 
+// attribute is what a GPU's mode is written to.
+func attribute(function pci.Address) string {
+	return path.Join(sysfs.PCIDevice(function.String()), currentCompute)
+}
+
 // switchTo writes the mode, again as long as the driver says that a process computes: the driver forgets a process some time after it
 // ended.
 func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode string) error {
 	const pause = 500 * time.Millisecond
 	err := s.writer.Retry(ctx, syscall.EBUSY, pause, func() error {
-		return s.writer.Write(ctx, path.Join(sysfs.PCIDevice(function.String()), currentCompute), mode)
+		return s.writer.Write(ctx, attribute(function), mode)
 	})
 	if errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("GPU %s is not switched to %s: %w: %w: %s", function, mode, err, ErrInUse, s.users(function))
@@ -151,8 +159,12 @@ func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode stri
 	return s.explain(function, mode, err)
 }
 
-// explain judges the driver's answer, and checks that the mode is in effect.
+// explain judges the driver's answer, and checks that the mode is in effect. Without an answer it reads nothing: the driver lets nobody read
+// the mode while it switches (amdgpu_xcp_query_partition_mode in amdgpu_xcp.c).
 func (s *Switcher) explain(function pci.Address, mode string, err error) error {
+	if errors.Is(err, sysfs.ErrNoAnswer) {
+		return fmt.Errorf("switch GPU %s to %s: %w", function, mode, err)
+	}
 	m, again := Read(s.config.Tree, function)
 	switch {
 	case errors.Is(err, syscall.EPERM):

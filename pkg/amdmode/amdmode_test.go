@@ -193,6 +193,37 @@ func TestTurn(t *testing.T) {
 	wants(t, <-first, amdmode.ErrInUse)
 }
 
+// TestStuckDriver: a switch that the driver does not answer may still happen. It ends in time for its caller, who cannot read the mode then,
+// and the next claim does not take the mode of before for its own.
+func TestStuckDriver(t *testing.T) {
+	for _, locked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reads wait: %t", locked), func(t *testing.T) {
+			n := start(t, "8xmi300x", nil)
+			clock := pcisim.NewClock()
+			s := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Clock: clock})
+			n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true, Lock: locked})
+			t.Cleanup(n.Go)
+			tooLate := func(mode string) {
+				t.Helper()
+				ended := make(chan error, 1)
+				go func() { ended <- s.Ensure(t.Context(), gpu(), mode) }()
+				check.Eventually(t, "Ensure waits for the driver", func() bool { return n.Held() == 1 && clock.HasWaiters() || len(ended) == 1 })
+				clock.Step(amdmode.DefaultWait)
+				check.Eventually(t, "Ensure ends", func() bool { return len(ended) == 1 })
+				wants(t, <-ended, sysfs.ErrNoAnswer, "current_compute_partition")
+			}
+			tooLate("CPX")
+			tooLate("SPX")
+			n.Go()
+			check.Eventually(t, "the driver answers", func() bool { return n.Held() == 0 })
+			check.Must(t, s.Ensure(t.Context(), gpu(), "SPX"))
+			if got := n.mode(); got != "SPX" {
+				t.Errorf("mode %s, want SPX", got)
+			}
+		})
+	}
+}
+
 // TestEveryGPUInDPX: 8 GPUs in DPX have 16 partitions. Elsewhere 8 were found (rocm#20, rocm#21).
 func TestEveryGPUInDPX(t *testing.T) {
 	n := start(t, "8xmi300x", nil)

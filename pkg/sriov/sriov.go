@@ -181,6 +181,9 @@ func (m *Maker) value(function pci.Address, name string) (string, error) {
 
 // apply provisions and makes the virtual functions.
 func (m *Maker) apply(ctx context.Context, p *Params) error {
+	if err := m.settle(ctx, p.Function); err != nil {
+		return err
+	}
 	now, err := m.look(p)
 	if err != nil {
 		return err
@@ -266,7 +269,19 @@ func (m *Maker) undo(ctx context.Context, p *Params) error {
 	})
 }
 
+// settle waits for virtual functions that the driver was asked for earlier and may still make: those are a step's too. Newer kernels let
+// nobody read their number until then (sriov_numvfs_show in drivers/pci/iov.c).
+func (m *Maker) settle(ctx context.Context, function pci.Address) error {
+	if err := m.writer.Settle(ctx, attribute(function, numVFs)); err != nil {
+		return fmt.Errorf("virtual functions of %s that were asked for earlier: %w", function, err)
+	}
+	return nil
+}
+
 func (m *Maker) restore(ctx context.Context, p *Params) error {
+	if err := m.settle(ctx, p.Function); err != nil {
+		return err
+	}
 	now, err := m.enabled(p.Function)
 	if errors.Is(err, fs.ErrNotExist) || now > 0 && now != p.Count {
 		return nil // The card left, or they are another's.

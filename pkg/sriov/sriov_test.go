@@ -3,6 +3,7 @@
 package sriov_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -68,6 +69,7 @@ type node struct {
 	machine pcisim.Machine
 	dir     string
 	tree    *sysfs.Tree
+	writer  *sysfs.Writer
 	points  *restorepoint.Store
 	kinds   step.Kinds
 	maker   *sriov.Maker
@@ -93,7 +95,7 @@ func process(t testing.TB, s *pcisim.Sim, m pcisim.Machine, dir, boot string) *n
 	writer, err := sysfs.OpenWriter(s.Root)
 	check.Must(t, err)
 	t.Cleanup(func() { check.Must(t, errors.Join(tree.Close(), writer.Close())) })
-	n.tree, n.points = tree, restorepoint.Open(disk.OS{}, dir, boot)
+	n.tree, n.writer, n.points = tree, writer, restorepoint.Open(disk.OS{}, dir, boot)
 	check.Must(t, n.points.Make())
 	n.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: n.points, Clock: pcisim.NewClock()})
 	n.kinds = n.maker.Kinds()
@@ -275,6 +277,38 @@ func TestInUse(t *testing.T) {
 	check.Must(t, os.RemoveAll(dir))
 	check.Must(t, n.kinds.Undo(t.Context(), s))
 	n.noPoints()
+}
+
+// TestStuckDriver: virtual functions that the driver makes after the step gave up are the step's. Its Undo waits for them, no longer than
+// for any other answer, and removes them.
+func TestStuckDriver(t *testing.T) {
+	for _, locked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reads wait: %t", locked), func(t *testing.T) {
+			n := start(t)
+			clock := pcisim.NewClock()
+			k := sriov.New(sriov.Config{Tree: n.tree, Write: n.writer, Points: n.points, Clock: clock}).Kinds()
+			s := n.plan(sriov.Options{})
+			n.Fault(pcisim.Fault{Path: "sriov_numvfs", Hold: true, Lock: locked})
+			t.Cleanup(n.Go)
+			tooLate := func(what string, act func(context.Context, step.Step) error) {
+				t.Helper()
+				ended := make(chan error, 1)
+				go func() { ended <- act(t.Context(), s) }()
+				check.Eventually(t, what+" waits for the driver", func() bool { return n.Held() == 1 && clock.HasWaiters() || len(ended) == 1 })
+				clock.Step(sriov.DefaultWait)
+				check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
+				wants(t, <-ended, sysfs.ErrNoAnswer, "sriov_numvfs")
+			}
+			tooLate("the step", k.Apply)
+			tooLate("the step again", k.Apply)
+			tooLate("Undo", k.Undo)
+			n.Go()
+			check.Eventually(t, "the driver answers", func() bool { return n.Held() == 0 })
+			check.Must(t, k.Undo(t.Context(), s))
+			n.has(" sriov_numvfs 0")
+			n.noPoints()
+		})
+	}
 }
 
 // TestVanished: a card that left the node is nothing to restore.

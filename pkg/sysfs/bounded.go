@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +45,36 @@ func NewBounded(w AttrWriter, c clock.Clock, limit time.Duration) *Bounded {
 
 // Write writes a value to an attribute.
 func (b *Bounded) Write(ctx context.Context, name, value string) error {
-	w := b.begin(name, value)
+	return b.await(ctx, name, b.begin(name, value))
+}
+
+// Settle waits until the driver has answered what an earlier Write of an attribute gave up, as long as Write waits. Until then its value may
+// still change, and a driver may hold up who reads it.
+func (b *Bounded) Settle(ctx context.Context, name string) error {
+	for _, w := range b.underWay(name) {
+		// What it answers is for those who wrote: it failed, or the value says so.
+		if err := b.await(ctx, name, w); errors.Is(err, ErrNoAnswer) {
+			return err
+		}
+	}
+	return nil
+}
+
+// underWay are the writes of an attribute that have no answer yet.
+func (b *Bounded) underWay(name string) []*pendingWrite {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []*pendingWrite
+	for key, w := range b.pending {
+		if strings.HasPrefix(key, name+"\x00") {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// await waits for the answer to a write.
+func (b *Bounded) await(ctx context.Context, name string, w *pendingWrite) error {
 	timer := b.clock.NewTimer(b.limit)
 	defer timer.Stop()
 	select {

@@ -31,6 +31,7 @@ type model struct {
 	trace     []Event
 	resumes   int
 	held      int
+	locked    string // the attribute that cannot be read now
 	vfio      vfioNodes
 	amd       topology
 }
@@ -215,6 +216,9 @@ func (s *model) writable(ctx context.Context, name string, read func() string, w
 		a.OnRead = func() (string, syscall.Errno) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			for s.locked == name {
+				s.changed.Wait()
+			}
 			return read(), 0
 		}
 	}
@@ -233,10 +237,17 @@ func (s *model) disturb(name, value string) (errno syscall.Errno, failed bool) {
 		}
 		resumes := s.resumes
 		s.held++
+		if f.Lock {
+			s.locked = name
+		}
 		for f.Hold && s.resumes == resumes {
 			s.changed.Wait()
 		}
 		s.held--
+		if f.Lock {
+			s.locked = ""
+			s.changed.Broadcast()
+		}
 		return errnoOf(f.Errno), f.Errno != ""
 	}
 	return 0, false
