@@ -196,12 +196,12 @@ func TestTurn(t *testing.T) {
 // TestStuckDriver: a switch that the driver does not answer may still happen. It ends in time for its caller, who cannot read the mode then,
 // and the next claim does not take the mode of before for its own.
 func TestStuckDriver(t *testing.T) {
-	for _, locked := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reads wait: %t", locked), func(t *testing.T) {
+	for _, lock := range []string{"", "current_compute_partition"} {
+		t.Run("lock "+lock, func(t *testing.T) {
 			n := start(t, "8xmi300x", nil)
 			clock := pcisim.NewClock()
 			s := amdmode.New(amdmode.Config{Tree: n.tree, Write: openWriter(t, n.Root), Clock: clock})
-			n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true, Lock: locked})
+			n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true, Lock: lock})
 			t.Cleanup(n.Go)
 			tooLate := func(mode string) {
 				t.Helper()

@@ -20,18 +20,35 @@ func (b *Binder) present(address pci.Address) bool {
 	return b.config.Tree.Exists(path.Join(sysfs.PCIDevice(address.String()), "vendor"))
 }
 
-func (b *Binder) state(address pci.Address) (driver, override string, err error) {
+func (b *Binder) state(ctx context.Context, address pci.Address) (driver, override string, err error) {
 	driver, err = driverOf(b.config.Tree, address)
 	if err == nil {
-		override, err = overrideOf(b.config.Tree, address)
+		override, err = b.overrideOf(ctx, address)
 	}
 	return driver, override, err
+}
+
+// noOverride is what the kernel shows of a function without an override: the C library's text of a null pointer.
+const noOverride = "(null)"
+
+// overrideOf is the driver that alone may hold a function, empty if any may.
+func (b *Binder) overrideOf(ctx context.Context, address pci.Address) (string, error) {
+	file := overrideFile(address)
+	name, err := b.writer.Read(ctx, file, func() (string, error) { return b.config.Tree.ReadString(file) })
+	if name == noOverride {
+		name = ""
+	}
+	return name, err
+}
+
+func overrideFile(address pci.Address) string {
+	return path.Join(sysfs.PCIDevice(address.String()), "driver_override")
 }
 
 // bind makes a driver hold a function that another one, or none, holds. A function that the driver holds is left as it is, with its
 // override.
 func (b *Binder) bind(ctx context.Context, address pci.Address, driver string) error {
-	now, override, err := b.state(address)
+	now, override, err := b.state(ctx, address)
 	if err != nil || now == driver {
 		return err
 	}
@@ -71,7 +88,7 @@ func (b *Binder) giveBack(ctx context.Context, f Before, driver string) error {
 	if f.Driver == driver || !b.present(f.Address) {
 		return nil
 	}
-	now, override, err := b.state(f.Address)
+	now, override, err := b.state(ctx, f.Address)
 	if err != nil || now != "" && now != driver && now != f.Driver {
 		return err
 	}
@@ -110,8 +127,7 @@ func (b *Binder) returnTo(ctx context.Context, f Before, now, override string, o
 
 // setOverride lets only one driver hold a function, or any if the name is empty, which the kernel wants as an empty line.
 func (b *Binder) setOverride(ctx context.Context, address pci.Address, driver string) error {
-	name := path.Join(sysfs.PCIDevice(address.String()), "driver_override")
-	if err := b.writer.Write(ctx, name, driver+"\n"); err != nil {
+	if err := b.writer.Write(ctx, overrideFile(address), driver+"\n"); err != nil {
 		return fmt.Errorf("let only %q hold %s: %w", driver, address, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -27,8 +28,8 @@ type Group struct {
 // Member is one PCI function of a group.
 type Member struct {
 	Address pci.Address
-	// Driver is the bound driver, Override is driver_override. Both are empty if there is none.
-	Driver, Override string
+	// Driver is the bound driver, empty if there is none.
+	Driver string
 	// Bridge says that the function is a PCI-to-PCI bridge, which VFIO ignores.
 	Bridge bool
 	// VFs is how many virtual functions are enabled.
@@ -82,6 +83,8 @@ func ReadGroup(tree *sysfs.Tree, address pci.Address) (Group, error) {
 // bridges are the classes of PCI-to-PCI bridges (PCI Code and ID Assignment Specification, base class 06).
 func isBridge(class uint64) bool { return class>>8 == 0x0604 || class>>8 == 0x0609 }
 
+// readMember reads nothing that the kernel shows only under the lock of the device (sriov_numvfs_show, driver_override_show): a driver that
+// does not let go of a function has it, and the node's other functions are looked at meanwhile.
 func readMember(tree *sysfs.Tree, address pci.Address) (Member, error) {
 	m := Member{Address: address}
 	dir := sysfs.PCIDevice(address.String())
@@ -93,14 +96,9 @@ func readMember(tree *sysfs.Tree, address pci.Address) (Member, error) {
 	if m.Driver, err = driverOf(tree, address); err != nil {
 		return m, err
 	}
-	if m.Override, err = overrideOf(tree, address); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return m, err
+	for tree.Exists(path.Join(dir, "virtfn"+strconv.Itoa(m.VFs))) {
+		m.VFs++
 	}
-	vfs, err := tree.ReadInt(path.Join(dir, "sriov_numvfs"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return m, err
-	}
-	m.VFs = int(vfs)
 	physical, err := tree.LinkBase(path.Join(dir, "physfn"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
@@ -118,18 +116,6 @@ func driverOf(tree *sysfs.Tree, address pci.Address) (string, error) {
 	name, err := tree.LinkBase(path.Join(sysfs.PCIDevice(address.String()), "driver"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
-	}
-	return name, err
-}
-
-// noOverride is what the kernel shows of a function without an override: the C library's text of a null pointer.
-const noOverride = "(null)"
-
-// overrideOf is the driver that alone may hold a function, empty if any may.
-func overrideOf(tree *sysfs.Tree, address pci.Address) (string, error) {
-	name, err := tree.ReadString(path.Join(sysfs.PCIDevice(address.String()), "driver_override"))
-	if name == noOverride {
-		name = ""
 	}
 	return name, err
 }

@@ -119,7 +119,11 @@ func (b *Binder) Plan(ctx context.Context, function pci.Address, claim string, n
 		if err := b.config.Points.Check(claim, StepKind, m.Address.String()); err != nil {
 			return step.Step{}, err
 		}
-		p.Before = append(p.Before, Before{Address: m.Address, Driver: m.Driver, Override: m.Override})
+		override, err := b.overrideOf(ctx, m.Address)
+		if err != nil && !isAbsent(err) {
+			return step.Step{}, err
+		}
+		p.Before = append(p.Before, Before{Address: m.Address, Driver: m.Driver, Override: override})
 	}
 	return step.New(StepKind, function.String(), p)
 }
@@ -183,7 +187,7 @@ func (b *Binder) apply(ctx context.Context, p *Params) error {
 		if err := b.config.Points.Check(p.Claim, StepKind, f.Address.String()); err != nil {
 			return err
 		}
-		if err := b.expect(f, p.Driver); err != nil {
+		if err := b.expect(ctx, f, p.Driver); err != nil {
 			return err
 		}
 	}
@@ -219,8 +223,8 @@ func sameFunctions(ours []Member, p *Params) error {
 }
 
 // expect refuses a function that neither is as it was planned nor as this step, cut off at any write, leaves it.
-func (b *Binder) expect(f Before, driver string) error {
-	now, override, err := b.state(f.Address)
+func (b *Binder) expect(ctx context.Context, f Before, driver string) error {
+	now, override, err := b.state(ctx, f.Address)
 	if err != nil {
 		return err
 	}

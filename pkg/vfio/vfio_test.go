@@ -537,19 +537,41 @@ func TestBindFails(t *testing.T) {
 
 // TestStuckDriver: a driver that does not let go costs the step its time, not for ever, and is not asked twice at once.
 func TestStuckDriver(t *testing.T) {
+	for _, lock := range []string{"", "0000:16:00.0/driver_override"} {
+		t.Run("lock "+lock, func(t *testing.T) { stuckDriver(t, lock) })
+	}
+}
+
+// stuckDriver has the driver hold the device's lock, without which the kernel shows no override, or not.
+func stuckDriver(t *testing.T, lock string) {
 	n := start(t)
 	before := n.state()
 	s := n.plan(gpu(), ours)
-	n.Fault(pcisim.Fault{Path: "nvidia/unbind", Hold: true})
-	tooLate := func() error {
+	n.Fault(pcisim.Fault{Path: "nvidia/unbind", Hold: true, Lock: lock})
+	t.Cleanup(n.Go)
+	tooLate := func(act func(context.Context, step.Step) error) error {
+		t.Helper()
 		ended := make(chan error, 1)
-		go func() { ended <- n.kinds.Apply(t.Context(), s) }()
-		check.Eventually(t, "the step waits for the driver", func() bool { return n.Held() == 1 && n.clock.HasWaiters() })
+		go func() { ended <- act(t.Context(), s) }()
+		check.Eventually(t, "the step waits for the driver", func() bool { return n.Held() == 1 && n.clock.HasWaiters() || len(ended) == 1 })
 		n.clock.Step(vfio.DefaultWait)
+		check.Eventually(t, "the step ends", func() bool { return len(ended) == 1 })
 		return <-ended
 	}
-	wants(t, tooLate(), sysfs.ErrNoAnswer, "nvidia/unbind")
-	wants(t, tooLate(), sysfs.ErrNoAnswer)
+	wants(t, tooLate(n.kinds.Apply), sysfs.ErrNoAnswer, "nvidia/unbind")
+	wants(t, tooLate(n.kinds.Apply), sysfs.ErrNoAnswer)
+	if lock != "" {
+		wants(t, tooLate(n.kinds.Undo), sysfs.ErrNoAnswer, "driver_override")
+		wants(t, tooLate(n.kinds.Undo), sysfs.ErrNoAnswer, "driver_override")
+	}
+	// The node's other GPUs are looked at meanwhile.
+	looked := make(chan error, 1)
+	go func() {
+		_, err := vfio.Candidates(n.tree, []pci.Function{{Address: gpu()}})
+		looked <- err
+	}()
+	check.Eventually(t, "Candidates ends", func() bool { return len(looked) == 1 })
+	check.Must(t, <-looked)
 	n.Go()
 	check.Eventually(t, "the driver lets go", func() bool { return n.Held() == 0 })
 	n.apply(s)

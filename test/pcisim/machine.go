@@ -55,8 +55,8 @@ type Fault struct {
 	Errno string `json:"errno,omitempty"`
 	// Hold makes the driver take until the command "go".
 	Hold bool `json:"hold,omitempty"`
-	// Lock makes who reads the attribute wait as long as Hold does: the driver answers both under one lock.
-	Lock bool `json:"lock,omitempty"`
+	// Lock ends the name of an attribute that nobody can read as long as Hold takes: the kernel answers both under one lock.
+	Lock string `json:"lock,omitempty"`
 	// Times is how often it happens, once where it is 0.
 	Times int `json:"times,omitempty"`
 }

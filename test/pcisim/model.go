@@ -31,7 +31,7 @@ type model struct {
 	trace     []Event
 	resumes   int
 	held      int
-	locked    string // the attribute that cannot be read now
+	locked    string // ends the name of what cannot be read now
 	vfio      vfioNodes
 	amd       topology
 }
@@ -216,7 +216,7 @@ func (s *model) writable(ctx context.Context, name string, read func() string, w
 		a.OnRead = func() (string, syscall.Errno) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			for s.locked == name {
+			for s.locked != "" && strings.HasSuffix(name, s.locked) {
 				s.changed.Wait()
 			}
 			return read(), 0
@@ -237,14 +237,14 @@ func (s *model) disturb(name, value string) (errno syscall.Errno, failed bool) {
 		}
 		resumes := s.resumes
 		s.held++
-		if f.Lock {
-			s.locked = name
+		if f.Lock != "" {
+			s.locked = f.Lock
 		}
 		for f.Hold && s.resumes == resumes {
 			s.changed.Wait()
 		}
 		s.held--
-		if f.Lock {
+		if f.Lock != "" {
 			s.locked = ""
 			s.changed.Broadcast()
 		}
