@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 )
 
 // Cluster is a snapshot as the scheduler sees it: with the API server's defaults, without the fields of gates that are off, with the
@@ -53,6 +54,7 @@ type Cluster struct {
 	// shares counts the shares of devices that got a name.
 	shares   int
 	cel      *cel.Cache
+	kept     judge.Kept
 	problems []Problem
 }
 
@@ -75,10 +77,8 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 		owned:      map[types.UID][]types.NamespacedName{},
 		podCharges: map[types.UID]corev1.ResourceList{},
 		charged:    map[string]corev1.ResourceList{},
-		cel: cel.NewCache(compiled, cel.Features{
-			EnableConsumableCapacity: set.On(gates.ConsumableCapacity), EnableListTypeAttributes: set.On(gates.ListTypeAttributes),
-		}),
 	}
+	c.forgetCompiled()
 	for _, note := range notes {
 		c.problem("Snapshot kubernetes", "%s", note)
 	}
@@ -104,8 +104,18 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 	return c, c.problems, nil
 }
 
-// compiled is how many CEL expressions stay compiled.
+// compiled is how many CEL expressions stay compiled: more than judge.Kept lets there be.
 const compiled = 1000
+
+// forgetCompiled has allocators compile all expressions anew.
+func (c *Cluster) forgetCompiled() {
+	c.cel = cel.NewCache(compiled, cel.Features{
+		EnableConsumableCapacity: c.Gates.On(gates.ConsumableCapacity), EnableListTypeAttributes: c.Gates.On(gates.ListTypeAttributes),
+	})
+	for _, v := range c.views {
+		v.allocator = nil
+	}
+}
 
 func (c *Cluster) problem(object, format string, args ...any) {
 	c.problems = append(c.problems, Problem{Object: object, Message: fmt.Sprintf(format, args...)})

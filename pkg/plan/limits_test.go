@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 func planOf(t *testing.T, ctx context.Context, s plan.Snapshot, options plan.Options) plan.Report { //nolint:revive // as all helpers
@@ -127,5 +129,26 @@ func TestExplain(t *testing.T) {
 	}
 	if len(refused["node-0000"]) != 1 {
 		t.Errorf("refused %v, want one reason of node-0000", refused)
+	}
+}
+
+// TestTooLongSelectors: claims whose selectors would take too much memory stop their pod, not the planner. Pods after it are planned.
+func TestTooLongSelectors(t *testing.T) {
+	t.Parallel()
+	s := requests(fleet(1, 1), 32)
+	other := fleet(1, 1)
+	other.Templates[0].Name, other.Pods[0].Name = "single", "next"
+	other.Pods[0].Spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("single")
+	for i := range s.Templates[0].Spec.Spec.Devices.Requests {
+		s.Templates[0].Spec.Spec.Devices.Requests[i].Exactly.Selectors = objects.Selectors(
+			fmt.Sprintf("%d > 1", i) + strings.Repeat(" || 1+2 > 2", 900))
+	}
+	s.Templates, s.Pods = append(s.Templates, other.Templates...), append(s.Pods, other.Pods...)
+	report := planOf(t, t.Context(), s, plan.Options{})
+	if pod := report.Pods["team/pod-0000"]; !pod.Stopped || !strings.HasPrefix(pod.Reason, judge.TooLong) {
+		t.Errorf("reason %q, stopped %t, want %q", pod.Reason, pod.Stopped, judge.TooLong)
+	}
+	if next := report.Pods["team/next"]; next.Node == nil {
+		t.Errorf("the next pod has no node: %s", next.Reason)
 	}
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
@@ -144,7 +146,7 @@ func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.checkClasses(); err != nil {
+	if err := cmp.Or(r.checkClasses(), r.boundSelectors()); err != nil {
 		return nil, nil, err
 	}
 	for i, node := range r.Nodes {
@@ -218,6 +220,18 @@ func (r *run) checkClassesOf(claim *resourceapi.ResourceClaim, request *resource
 			return refusal(fmt.Sprintf("request %s: device class %s does not exist", name, class),
 				"the pod waits until DeviceClass %s is created", class)
 		}
+	}
+	return nil
+}
+
+// boundSelectors bounds the memory that compiled selectors take, of this pod and of those before it.
+func (r *run) boundSelectors() error {
+	claims := r.unallocated()
+	if judge.IsTooLong(claims) {
+		return stopped(judge.TooLong, "it is not known whether a node fits")
+	}
+	if !r.kept.Add(claims, r.Classes) {
+		r.forgetCompiled()
 	}
 	return nil
 }

@@ -177,6 +177,8 @@ func (n *nodeWork) lines() []string {
 		out = append(out, check.Message)
 	}
 	switch {
+	case n.verdict.Error == judge.TooLong:
+		out = append(out, judge.TooLong)
 	case n.verdict.Outcome == judge.TimedOut:
 		out = append(out, fmt.Sprintf("no combination of devices was found within %s", n.input.Timeout))
 	case n.verdict.Outcome == judge.DoesNotFit && len(out) == 0:

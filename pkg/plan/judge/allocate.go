@@ -38,7 +38,7 @@ func (j *judgement) allocate(ctx context.Context, v *Verdict) {
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	allocator, err := structured.NewAllocator(limited, j.Features, j.State, classes(j.Classes), j.Slices, j.Expressions.cache)
+	allocator, err := structured.NewAllocator(limited, j.Features, j.State, classes(j.Classes), j.Slices, j.cache)
 	if err == nil {
 		v.Allocations, err = allocator.Allocate(limited, j.Node, j.Claims)
 	}

@@ -97,7 +97,7 @@ func (j *judgement) valuesOf(
 
 // derive evaluates an expression that a request gives for an attribute.
 func (j *judgement) derive(ctx context.Context, expression string, p *pool, d *resourceapi.Device) ([]string, error) {
-	x := j.Expressions.cache.GetOrCompileDerivedAttribute(expression)
+	x := j.cache.GetOrCompileDerivedAttribute(expression)
 	if x.Error != nil {
 		return nil, fmt.Errorf("CEL compile error: %w", x.Error)
 	}

@@ -9,20 +9,22 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
+	resourceapi "k8s.io/api/resource/v1"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// cacheSize is how many compiled selectors the allocator keeps.
+// cacheSize is how many compiled selectors the allocator keeps: more than [Kept] lets there be.
 const cacheSize = 1000
 
-// Expressions compiles selectors, each once. Several goroutines may use it.
+// Expressions compiles selectors, each once while the memory that they take is bounded. Several goroutines may use it.
 type Expressions struct {
 	features dracel.Features
-	// cache is the allocator's.
-	cache *dracel.Cache
 
-	mutex    sync.Mutex
+	mutex sync.Mutex
+	kept  Kept
+	// cache is the allocator's.
+	cache    *dracel.Cache
 	compiled map[string]*expression
 	// env compiles selectors so that their parts can be shown.
 	env *cel.Env
@@ -31,7 +33,23 @@ type Expressions struct {
 // NewExpressions returns an empty one for the features of a scheduler.
 func NewExpressions(f structured.Features) *Expressions {
 	features := dracel.Features{EnableConsumableCapacity: f.ConsumableCapacity, EnableListTypeAttributes: f.ListTypeAttributes}
-	return &Expressions{features: features, cache: dracel.NewCache(cacheSize, features), compiled: map[string]*expression{}}
+	e := &Expressions{features: features}
+	e.forget()
+	return e
+}
+
+func (e *Expressions) forget() {
+	e.cache, e.compiled = dracel.NewCache(cacheSize, e.features), map[string]*expression{}
+}
+
+// cacheFor returns the cache of an allocator for claims. What was compiled for others is forgotten once it is too much.
+func (e *Expressions) cacheFor(claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass) *dracel.Cache {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if !e.kept.Add(claims, classes) {
+		e.forget()
+	}
+	return e.cache
 }
 
 // expression is a selector, and a second program for it that evaluates every part.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
@@ -44,8 +45,12 @@ type Holder struct {
 
 // Judge checks every device of the node for every request, then lets the scheduler's allocator decide.
 func Judge(ctx context.Context, in Input) Verdict {
-	j := newJudgement(in)
 	v := Verdict{Node: in.Node.Name}
+	if IsTooLong(in.Claims) {
+		v.Outcome, v.Error = TimedOut, TooLong
+		return v
+	}
+	j := newJudgement(in)
 	pools, err := j.gather()
 	if err != nil {
 		v.Outcome, v.Error = Fatal, err.Error()
@@ -71,14 +76,16 @@ func Judge(ctx context.Context, in Input) Verdict {
 type judgement struct {
 	Input
 	variant variant
-	pools   []*pool
+	// cache is the allocator's, of Expressions.
+	cache *dracel.Cache
+	pools []*pool
 }
 
 func newJudgement(in Input) *judgement {
 	if in.Expressions == nil {
 		in.Expressions = NewExpressions(in.Features)
 	}
-	return &judgement{Input: in, variant: variantOf(in.Features)}
+	return &judgement{Input: in, variant: variantOf(in.Features), cache: in.Expressions.cacheFor(in.Claims, in.Classes)}
 }
 
 // variant is one of the scheduler's three allocators.
