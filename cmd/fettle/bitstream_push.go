@@ -54,6 +54,8 @@ func bitstreamPush(flags *arguments) action {
 	flags.StringVar(&p.about.Name, "name", "", "`name` of the image, where the file has none")
 	flags.StringVar(&p.about.Platform, "platform", "", "`platform` of the image, where the file has none")
 	flags.Var((*list)(&p.about.BlankFor), "blank-for", "`interface` id whose regions the image wipes; may be repeated")
+	flags.where("name", fpga.CheckText)
+	flags.where("platform", fpga.CheckText)
 	format := flags.formatOf("text", "json")
 	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
 		names, ref := operands[:len(operands)-1], operands[len(operands)-1]

@@ -49,6 +49,12 @@ func parsePlace(text string) (artifactPlace, error) {
 	return p, err
 }
 
+// isDigest wants the digest of something.
+func isDigest(value string) error {
+	_, err := artifact.ParseDigest(value)
+	return err
+}
+
 // namesRegistry says whether a text begins with a registry, and could be a REF at all.
 func namesRegistry(text string) bool {
 	host, _, found := strings.Cut(text, "/")

@@ -57,6 +57,7 @@ func bitstreamVerify(flags *arguments) action {
 	v := verification{access: flags.bitstreamAccess(), policies: flags.policies()}
 	iface := flags.String("interface", "", "interface `id` that the bitstream must be for")
 	digest := flags.String("digest", "", "`digest` that it must have, sha256:HEX")
+	flags.where("digest", unless(isDigest))
 	flags.StringVar(&v.sidecar, "sidecar", "", "`file` in JSON or YAML that describes a raw image")
 	format := flags.format()
 	return func(ctx context.Context, operands []string, stdout, _ io.Writer) error {

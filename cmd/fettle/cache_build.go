@@ -9,8 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
@@ -22,6 +24,9 @@ Makes an image of a directory of compiled kernels and writes it to REF: REGISTRY
 OCI image layout. What the cache is for is read in its files; no GPU and no Python are needed. MCV's tools read the image of a Triton or
 vLLM cache. The same files give the same digest. Prints the reference by digest; notes go to stderr. Look at vLLM's
 cache_key_factors.json before you push it: it has the variables that vLLM was started with.`
+
+// platformForm is that of --platform.
+var platformForm = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9]+$`)
 
 // building is what the flags say of the image.
 type building struct {
@@ -49,17 +54,39 @@ type built struct {
 
 const cacheBuildExamples = `
 fettle cache build triton-cache -t registry.example/team/kernels:v1
-fettle cache build triton-cache -t oci:kernels:v1 --type triton --arch gfx942`
+fettle cache build triton-cache -t oci:kernels:v1 --type Triton --arch gfx942`
 
 func cacheBuild(flags *arguments) action {
 	b := building{access: flags.cacheAccess()}
 	flags.StringVarP(&b.to, "tag", "t", "", "`REF` to write the image to")
+	flags.where("tag", unless(func(text string) error {
+		_, err := writable(text)
+		return err
+	}))
 	flags.StringVar(&b.kind, "type", string(kernelcache.Auto), fmt.Sprintf("`type` of the cache, one of %v", kernelcache.Types()))
 	flags.Var(&b.archs, "arch", "`architecture` that the cache is for where its files do not tell, such as sm_90 or gfx942; may be repeated")
 	flags.StringVar(&b.producerRoot, "producer-root", "", "`path` where the cache was when it was made, where its files do not tell")
 	flags.StringVar(&b.compression, "compression", string(image.Gzip), "gzip, zstd or none; MCV's tools read gzip alone")
 	flags.StringVar(&b.platform, "platform", "linux/amd64", "OS/ARCHITECTURE of the machines that are to use the cache")
-	flags.completeFlag("compression", string(image.Gzip), string(image.Zstd), string(image.None))
+	compressions := []string{string(image.Gzip), string(image.Zstd), string(image.None)}
+	flags.completeFlag("compression", compressions...)
+	flags.where("compression", oneOf(compressions...))
+	var types []string
+	for _, t := range kernelcache.Types() {
+		types = append(types, string(t))
+	}
+	flags.where("type", oneOf(types...))
+	flags.where("arch", func(text string) error {
+		_, err := targetOf(text)
+		return err
+	})
+	flags.where("producer-root", unless(mountpath.Check))
+	flags.where("platform", unless(func(text string) error {
+		if !platformForm.MatchString(text) {
+			return errors.New("want OS/ARCHITECTURE, such as linux/arm64")
+		}
+		return nil
+	}))
 	format := flags.format()
 	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
 		if b.to == "" {
@@ -162,15 +189,20 @@ func (b *building) describe(fsys fs.FS) (kernelcache.Cache, kernelcache.Image, e
 func (b *building) targets() ([]kernelcache.Target, error) {
 	var given []kernelcache.Target
 	for _, text := range b.archs {
-		backend := kernelcache.CUDA
-		if strings.HasPrefix(text, "gfx") {
-			backend = kernelcache.HIP
-		}
-		arch, features, err := kernelcache.ParseArch(backend, text)
+		one, err := targetOf(text)
 		if err != nil {
-			return nil, fmt.Errorf("--arch: %w", err)
+			return nil, err
 		}
-		given = append(given, kernelcache.Target{Backend: backend, Arch: arch, Features: features})
+		given = append(given, one)
 	}
 	return given, nil
+}
+
+func targetOf(text string) (kernelcache.Target, error) {
+	backend := kernelcache.CUDA
+	if strings.HasPrefix(text, "gfx") {
+		backend = kernelcache.HIP
+	}
+	arch, features, err := kernelcache.ParseArch(backend, text)
+	return kernelcache.Target{Backend: backend, Arch: arch, Features: features}, err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
 )
@@ -48,9 +49,11 @@ fettle cache extract oci:kernels:v1 kernels --insecure-skip-verify`
 func cacheExtract(flags *arguments) action {
 	x := extracting{access: flags.cacheAccess(), policies: flags.policies()}
 	digest := flags.String("digest", "", "`digest`, sha256:HEX, that was verified: of the image, or of the index that it is in")
+	flags.where("digest", unless(isDigest))
 	flags.BoolVar(&x.skip, "insecure-skip-verify", false, "believe whoever may push to the repository; what is in the image runs in pods")
 	flags.BoolVar(&x.into, "into", false, "fill a directory that is there")
 	flags.StringVar(&x.mountPath, "mount-path", "", "`path` where programs will find the cache; files that name another are rewritten for it")
+	flags.where("mount-path", unless(mountpath.Check))
 	format := flags.format()
 	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) error {
 		place, err := x.check(operands[0], *digest)

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/convert"
 )
@@ -40,12 +43,17 @@ func convertFiles(flags *arguments) action {
 	name := flags.StringP("filename", "f", "", "`file` to read; - for standard input")
 	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, "+kindMigParted+
 		" or "+kindDevicePlugin)
-	flags.completeFlag("kind", kindIntelFPGA, kindMigParted, kindDevicePlugin)
+	kinds := []string{kindIntelFPGA, kindMigParted, kindDevicePlugin}
+	flags.completeFlag("kind", kinds...)
+	flags.where("kind", oneOf(kinds...))
 	policy := partitionFlags(flags)
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
 	flags.StringVarP(&options.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
 	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods get; unset: the vendor's")
+	flags.where("class", unless(isName))
+	flags.where("namespace", unless(isNamespace))
+	flags.where("gpu-class", unless(isName))
 	flags.Func("kernel-caches", "`form` in which pods have caches of kernels: claims, or volumes as they were (default claims)",
 		func(text string) error {
 			if options.KernelCacheVolumes = text == "volumes"; !options.KernelCacheVolumes && text != "claims" {
@@ -62,7 +70,7 @@ func convertFiles(flags *arguments) action {
 		return err
 	})
 	return func(_ context.Context, _ []string, stdout, stderr io.Writer) error {
-		if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), checkKind(*kind), wantFile(*name)); err != nil {
+		if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), wantFile(*name)); err != nil {
 			return flags.misused(err)
 		}
 		data, title, err := readManifests(*name)
@@ -97,13 +105,6 @@ const (
 	kindDevicePlugin = "device-plugin"
 )
 
-func checkKind(kind string) error {
-	if !slices.Contains([]string{kindIntelFPGA, kindMigParted, kindDevicePlugin}, kind) {
-		return fmt.Errorf("kind %q: want %s, %s or %s", kind, kindIntelFPGA, kindMigParted, kindDevicePlugin)
-	}
-	return nil
-}
-
 // partitionFlags are those of the kinds that become PartitionPolicies.
 func partitionFlags(flags *arguments) *convert.PolicyOptions {
 	o := &convert.PolicyOptions{}
@@ -113,10 +114,30 @@ func partitionFlags(flags *arguments) *convert.PolicyOptions {
 	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
 	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 32)
+		if err == nil && max(n, -n) > maxPriority {
+			err = fmt.Errorf("want -%d to %[1]d", maxPriority)
+		}
 		o.Priority = int32(n)
 		return err
 	})
+	flags.where("name", unless(isName))
+	flags.where("node-selector", func(label string) error { return checkLabel(o.NodeSelector, label) })
 	return o
+}
+
+// maxPriority is the highest of a PartitionPolicy.
+const maxPriority = 1_000_000
+
+// checkLabel wants a label that a node may have, of another key than those before.
+func checkLabel(before []string, label string) error {
+	key, value, ok := strings.Cut(label, "=")
+	if !ok {
+		return errors.New("want KEY=VALUE")
+	}
+	if slices.ContainsFunc(before, func(other string) bool { return strings.HasPrefix(other, key+"=") }) {
+		return fmt.Errorf("%s is given already: a node has one value of it", key)
+	}
+	return first(append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...))
 }
 
 func wantFile(name string) error {
@@ -125,6 +146,9 @@ func wantFile(name string) error {
 	}
 	return nil
 }
+
+// registryForm is that of the registries that an FPGABitstream may name.
+var registryForm = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?$`)
 
 func setImage(o *convert.Options, image string) error {
 	if image == "" {
@@ -136,6 +160,10 @@ func setImage(o *convert.Options, image string) error {
 	}
 	if place.dir != "" {
 		return errors.New("--image: nodes pull from a registry, not from a directory")
+	}
+	if !registryForm.MatchString(place.remote.Registry()) {
+		return fmt.Errorf("--image: registry %q: an FPGABitstream wants letters and digits in lower case, with single dots and dashes between",
+			place.remote.Registry())
 	}
 	o.Image = place.remote.String()
 	return nil

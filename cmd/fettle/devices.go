@@ -50,6 +50,7 @@ func devices(flags *arguments) action {
 	f := devicesFlags{machine: flags.machine(), cluster: flags.connection()}
 	flags.BoolVar(&f.ofCluster, "cluster", false, "show what the nodes of a cluster publish, which is that of kubectl")
 	flags.StringVar(&f.node, "node", "", "`name` of the one node to show")
+	flags.where("node", unless(isName))
 	flags.Var(&f.slices, "slices", "`file` with ResourceSlices, and perhaps ResourceClaims; may be repeated")
 	flags.Var(&f.claims, "claims", "`file` with ResourceClaims; may be repeated")
 	format := flags.format()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // arguments is a verb's command line: its flags, which may stand before, between and after what else it wants.
@@ -87,6 +88,59 @@ func (a *arguments) given(name string) bool { return a.Changed(name) }
 // misused makes a fault of the command line of an error.
 func (a *arguments) misused(err error) error {
 	return usageError{fmt.Errorf("%s: %w; see %s --help", a.name, err, a.command.CommandPath())}
+}
+
+// where looks at the values of a flag that is declared as they are read, so that what is wrong with one is said of the flag.
+func (a *arguments) where(name string, check func(value string) error) {
+	f := a.Lookup(name)
+	f.Value = checked{f.Value, check}
+}
+
+// checked is a flag that takes some values only.
+type checked struct {
+	pflag.Value
+	check func(string) error
+}
+
+// Set refuses the others.
+func (c checked) Set(value string) error {
+	if err := c.check(value); err != nil {
+		return err
+	}
+	return c.Value.Set(value)
+}
+
+// isName wants a name of an object that may have dots, like those of nodes and classes.
+func isName(value string) error { return first(validation.IsDNS1123Subdomain(value)) }
+
+// isNamespace wants the name of a namespace.
+func isNamespace(value string) error { return first(validation.IsDNS1123Label(value)) }
+
+func first(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return errors.New(faults[0])
+}
+
+// oneOf wants one of some words.
+func oneOf(words ...string) func(value string) error {
+	return func(value string) error {
+		if !slices.Contains(words, value) {
+			return fmt.Errorf("want one of %s", strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+// unless takes an empty value too, which stands for the flag's absence.
+func unless(check func(value string) error) func(value string) error {
+	return func(value string) error {
+		if value == "" {
+			return nil
+		}
+		return check(value)
+	}
 }
 
 // list is a flag that may be given several times.

@@ -65,6 +65,12 @@ func planPods(flags *arguments) action {
 	flags.Var(&f.removed, "remove", "`object` as if it was deleted: KIND/NAME or NAMESPACE/NAME; may be repeated")
 	flags.Var(&f.drained, "drain", "`node` as if it was drained; may be repeated")
 	flags.DurationVar(&f.timeout, "search-timeout", plan.DefaultTimeout, "`time` of the search on one node; default is the scheduler's")
+	flags.where("search-timeout", func(text string) error {
+		if d, err := time.ParseDuration(text); err == nil && d <= 0 {
+			return errors.New("want more than nothing")
+		}
+		return nil
+	})
 	format := flags.formatOf("table", "json", "yaml", formatPage)
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
 		if err := f.check(flags); err != nil {

@@ -35,6 +35,14 @@ func (a *arguments) policies() *policyFlags {
 	a.StringVar(&p.root, "trusted-root", "", "`file` with the trusted root of policies that have none of their own, in JSON")
 	a.StringVarP(&p.namespace, "namespace", "n", "", "`namespace` of the object that refers to the image; unset: an object of the cluster")
 	a.StringVar(&p.as, "as", "", "`repository` that oci:DIR is taken to be of, REGISTRY/REPOSITORY, which decides which policies are for it")
+	a.where("namespace", unless(isNamespace))
+	a.where("as", unless(func(text string) error {
+		if !namesRegistry(text) {
+			return errors.New("want REGISTRY/REPOSITORY, with a registry that has a dot or a port")
+		}
+		_, err := artifact.ParseReference(text)
+		return err
+	}))
 	return p
 }
 
@@ -47,8 +55,6 @@ func (p *policyFlags) reference(place artifactPlace) (artifact.Reference, error)
 		return place.remote, nil
 	case p.as == "":
 		return artifact.Reference{}, errors.New("a directory has no repository, by which policies are chosen: say with --as which it will have")
-	case !namesRegistry(p.as):
-		return artifact.Reference{}, fmt.Errorf("--as %q: expected REGISTRY/REPOSITORY, with a registry that has a dot or a port", p.as)
 	}
 	return artifact.ParseReference(p.as)
 }

@@ -51,8 +51,10 @@ func presetExplain(flags *arguments) action {
 	flags.Var(&f.slices, "slices", "`file` with the node's ResourceSlices; may be repeated")
 	flags.StringVar(&f.root, "root", "", "`directory` of a host, to show what presets make of it")
 	flags.Var(&f.allowed, "allowed-host-path", "`directory` of the host below which DevicePresets may name files; may be repeated")
+	flags.where("allowed-host-path", func(dir string) error { return preset.AllowedHostPath{Path: dir}.Validate() })
 	flags.StringVar(&f.driverNamespace, "driver-namespace", "fettle-system",
 		"`namespace` of the driver, with the ConfigMaps of cluster-wide presets")
+	flags.where("driver-namespace", isNamespace)
 	format := flags.formatOf("text", "json", "yaml")
 	f.watching = flags.watch()
 	flags.completeOperand(func(ctx context.Context, typed string) []string {

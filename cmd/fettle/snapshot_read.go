@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/change"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
 
 // snapshotFlags say which objects a plan is made of: those of files, or those of a cluster.
@@ -35,6 +36,10 @@ func (a *arguments) snapshot() *snapshotFlags {
 	a.BoolVar(&f.fromCluster, "from-cluster", false, "read the cluster of kubectl")
 	a.StringVar(&f.version, "kubernetes-version", "", "`version` of Kubernetes, like 1.36 (default: that of the snapshot, or the newest)")
 	a.Var(&f.gates, "feature-gates", "feature gates of API server and scheduler, `NAME=true|false`, separated by commas; may be repeated")
+	a.where("kubernetes-version", unless(func(version string) error {
+		_, _, err := gates.For(version, nil)
+		return err
+	}))
 	return f
 }
 

@@ -56,6 +56,9 @@ func stackPlan(flags *arguments) action {
 	flags.StringVar(&f.stack, "stack", "", "`name` of the only stack to show")
 	flags.StringVar(&f.system, "driver-namespace", "fettle-system", "`namespace` of Fettle's plugin")
 	flags.StringVar(&f.drivers, "drivers-namespace", "fettle-drivers", "`namespace` in which stacks run drivers")
+	flags.where("stack", unless(isName))
+	flags.where("driver-namespace", isNamespace)
+	flags.where("drivers-namespace", isNamespace)
 	format := flags.format()
 	flags.completeFlagBy("stack", func(ctx context.Context) []string {
 		return f.names(ctx, func(ctx context.Context, r *reader, _ string) []string {

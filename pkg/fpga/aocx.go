@@ -171,7 +171,7 @@ func (w window) text(name string) (string, error) {
 		return "", err
 	}
 	text := strings.TrimSpace(strings.TrimRight(string(data), "\x00"))
-	if err := checkText(text); err != nil {
+	if err := CheckText(text); err != nil {
 		return "", w.errorf(0, "%s: %w", name, err)
 	}
 	return text, nil

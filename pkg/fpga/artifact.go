@@ -109,8 +109,8 @@ func (c *Config) canonicalise() error {
 		}
 	}
 	return firstFault(
-		fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"blankFor", blankErr}, fault{"name", checkText(c.Name)},
-		fault{"platform", checkText(c.Platform)}, fault{"minDriver", checkText(c.MinDriver)},
+		fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"blankFor", blankErr}, fault{"name", CheckText(c.Name)},
+		fault{"platform", CheckText(c.Platform)}, fault{"minDriver", CheckText(c.MinDriver)},
 	)
 }
 

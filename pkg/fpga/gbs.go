@@ -183,9 +183,9 @@ func (m metadata) bitstream() (Bitstream, error) {
 	iface, ifaceErr := interfaceID(m.Image.InterfaceID)
 	err := firstFault(
 		fault{"afu-image.accelerator-clusters[0].accelerator-type-uuid", afuErr},
-		fault{"afu-image.accelerator-clusters[0].name", checkText(only.Name)},
+		fault{"afu-image.accelerator-clusters[0].name", CheckText(only.Name)},
 		fault{"afu-image.interface-uuid", ifaceErr},
-		fault{"platform-name", checkText(m.Platform)},
+		fault{"platform-name", CheckText(m.Platform)},
 	)
 	return Bitstream{
 		ID: afu, AFUID: afu, InterfaceID: iface, Name: only.Name, Contexts: only.Contexts, Platform: m.Platform,

@@ -114,8 +114,8 @@ func (s sidecar) bitstream() (Bitstream, error) {
 	}
 	id, idErr := afuID(s.ID)
 	iface, ifaceErr := interfaceID(s.InterfaceID)
-	if err := firstFault(fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"name", checkText(s.Name)},
-		fault{"platform", checkText(s.Platform)}); err != nil {
+	if err := firstFault(fault{"id", idErr}, fault{"interfaceID", ifaceErr}, fault{"name", CheckText(s.Name)},
+		fault{"platform", CheckText(s.Platform)}); err != nil {
 		return Bitstream{}, err
 	}
 	return Bitstream{

@@ -92,8 +92,8 @@ func (w window) readAll(limit int64, what string) ([]byte, error) {
 // maxText limits the length of names and versions.
 const maxText = 256
 
-// checkText refuses text that cannot be shown on a terminal.
-func checkText(s string) error {
+// CheckText refuses a name, version or platform of a bitstream that is too long or cannot be shown on a terminal.
+func CheckText(s string) error {
 	if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%.40q: want at most %d bytes of printable text", s, maxText)
 	}

@@ -92,7 +92,7 @@ func inspectXclbin(w window) (Bitstream, error) {
 		}
 	}
 	b.Platform = padded(header[xclbinPlatform:][:64])
-	if err := checkText(b.Platform); err != nil {
+	if err := CheckText(b.Platform); err != nil {
 		return Bitstream{}, w.errorf(xclbinPlatform, "platformVBNV: %w", err)
 	}
 	if b.Sections, err = xclbinSections(file, int64(binary.LittleEndian.Uint32(header[xclbinCount:]))); err != nil {
@@ -164,7 +164,7 @@ func xclbinSections(file window, count int64) ([]Section, error) {
 	for i := range count {
 		at, entry := xclbinHeader+i*xclbinEntry, table[i*xclbinEntry:][:xclbinEntry]
 		s := Section{Kind: SectionKind(binary.LittleEndian.Uint32(entry)), Name: padded(entry[4:20])}
-		if err := checkText(s.Name); err != nil {
+		if err := CheckText(s.Name); err != nil {
 			return nil, file.errorf(at+4, "the name of section %d: %w", i, err)
 		}
 		offset, size := binary.LittleEndian.Uint64(entry[24:]), binary.LittleEndian.Uint64(entry[32:])
