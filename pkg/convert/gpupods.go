@@ -132,7 +132,8 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 		if count == 0 {
 			continue
 		}
-		u.gpus = append(u.gpus, resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{
+		// The request has the resource's name until it gets its own.
+		u.gpus = append(u.gpus, resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 			DeviceClassName: wish.class, Selectors: wish.selectors,
 			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
 		}})
@@ -194,14 +195,20 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 	if value(w.spec, "nodeName") != "" {
 		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
 	}
+	// Labels are of the vendors' GPUs. Only where a pod has none may what an administrator mapped be GPUs by another name.
+	labelled := slices.ContainsFunc(users, func(u *cacheUser) bool {
+		return slices.ContainsFunc(u.gpus, func(r resourceapi.DeviceRequest) bool { return c.ofVendor(r.Name) })
+	})
 	return c.ownTemplate(w, func(devices *resourceapi.DeviceClaim, claim string) error {
 		for _, u := range users {
 			var mine []string
 			for _, request := range u.gpus {
+				if c.ofVendor(request.Name) || !labelled {
+					request.Exactly.Selectors = append(request.Exactly.Selectors, selectors...)
+				}
 				if request.Name = "gpu"; len(devices.Requests) > 0 {
 					request.Name = fmt.Sprintf("gpu-%d", len(devices.Requests)+1)
 				}
-				request.Exactly.Selectors = append(request.Exactly.Selectors, selectors...)
 				devices.Requests, mine = append(devices.Requests, request), append(mine, request.Name)
 			}
 			if err := nameRequests(u.node, claim, mine); err != nil {
@@ -210,6 +217,13 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 		}
 		return nil
 	})
+}
+
+// ofVendor says whether a resource that is converted is of GPUs, whatever class it is mapped to.
+func (c *conversion) ofVendor(name string) bool {
+	_, mapped := c.options.Classes[name]
+	vendors := []string{"nvidia.com/", "amd.com/", "intel.com/gpu", "gpu.intel.com/", "alpha.kubernetes.io/nvidia-gpu"}
+	return !mapped || slices.ContainsFunc(vendors, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // ownTemplate makes a template for a claim of the workload's pods, which fill fills, and has the pods name it. It returns the

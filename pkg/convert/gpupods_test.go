@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
+
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -38,6 +42,36 @@ spec: {extendedResourceName: nvidia.com/gpu}
 		result, err := IntelFPGA([]byte(in), "in.yaml", Options{})
 		if err != nil || strings.Contains(string(result.YAML), "ResourceClaimTemplate") {
 			t.Errorf("%s: %v, got\n%s", name, err, result.YAML)
+		}
+	}
+}
+
+// TestLabelsAreOfGPUs: what a label says of GPUs is asked of no other device of the pod.
+func TestLabelsAreOfGPUs(t *testing.T) {
+	const pod = `apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  nodeSelector: {nvidia.com/gpu.family: hopper}
+  containers:
+  - {name: c, image: i, resources: {limits: {LIMITS}}}
+`
+	options := Options{Classes: map[string]string{"rdma/hca": "nic.example.com", "example.com/h100": "gpu.fettle.dev"}}
+	for limits, want := range map[string]string{
+		"nvidia.com/gpu: 1, rdma/hca: 1": "nvidia.gpu.fettle.dev", "example.com/h100: 1": "gpu.fettle.dev",
+	} {
+		result, err := IntelFPGA([]byte(strings.ReplaceAll(pod, "LIMITS", limits)), "in.yaml", options)
+		check.Must(t, err)
+		var template resourceapi.ResourceClaimTemplate
+		check.Must(t, yaml.Unmarshal([]byte(strings.Split(string(result.YAML), "\n---\n")[0]), &template))
+		var got []string
+		for _, r := range template.Spec.Spec.Devices.Requests {
+			if len(r.Exactly.Selectors) > 0 {
+				got = append(got, r.Exactly.DeviceClassName)
+			}
+		}
+		if diff := cmp.Diff([]string{want}, got); diff != "" {
+			t.Errorf("%s: classes with a selector (-want +got):\n%s\n%s", limits, diff, result.YAML)
 		}
 	}
 }
