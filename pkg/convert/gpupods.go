@@ -241,8 +241,12 @@ func (c *conversion) ownTemplate(w *workload, fill func(devices *resourceapi.Dev
 	if err := fill(devices, claim); err != nil {
 		return nil, err
 	}
-	if len(devices.Requests) > maxRegions {
-		return nil, fmt.Errorf("%s: %d requests, expected at most %d in a pod", w.title, len(devices.Requests), maxRegions)
+	total := int64(0)
+	for _, request := range devices.Requests {
+		total += max(request.Exactly.Count, 1)
+	}
+	if total > maxRegions {
+		return nil, fmt.Errorf("%s: %d devices, expected at most %d in a pod: no claim is given more", w.title, total, maxRegions)
 	}
 	entry, err := nodeOf(corev1.PodResourceClaim{Name: claim, ResourceClaimTemplateName: &name})
 	if err == nil {

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,6 +45,22 @@ spec: {extendedResourceName: nvidia.com/gpu}
 			t.Errorf("%s: %v, got\n%s", name, err, result.YAML)
 		}
 	}
+}
+
+// TestTooManyGPUs: a claim is given 32 devices at most, in however many requests.
+func TestTooManyGPUs(t *testing.T) {
+	const container = "  - {name: c%d, image: i, resources: {limits: {nvidia.com/gpu: %d}}}\n"
+	pod := func(counts ...int) []byte {
+		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+		for i, n := range counts {
+			text += fmt.Sprintf(container, i, n)
+		}
+		return []byte(text)
+	}
+	_, err := IntelFPGA(pod(16, 17), "in.yaml", Options{})
+	check.WantErr(t, err, nil, "Pod p: 33 devices, expected at most 32 in a pod")
+	_, err = IntelFPGA(pod(16, 16), "in.yaml", Options{})
+	check.Must(t, err)
 }
 
 // TestLabelsAreOfGPUs: what a label says of GPUs is asked of no other device of the pod.

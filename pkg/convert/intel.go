@@ -21,7 +21,7 @@ import (
 const (
 	resourcePrefix = "fpga.intel.com/"
 	envPrefix      = "FPGA_"
-	// maxRegions is how many requests a claim may have.
+	// maxRegions is how many requests a claim may have, and how many devices it may be given.
 	maxRegions = 32
 )
 
