@@ -134,6 +134,10 @@ func (s *foreignSharing) mps(out *v1alpha1.GPUSharing) error {
 		if err != nil {
 			return fmt.Errorf("sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit: %q: %w", limits[0], err)
 		}
+		if all := out.MPS.PinnedMemoryLimit; all != nil && all.Cmp(limit) != 0 {
+			return errors.New("sharing.mpsConfig: the limit of a device differs from defaultPinnedDeviceMemoryLimit, and Fettle has one limit " +
+				"for all devices of a request")
+		}
 		out.MPS.PinnedMemoryLimit = &limit
 	}
 	return nil

@@ -25,6 +25,11 @@ func TestConvertConfig(t *testing.T) {
 			"", "one limit for all devices",
 		},
 		{NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":0}}}`, "", "sharing"},
+		{ // all but device 1 have half of it
+			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","mpsConfig":` +
+				`{"defaultPinnedDeviceMemoryLimit":"4Gi","defaultPerDevicePinnedMemoryLimit":{"1":"8Gi"}}}}`,
+			"", "differs from defaultPinnedDeviceMemoryLimit",
+		},
 		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"LegacyOnly","enableAPIDevice":true}}`, "iommu is left out", ""},
 		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"PreferIommuFD"}}`, "", "never iommufd"},
 		{NVIDIA, `{` + nv + `"kind":"ComputeDomainChannelConfig"}`, "", `kind "ComputeDomainChannelConfig": Fettle has nothing for it`},
