@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/pkg/plan/saved"
 )
 
@@ -76,6 +77,28 @@ func TestSavedPlansTheSame(t *testing.T) {
 		}
 		if again := write(t, read(t, text)); !bytes.Equal(text, again) {
 			t.Errorf("%s: saved twice it differs:\n%s", name, cmp.Diff(string(text), string(again)))
+		}
+	}
+}
+
+// TestSavedIsNotLookedAtEither: what a plan does not look at, it says of a saved pod, too.
+func TestSavedIsNotLookedAtEither(t *testing.T) {
+	for _, spec := range []string{
+		"volumes: [{name: a, persistentVolumeClaim: {claimName: acme}}, {name: b, ephemeral: {}}, {name: c, csi: {driver: acme}}]",
+		"volumes: [{name: a, emptyDir: {}}, {name: b, rbd: {image: acme, monitors: [acme]}}, {name: c, iscsi: {iqn: acme}}]",
+		"hostNetwork: true, hostUsers: false", "securityContext: {sysctls: [{name: acme, value: acme}]}",
+		"schedulingGroup: {podGroupName: acme}",
+	} {
+		s := read(t, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}], "+spec+"}\n"))
+		trimmed := saved.Trim(s)
+		saved.Redact(t.Context(), trimmed)
+		text := write(t, trimmed)
+		want, got := podspec.Unjudged(&s.Pods[0].Spec), podspec.Unjudged(&read(t, text).Pods[0].Spec)
+		if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
+			t.Errorf("%s: not looked at (-original +saved):\n%s", spec, diff)
+		}
+		if bytes.Contains(text, []byte("acme")) {
+			t.Errorf("%s: a name is kept:\n%s", spec, text)
 		}
 	}
 }

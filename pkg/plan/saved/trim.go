@@ -6,12 +6,15 @@ package saved
 
 import (
 	"maps"
+	"reflect"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // Trim returns a snapshot of new objects that have only the fields that decide which pod gets which node and devices. Pods that have
@@ -101,8 +104,8 @@ func trimNode(o *corev1.Node) *corev1.Node {
 	}
 }
 
-// trimPod keeps of containers their names, what they ask for and their ports of the host: no image, command, environment or volume. Labels
-// are what anti-affinities of other pods select by.
+// trimPod keeps of containers their names, what they ask for and their ports of the host, but no image, command or environment. Of what a
+// plan does not look at, it keeps that there is some. Labels are what anti-affinities of other pods select by.
 func trimPod(o *corev1.Pod) *corev1.Pod {
 	o = o.DeepCopy()
 	pod := &corev1.Pod{
@@ -112,7 +115,8 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 			Tolerations: o.Spec.Tolerations, SchedulerName: o.Spec.SchedulerName, SchedulingGates: o.Spec.SchedulingGates,
 			Priority: o.Spec.Priority, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources, ResourceClaims: o.Spec.ResourceClaims,
 			InitContainers: trimContainers(&o.Spec, o.Spec.InitContainers), Containers: trimContainers(&o.Spec, o.Spec.Containers),
-			HostNetwork:               o.Spec.HostNetwork,
+			HostNetwork: o.Spec.HostNetwork, HostUsers: o.Spec.HostUsers, SecurityContext: trimSecurity(o.Spec.SecurityContext),
+			SchedulingGroup:           o.Spec.SchedulingGroup,
 			TopologySpreadConstraints: trimSpread(o.Spec.TopologySpreadConstraints), Volumes: trimVolumes(o.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{
@@ -177,15 +181,34 @@ func trimSpread(constraints []corev1.TopologySpreadConstraint) []corev1.Topology
 	return out
 }
 
-// trimVolumes keeps that there are persistent volumes, for the same reason.
+// trimVolumes keeps for the same reason of which kinds there are volumes that are on some nodes only, and nothing of them.
 func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
+	var out []corev1.Volume
+	seen := map[string]bool{}
 	for i := range volumes {
-		if volumes[i].PersistentVolumeClaim != nil || volumes[i].Ephemeral != nil {
-			persistent := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "persistent"}
-			return []corev1.Volume{{Name: "persistent", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: persistent}}}
+		kinds := podspec.Unjudged(&corev1.PodSpec{Volumes: volumes[i : i+1]})
+		if len(kinds) == 0 || seen[kinds[0]] {
+			continue
 		}
+		seen[kinds[0]] = true
+		kept := corev1.Volume{Name: "volume-" + strconv.Itoa(len(out))}
+		from, to := reflect.ValueOf(volumes[i].VolumeSource), reflect.ValueOf(&kept.VolumeSource).Elem()
+		for j := range from.NumField() {
+			if !from.Field(j).IsNil() {
+				to.Field(j).Set(reflect.New(from.Field(j).Type().Elem()))
+			}
+		}
+		out = append(out, kept)
 	}
-	return nil
+	return out
+}
+
+// trimSecurity keeps that the pod sets variables of the kernel, for the same reason.
+func trimSecurity(s *corev1.PodSecurityContext) *corev1.PodSecurityContext {
+	if s == nil || len(s.Sysctls) == 0 {
+		return nil
+	}
+	return &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{}}}
 }
 
 // Claim keeps of the devices' own status their conditions, which binding waits for.
