@@ -3,9 +3,15 @@
 package convert
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -17,6 +23,39 @@ func ofSpec(spec string) []byte {
 // mountOf is a PodPreset that mounts one volume.
 func mountOf(volume, mount string) string {
 	return "selector: {}, volumes: [{name: v, " + volume + "}], volumeMounts: [{name: v, mountPath: /data" + mount + "}]"
+}
+
+// TestPresetOfConvertedPods: a preset for several resources is for the classes that pods get for them.
+func TestPresetOfConvertedPods(t *testing.T) {
+	const pod = `
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1, localssd: 1}}}]}
+`
+	in := slices.Concat(ofSpec("resourceSelector: [nvidia.com/gpu, localssd], env: [{name: A, value: x}]"), []byte(pod))
+	for _, gpus := range []string{"", "team.example.com"} {
+		got, err := IntelFPGA(in, "in.yaml", Options{GPUClass: gpus, Classes: map[string]string{"localssd": "host.fettle.dev"}})
+		check.Must(t, err)
+		var template resourceapi.ResourceClaimTemplate
+		var made v1alpha1.DevicePreset
+		for text := range strings.SplitSeq(string(got.YAML), "\n---\n") {
+			if strings.Contains(text, "kind: ResourceClaimTemplate") {
+				check.Must(t, yaml.Unmarshal([]byte(text), &template))
+			} else if strings.Contains(text, "kind: DevicePreset") {
+				check.Must(t, yaml.Unmarshal([]byte(text), &made))
+			}
+		}
+		var asked []string
+		for _, r := range template.Spec.Spec.Devices.Requests {
+			asked = append(asked, r.Exactly.DeviceClassName)
+		}
+		want := slices.Sorted(slices.Values(made.Spec.DeviceSelector.DeviceClassNames))
+		if diff := cmp.Diff(want, slices.Sorted(slices.Values(asked))); diff != "" {
+			t.Errorf("class %q: the pod asks for other classes than the preset wants (-preset +pod):\n%s", gpus, diff)
+		}
+	}
 }
 
 // TestMIGResources: the profile in the name of a resource is that of the instances.

@@ -136,7 +136,11 @@ func (p *presetConversion) classOf(name string) (string, *resourceClass, error) 
 		p.used[name] = true
 		return class, nil, nil
 	}
-	if r := known(name); r != nil {
+	switch r := known(name); {
+	case r == nil:
+	case r.vendorClass():
+		return p.wishOf(r, "").class, r, nil // that of the requests that pods get for it
+	default:
 		return r.class(), r, nil
 	}
 	return "", nil, fmt.Errorf("resource %.80q: no DeviceClass is known for it: say which with --map %[1]s=CLASS", clip(name))
