@@ -68,6 +68,9 @@ func Judge(ctx context.Context, in Input) Verdict {
 	if !v.fatal() {
 		j.prove(ctx, &v, needs)
 	}
+	if ctx.Err() != nil { // a selector that was not evaluated to its end is no reason
+		return Verdict{Node: v.Node, Pools: v.Pools, Outcome: TimedOut, Error: context.Cause(ctx).Error()}
+	}
 	j.allocate(ctx, &v)
 	return v
 }

@@ -3,7 +3,10 @@
 package judge
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +109,21 @@ func TestTimeout(t *testing.T) {
 	in.want("r", 9) // four of each set fit
 	if v := Judge(t.Context(), in); v.Outcome != TimedOut || v.Impossible() {
 		t.Errorf("outcome %q: %s, problems %+v", v.Outcome, v.Error, v.Claims[0].Problems)
+	}
+}
+
+// TestStopped: what was not evaluated because the caller waits no longer is against no device.
+func TestStopped(t *testing.T) {
+	in := gpus(2)
+	in.want("gpu", 1).Selectors = objects.Selectors("[" + strings.Repeat("1, ", 500) + "1].all(x, x == 1)")
+	if v := Judge(t.Context(), in); v.Outcome != Fits {
+		t.Fatalf("outcome %q: %s", v.Outcome, v.Error)
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(errors.New("the time of this pod is over"))
+	v := Judge(ctx, in)
+	if v.Outcome != TimedOut || v.Impossible() || len(v.Claims) > 0 || v.Error != "the time of this pod is over" {
+		t.Errorf("outcome %q: %s, claims %+v", v.Outcome, v.Error, v.Claims)
 	}
 }
 
