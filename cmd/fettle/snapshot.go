@@ -54,6 +54,9 @@ func saveSnapshot(flags *arguments) action {
 			saved.Redact(ctx, snapshot)
 			problems = saved.RedactProblems(problems)
 		}
+		if err := ctx.Err(); err != nil { // a selector may not have been evaluated for all devices
+			return fmt.Errorf("snapshot: %w", err)
+		}
 		var text bytes.Buffer
 		if err := saved.Write(&text, snapshot, problems); err != nil {
 			return fmt.Errorf("snapshot: %w", err)
