@@ -30,9 +30,15 @@ type chartField struct {
 	// element makes an element of the list of the i-th value. Nil: the value itself is at path.
 	element func(i int, value string) any
 	good    []string
+	// beside are other values.
+	beside map[string]any
 }
 
 func itself(_ int, value string) any { return value }
+
+func listOf(path string, element func(int, string) any, good []string) chartField {
+	return chartField{path: path, element: element, good: good}
+}
 
 // chartFields are the values that are text. The chart's schema says of the others what they may be.
 func chartFields() []chartField {
@@ -74,50 +80,57 @@ func chartFields() []chartField {
 		"budget.pinnedBytes.namespace": shares, "discoveryInterval": durations, "reconcileInterval": durations, "health.interval": durations,
 	}
 	fields := []chartField{
-		{"hostDevices", host(func(v string) map[string]any { return map[string]any{"name": v} }), []string{"ssd", "local-ssd", "nvme0"}},
-		{
+		listOf("hostDevices", host(func(v string) map[string]any { return map[string]any{"name": v} }), []string{"ssd", "local-ssd", "nvme0"}),
+		listOf(
 			"hostDevices", host(func(v string) map[string]any { return map[string]any{"directories": []string{v}} }),
 			[]string{"/mnt/disks/ssd*", "/mnt/disks/[0-9]", "/data/é x", "/srv/a?"},
-		},
-		{
+		),
+		listOf(
 			"hostDevices", host(func(v string) map[string]any { return map[string]any{"charDevices": []string{v}} }),
 			[]string{"/dev/ttyUSB*", "/dev/dri/card[0-9]", "/dev/kvm"},
-		},
-		{"hostDevices", host(func(v string) map[string]any { return map[string]any{"containerPath": v} }), []string{"/mnt/ssd", "/scratch"}},
-		{"fpgaRegions", region(func(v string) map[string]any { return map[string]any{"device": v} }), []string{"region0", "dfl-region1"}},
-		{
+		),
+		listOf("hostDevices", host(func(v string) map[string]any { return map[string]any{"containerPath": v} }), []string{"/mnt/ssd", "/scratch"}),
+		listOf("fpgaRegions", region(func(v string) map[string]any { return map[string]any{"device": v} }), []string{"region0", "dfl-region1"}),
+		listOf(
 			"fpgaRegions", region(func(v string) map[string]any { return map[string]any{"interfaceID": v} }),
 			[]string{"5f2c81d0a4b94e0fb7c36d1e8f02a957", "00000000000000000000000000000001"},
-		},
-		{
+		),
+		listOf(
 			"fpgaRegions", region(func(v string) map[string]any { return map[string]any{"nodes": []string{v}} }),
 			[]string{"/dev/dfl-port.0", "/dev/dri/renderD128"},
-		},
-		{"presets.hostDirectories", itself, paths},
-		{"presets.allowedHostPaths", in("path"), append([]string{"/opt/vendor", "/var/cache/x"}, paths...)},
+		),
 		{
+			path: "hostDevices", element: host(func(v string) map[string]any { return map[string]any{"directories": []string{v}} }),
+			beside: map[string]any{"presets": map[string]any{"allowedHostPaths": []any{
+				map[string]any{"path": "/srv/teams/x"}, map[string]any{"path": "/srv/up"},
+			}}},
+			good: []string{"/srv/lent*", "/srv/team*/a", "/srv/teams?/x", "/srv/tea.s/x/y", "/srv/u?per/*", "/srv/[a-t]*/z"},
+		},
+		listOf("presets.hostDirectories", itself, paths),
+		listOf("presets.allowedHostPaths", in("path"), append([]string{"/opt/vendor", "/var/cache/x"}, paths...)),
+		listOf(
 			"presets.allowedHostPaths", func(_ int, v string) any { return map[string]any{"path": v, "writable": true} },
 			[]string{"/mnt/disks", "/srv/models.d", "/home/a/b", "/data"},
-		},
-		{"fpga.stores", itself, paths},
-		{"partitions.sharedTaintKeys", itself, []string{"example.com/shared", "shared", "a.b.example/x_y.z"}},
-		{"bitstreams.registries.allowedDestinations", itself, append(append([]string{"[fd00::7]:5000", "[::1]"}, hosts...), ranges...)},
-		{"bitstreams.registries.clusterCIDRs", itself, ranges},
-		{"bitstreams.registries.plainHTTP", itself, hosts},
-		{"bitstreams.registries.mirrors.registry~example", itself, []string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"}},
-		{
+		),
+		listOf("fpga.stores", itself, paths),
+		listOf("partitions.sharedTaintKeys", itself, []string{"example.com/shared", "shared", "a.b.example/x_y.z"}),
+		listOf("bitstreams.registries.allowedDestinations", itself, append(append([]string{"[fd00::7]:5000", "[::1]"}, hosts...), ranges...)),
+		listOf("bitstreams.registries.clusterCIDRs", itself, ranges),
+		listOf("bitstreams.registries.plainHTTP", itself, hosts),
+		listOf("bitstreams.registries.mirrors.registry~example", itself, []string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"}),
+		listOf(
 			"health.rules", func(_ int, v string) any { return map[string]any{"source": "xid", "severity": "fatal", "code": v} },
 			[]string{"94", "14[4-9]", "nonfatal.*", "?"},
-		},
-		{
+		),
+		listOf(
 			"health.rules", func(_ int, v string) any {
 				return map[string]any{"source": "xid", "severity": "degraded", "recoverAfter": v}
 			},
 			durations,
-		},
+		),
 	}
 	for _, path := range slices.Sorted(maps.Keys(scalars)) {
-		fields = append(fields, chartField{path, nil, scalars[path]})
+		fields = append(fields, chartField{path: path, good: scalars[path]})
 	}
 	return fields
 }
@@ -125,6 +138,7 @@ func chartFields() []chartField {
 // chartValues are values of the chart with some of one field. It leaves out the refused.
 func (f *chartField) chartValues(values []string, refused map[int]bool) (tree map[string]any, indexes []int) {
 	tree = map[string]any{}
+	maps.Copy(tree, f.beside)
 	keys := strings.Split(f.path, ".")
 	at := tree
 	for _, key := range keys[:len(keys)-1] {

@@ -67,15 +67,20 @@ func unseen(
 func expressionsOf(claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, claim := range claims {
-			for i := range claim.Spec.Devices.Requests {
-				for _, r := range alternativesOf(claim, &claim.Spec.Devices.Requests[i]) {
-					if !r.expressions(classes[r.DeviceClassName], yield) {
-						return
-					}
+			for _, r := range allAlternatives(claim) {
+				if !r.expressions(classes[r.DeviceClassName], yield) {
+					return
 				}
 			}
 		}
 	}
+}
+
+func allAlternatives(claim *resourceapi.ResourceClaim) (out []*request) {
+	for i := range claim.Spec.Devices.Requests {
+		out = append(out, alternativesOf(claim, &claim.Spec.Devices.Requests[i])...)
+	}
+	return out
 }
 
 // expressions yields the CEL of a request and of its class, which may be nil.

@@ -8,6 +8,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- include "fettle.checkClaimLimits" . -}}
 {{- include "fettle.checkPaths" . -}}
 {{- include "fettle.checkAllowedHostPaths" . -}}
+{{- include "fettle.checkApart" . -}}
 {{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
 {{- end }}
@@ -103,6 +104,26 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- range $i, $allowed := .Values.presets.allowedHostPaths -}}
 {{- if or (regexMatch $read $allowed.path) (regexMatch $software $allowed.path) (and $allowed.writable (regexMatch $write $allowed.path)) -}}
 {{- fail (printf "\n\npresets.allowedHostPaths[%d].path: whoever has %q has the node. Name a directory of data%s.\n" $i $allowed.path (ternary ", or leave writable out" "" (default false $allowed.writable))) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+A claim's directory and one that DevicePresets may name must not be in each other: as the kubelet plugin, this compares the path elements that
+both have.
+*/}}
+{{- define "fettle.checkApart" -}}
+{{- range $i, $device := .Values.hostDevices -}}
+{{- range $j, $glob := $device.directories -}}
+{{- range $allowed := $.Values.presets.allowedHostPaths -}}
+{{- $parts := splitList "/" $glob -}}
+{{- $others := splitList "/" $allowed.path -}}
+{{- $depth := min (len $parts) (len $others) | int -}}
+{{- $pattern := slice $parts 0 $depth | join "/" | regexQuoteMeta | replace "\\*" "[^/]*" | replace "\\?" "[^/]" | replace "\\[" "[" | replace "\\]" "]" | replace "\\^" "^" -}}
+{{- if regexMatch (printf "^%s$" $pattern) (slice $others 0 $depth | join "/") -}}
+{{- fail (printf "\n\nhostDevices[%d].directories[%d]: %q may be %s of presets.allowedHostPaths, or below it, or above.\nWhat a claim has there, other namespaces would have too. Keep the two apart.\n" $i $j $glob $allowed.path) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
