@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
@@ -619,6 +620,30 @@ func TestObjectSays(t *testing.T) {
 	u = n.only(n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "add", MountPath: "/mine", Access: v1alpha1.CacheAccessOverlay}))
 	if u.Want != "/mine" || u.Access != cachemount.Overlay {
 		t.Errorf("as the claim says: %+v", u)
+	}
+}
+
+// TestDestroyEndsFetches: a node that was emptied gets no cache from a fetch that goes on.
+func TestDestroyEndsFetches(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
+	n.must(err)
+	asked := make(chan struct{})
+	n.Credentials = func(ctx context.Context, _ string, _ []string) (*registry.Keychain, error) {
+		close(asked)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	e := n.startFetch(o, fetchOptions{opportunistic: true})
+	<-asked
+	n.must(n.Destroy())
+	select {
+	case <-e.done:
+	default:
+		t.Error("a fetch goes on after the node was emptied")
 	}
 }
 

@@ -166,6 +166,7 @@ func (f *Feature) maintain(ctx context.Context) error {
 
 // Destroy removes the state of caches. It is called when no claim has any.
 func (f *Feature) Destroy() error {
+	f.endFetches() // of the prefetcher, which has not waited for their end
 	f.pinning.Lock()
 	defer f.pinning.Unlock()
 	return f.Mounter.Destroy()

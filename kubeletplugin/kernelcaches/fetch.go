@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"runtime"
 	"slices"
 	"time"
@@ -27,6 +28,7 @@ const fetchTimeout = 30 * time.Minute
 
 // fetchOperation is a fetch in progress.
 type fetchOperation struct {
+	cancel        context.CancelFunc
 	done          chan struct{}
 	opportunistic bool
 	// err is set before done is closed.
@@ -156,10 +158,10 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 	if e := f.fetches[key]; e != nil {
 		return e
 	}
-	e := &fetchOperation{done: make(chan struct{}), opportunistic: options.opportunistic}
+	ctx, cancel := context.WithTimeout(f.base, fetchTimeout)
+	e := &fetchOperation{cancel: cancel, done: make(chan struct{}), opportunistic: options.opportunistic}
 	f.fetches[key] = e
 	f.running.Go(func() {
-		ctx, cancel := context.WithTimeout(f.base, fetchTimeout)
 		defer cancel()
 		f.Changed()
 		var policies []trustpolicies.Version
@@ -174,6 +176,17 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 		f.Changed()
 	})
 	return e
+}
+
+// endFetches ends the fetches in progress.
+func (f *Feature) endFetches() {
+	f.mu.Lock()
+	running := slices.Collect(maps.Values(f.fetches))
+	f.mu.Unlock()
+	for _, e := range running {
+		e.cancel()
+		<-e.done
+	}
 }
 
 // pull resolves the image with the object's own credentials, verifies its signatures, unpacks it if it is not on the node, and saves the
