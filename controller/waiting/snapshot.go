@@ -303,16 +303,18 @@ func taintRules(ctx context.Context, r *pageReader) ([]*resourceapi.DeviceTaintR
 // keep pods from nodes that have none of them. Only what keeps others away is kept. What of that is too large counts as unknown.
 func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1.Pod, error) {
 	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
-	repelling := func(pod *corev1.Pod) *corev1.Pod {
-		if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || !repelsAfar(pod) {
-			return nil
+	repelling := func(kept func(*corev1.Pod) *corev1.Pod) func(*corev1.Pod) *corev1.Pod {
+		return func(pod *corev1.Pod) *corev1.Pod {
+			if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || !repelsAfar(pod) {
+				return nil
+			}
+			out := kept(pod)
+			out.Spec.Containers, out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil, nil
+			return out
 		}
-		out := barePod(pod)
-		out.Spec.Containers, out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil, nil
-		return out
 	}
 	var out []*corev1.Pod
-	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &out, repelling, repelling); err != nil {
+	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &out, repelling(placedPod), repelling(barePod)); err != nil {
 		return nil, fmt.Errorf("list pods with an anti-affinity: %w", err)
 	}
 	return out, nil

@@ -160,11 +160,11 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 }
 
 const (
-	// maxOwner bounds the bytes of the owner that a bare object keeps, maxNamed those of the names of a bare pod's claims, and maxResources
-	// how many resources it asks for. The API server bounds none of them.
-	maxOwner     = 1 << 10
-	maxNamed     = 4 << 10
-	maxResources = 64
+	// maxBare is from which size on a bare pod is known by what it takes of its node only. maxOwner bounds the owner that a bare object keeps,
+	// and maxResources the names of the resources that a bare pod asks for, all in bytes. The API server bounds none of them.
+	maxBare      = 2 << 10
+	maxOwner     = 512
+	maxResources = 1 << 10
 )
 
 // ownerOf returns the controller of an object. A longer one than any that there can be is none.
@@ -176,9 +176,19 @@ func ownerOf(o metav1.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*owner}
 }
 
-// barePod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which asks
-// for what all of the pod's have of the node: a pod may have thousands. What it takes of the cluster's share of memory is bounded.
+// barePod returns what others have to know of a pod. What it takes of the cluster's share of memory is bounded.
 func barePod(pod *corev1.Pod) *corev1.Pod {
+	out := placedPod(pod)
+	if out.Size() > maxBare {
+		out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil // the claims still say for which pod they are
+		podspec.LeaveOut(out)
+	}
+	return out
+}
+
+// placedPod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which
+// asks for what all of the pod's have of the node: a pod may have thousands.
+func placedPod(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
@@ -188,20 +198,14 @@ func barePod(pod *corev1.Pod) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PriorityClassName: pod.Spec.PriorityClassName, Overhead: pod.Spec.Overhead,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, HostNetwork: pod.Spec.HostNetwork,
-			PreemptionPolicy: pod.Spec.PreemptionPolicy, Containers: []corev1.Container{bareContainer(pod)},
+			PreemptionPolicy: pod.Spec.PreemptionPolicy, ResourceClaims: pod.Spec.ResourceClaims, Containers: []corev1.Container{bareContainer(pod)},
 		},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+			Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
+			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
 		},
 	}
 	out.OwnerReferences = ownerOf(pod)
-	names := 0
-	for i := range pod.Spec.ResourceClaims {
-		names += pod.Spec.ResourceClaims[i].Size()
-	}
-	if names <= maxNamed { // without, the claims still say for which pod they are
-		out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses
-	}
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 	}
@@ -239,7 +243,11 @@ func bareContainer(pod *corev1.Pod) corev1.Container {
 func bareList(list corev1.ResourceList) corev1.ResourceList {
 	list = maps.Clone(list)
 	maps.DeleteFunc(list, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.IsZero() })
-	if len(list) > maxResources {
+	bytes := 0
+	for name := range list {
+		bytes += len(name)
+	}
+	if bytes > maxResources {
 		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { return strings.Contains(string(name), "/") })
 	}
 	return list

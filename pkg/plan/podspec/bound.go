@@ -65,6 +65,18 @@ func Bound(into, from *corev1.Pod) {
 	}
 }
 
+// LeaveOut has all become unknown that Bound copied to a pod, which takes little then.
+func LeaveOut(pod *corev1.Pod) {
+	if len(pod.Labels) > 0 {
+		pod.Labels = nil
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, labelsLeftOut, "")
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		required := &a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		*required = merged(*required)
+	}
+}
+
 func tooLarge(s *metav1.LabelSelector) bool { return s != nil && s.Size() > maxSelector }
 
 // merged returns a term for each label of nodes, of which only whether it reaches other namespaces is known. Terms for more labels than
