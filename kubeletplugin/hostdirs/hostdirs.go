@@ -86,7 +86,7 @@ func (f *Feature) lend(r *prepare.Request, path string, release v1alpha1.OnRelea
 		if r.AfterReboot { // what is there is the claim's own
 			return nil, nil
 		}
-		return nil, hostdir.CheckEmptied(f.HostRoot, path, string(r.Claim.UID))
+		return nil, hostdir.CheckEmptied(f.HostRoot, path)
 	}
 	s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: path})
 	if !known {
@@ -126,24 +126,32 @@ const reasonEmptying = "is being emptied after its last claim"
 func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		held := func() bool { return f.Held(device.PoolName(f.Node, d.Kind), d.Name) }
-		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 || held() {
+		if d.Kind != device.KindHost || len(d.Edits.Mounts) == 0 || f.Held(device.PoolName(f.Node, d.Kind), d.Name) {
 			continue
 		}
 		path := d.Edits.Mounts[0].HostPath
-		switch err := hostdir.CheckEmptied(f.HostRoot, path, ""); {
-		case err == nil, errors.Is(err, hostdir.ErrLeft) && held(): // a claim got it meanwhile
-		case errors.Is(err, hostdir.ErrDirty):
+		dirty, err := isDirty(filepath.Join(f.HostRoot, path))
+		switch {
+		case err != nil:
+			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
+		case dirty:
 			s.Withheld[d.Name] = reasonEmptying
 			f.purger.start(ctx, filepath.Join(f.HostRoot, path))
-		default:
-			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
 		}
 	}
 }
 
 // Wait returns when no directory is being emptied. The context of the reviews must have ended.
 func (f *Feature) Wait() { f.purger.wait() }
+
+func isDirty(path string) (bool, error) {
+	d, err := hostdir.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	return d.Dirty()
+}
 
 // purger deletes the data that claims left in host directories, with one goroutine for each directory. The next scan, in this process or
 // another, finds what is left.

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -194,26 +193,6 @@ func TestReviewAsksWhoHolds(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{nodefixture.Node + "/host d0"}, asked); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
-	}
-	l.wantEmptied(false)
-}
-
-// TestReviewOfWhatIsLeft: a directory that is marked as a claim's is withheld, unless a claim got it while it was looked at.
-func TestReviewOfWhatIsLeft(t *testing.T) {
-	l := withDirectories(t, "left")
-	if err := unix.Setxattr(l.path("left"), "trusted.fettle.scratch", []byte("u0"), 0); err != nil {
-		t.Skipf("nobody marks directories here: %v", err)
-	}
-	for _, held := range []bool{false, true} {
-		asked := 0
-		l.Held = func(string, string) bool {
-			asked++
-			return held && asked > 1
-		}
-		s := l.reviewed("left")
-		if withheld := s.Withheld["left"] != ""; withheld == held || len(s.Problems) > 0 == held {
-			t.Errorf("held meanwhile %v: withheld %v, problems %v", held, s.Withheld, s.Problems)
-		}
 	}
 	l.wantEmptied(false)
 }

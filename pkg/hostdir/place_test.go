@@ -224,32 +224,6 @@ func TestDiskNotMounted(t *testing.T) {
 	}
 }
 
-// TestDiskAwayWhileARecordIsLost: the record of a claim is lost, and the disk is not mounted when the claim ends. The next claim does not
-// get the disk with what is on it.
-func TestDiskAwayWhileARecordIsLost(t *testing.T) {
-	image, root := newDisk(t), t.TempDir()
-	path := filepath.Join(root, "ssd0")
-	attach(t, image, path)
-	s, err := Plan(root, "/ssd0", "u1")
-	check.Must(t, err)
-	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
-	check.Must(t, kinds.Apply(t.Context(), s), os.WriteFile(filepath.Join(path, "secret"), nil, 0o600))
-	detach(t, path)
-	_, err = PlanUndo(root, "/ssd0", "u1")
-	check.WantErr(t, err, ErrNotScratch)
-	attach(t, image, path)
-	_, err = Plan(root, "/ssd0", "u2")
-	check.WantErr(t, err, ErrLeft, "/ssd0")
-	check.WantErr(t, CheckEmptied(root, "/ssd0", "u2"), ErrLeft, "/ssd0")
-	_, err = Plan(root, "/ssd0", "u1")
-	check.Must(t, err) // its own
-	s, err = PlanUndo(root, "/ssd0", "u1")
-	check.Must(t, err)
-	check.Must(t, kinds.Undo(t.Context(), s), kinds.Finish(t.Context(), s))
-	_, err = Plan(root, "/ssd0", "u2")
-	check.Must(t, err)
-}
-
 // TestIdentity: what is not known counts for nothing, and all else must be equal.
 func TestIdentity(t *testing.T) {
 	full := Identity{Type: "ef53", FileSystem: "a", Inode: 2, Born: "1.0"}

@@ -41,7 +41,7 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 		return step.Step{}, err
 	}
 	defer d.Close()
-	if err := d.checkEmptied(path, claim); err != nil {
+	if err := d.checkEmptied(path); err != nil {
 		return step.Step{}, err
 	}
 	owner, err := d.Owner()
@@ -55,32 +55,20 @@ func Plan(hostRoot, path, claim string) (step.Step, error) {
 	return plan(d, owner, &marks, path, claim)
 }
 
-// ErrLeft is returned for a directory that was away when its last claim ended without its record. Only a person knows whether that one has
-// ended, and what to do with its content.
-var ErrLeft = errors.New("holds what a claim left whose record is lost: delete it, and take the attribute " + scratchMark +
-	" off the directory")
-
-// CheckEmptied fails with ErrDirty while another claim's content is not deleted yet, which nobody else may see, or with ErrLeft.
-func CheckEmptied(hostRoot, path, claim string) error {
+// CheckEmptied fails with ErrDirty while a claim's content is not deleted yet, which nobody else may see.
+func CheckEmptied(hostRoot, path string) error {
 	d, err := Open(filepath.Join(hostRoot, path))
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.checkEmptied(path, claim)
+	return d.checkEmptied(path)
 }
 
-func (d *Dir) checkEmptied(path, claim string) error {
+func (d *Dir) checkEmptied(path string) error {
 	dirty, err := d.Dirty()
 	if err == nil && dirty {
 		err = fmt.Errorf("host directory %s %w", path, ErrDirty)
-	}
-	if err != nil {
-		return err
-	}
-	of, err := d.scratchOf()
-	if err == nil && of != "" && of != claim {
-		err = fmt.Errorf("host directory %s %w", path, ErrLeft)
 	}
 	return err
 }
