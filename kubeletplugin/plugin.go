@@ -261,7 +261,8 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	}
 	f := &p.features
 	f.hostDirs = hostdirs.New(hostdirs.Config{
-		Node: c.Node, HostRoot: c.HostRoot, Held: p.records.Held, Emptied: p.review, Errors: p.metrics.backgroundErrors,
+		Node: c.Node, HostRoot: c.HostRoot, Held: p.records.Held, Recorded: p.records.Recorded, Emptied: p.review,
+		Errors: p.metrics.backgroundErrors,
 	})
 	if f.kernelCaches, err = kernelcaches.New(kernelcaches.Config{
 		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,

@@ -27,8 +27,9 @@ import (
 type Config struct {
 	// Node is the name of the Node object, HostRoot the directory of the host's tree.
 	Node, HostRoot string
-	// Held reports whether a claim holds a device.
-	Held func(pool, name string) bool
+	// Held reports whether a claim holds a device, and Recorded whether there is a record of a claim.
+	Held     func(pool, name string) bool
+	Recorded func(claim string) bool
 	// Emptied is sent after a directory was emptied in the background.
 	Emptied notify.Signal
 	// Errors counts errors outside of kubelet's calls, by source.
@@ -82,18 +83,24 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 
 // lend returns the step for a directory, none if it is kept on release.
 func (f *Feature) lend(r *prepare.Request, path string, release v1alpha1.OnRelease) ([]step.Step, error) {
-	if release != v1alpha1.OnReleaseEmpty {
-		if r.AfterReboot { // what is there is the claim's own
-			return nil, nil
-		}
-		return nil, hostdir.CheckEmptied(f.HostRoot, path)
-	}
 	s, known := r.EarlierStep(step.Step{Kind: hostdir.StepKind, Target: path})
-	if !known {
-		var err error
-		if s, err = hostdir.Plan(f.HostRoot, path, string(r.Claim.UID)); err != nil {
-			return nil, err
-		}
+	claim := string(r.Claim.UID)
+	switch {
+	case release != v1alpha1.OnReleaseEmpty && r.AfterReboot:
+		return nil, nil // what is there is the claim's own
+	case release == v1alpha1.OnReleaseEmpty && known:
+		return []step.Step{s}, nil
+	}
+	err := hostdir.CheckLeft(f.HostRoot, path, func(of string) bool { return of == claim || f.Recorded(of) })
+	switch {
+	case err != nil:
+	case release != v1alpha1.OnReleaseEmpty:
+		return nil, hostdir.CheckEmptied(f.HostRoot, path)
+	default:
+		s, err = hostdir.Plan(f.HostRoot, path, claim)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return []step.Step{s}, nil
 }
@@ -130,28 +137,23 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 			continue
 		}
 		path := d.Edits.Mounts[0].HostPath
-		dirty, err := isDirty(filepath.Join(f.HostRoot, path))
+		err := hostdir.CheckEmptied(f.HostRoot, path)
+		if err == nil {
+			err = hostdir.CheckLeft(f.HostRoot, path, f.Recorded) // a claim that gets it meanwhile is recorded before
+		}
 		switch {
-		case err != nil:
-			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
-		case dirty:
+		case err == nil:
+		case errors.Is(err, hostdir.ErrDirty):
 			s.Withheld[d.Name] = reasonEmptying
 			f.purger.start(ctx, filepath.Join(f.HostRoot, path))
+		default:
+			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
 		}
 	}
 }
 
 // Wait returns when no directory is being emptied. The context of the reviews must have ended.
 func (f *Feature) Wait() { f.purger.wait() }
-
-func isDirty(path string) (bool, error) {
-	d, err := hostdir.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer d.Close()
-	return d.Dirty()
-}
 
 // purger deletes the data that claims left in host directories, with one goroutine for each directory. The next scan, in this process or
 // another, finds what is left.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -43,7 +44,7 @@ func newLender(t *testing.T, root string) *lender {
 	records, err := record.Open(disk.OS{}, filepath.Join(t.TempDir(), "state"))
 	check.Must(t, err)
 	f := New(Config{
-		Node: nodefixture.Node, HostRoot: root, Held: records.Held, Emptied: notify.New(),
+		Node: nodefixture.Node, HostRoot: root, Held: records.Held, Recorded: records.Recorded, Emptied: notify.New(),
 		Errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"in"}),
 	})
 	return &lender{Feature: f, t: t, records: records}
@@ -193,6 +194,31 @@ func TestReviewAsksWhoHolds(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{nodefixture.Node + "/host d0"}, asked); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
+	}
+	l.wantEmptied(false)
+}
+
+// TestWhatIsLeft: a directory that is marked as scratch space of a claim is withheld and given to no other, unless there is a record of
+// that claim, which says more.
+func TestWhatIsLeft(t *testing.T) {
+	l := withDirectories(t, "left")
+	if err := unix.Setxattr(l.path("left"), "trusted.fettle.scratch", []byte("u0"), 0); err != nil {
+		t.Skipf("nobody marks directories here: %v", err)
+	}
+	for _, recorded := range []bool{false, true} {
+		if recorded {
+			check.Must(t, l.records.Create(&record.Record{UID: "u0", Phase: record.Prepared}))
+		}
+		s := l.reviewed("left")
+		if withheld := s.Withheld["left"] != ""; withheld == recorded || len(s.Problems) > 0 == recorded {
+			t.Errorf("recorded %v: withheld %v, problems %v", recorded, s.Withheld, s.Problems)
+		}
+		for _, release := range []v1alpha1.OnRelease{v1alpha1.OnReleaseEmpty, v1alpha1.OnReleaseKeep} {
+			c, a := borrowed(t, release, ssdResult("a", "left"))
+			if _, err := l.plan(c, a); errors.Is(err, hostdir.ErrLeft) == recorded {
+				t.Errorf("recorded %v, %s: %v", recorded, release, err)
+			}
+		}
 	}
 	l.wantEmptied(false)
 }

@@ -294,6 +294,19 @@ func (d *Dir) unmarkScratch() error {
 	return nil
 }
 
+// scratchOf returns the claim as whose scratch space the directory is marked, "" for none.
+func (d *Dir) scratchOf() (claim string, err error) {
+	err = d.withDescriptor(func(fd int) error {
+		value, err := attribute(fd, scratchMark)
+		claim = string(value)
+		return err
+	})
+	if err != nil && !errors.Is(err, unix.ENODATA) && !isUnmarkable(err) {
+		return "", fmt.Errorf("find out whose scratch space %s is: %w", d.name, err)
+	}
+	return claim, nil
+}
+
 // isScratch reports whether a claim has the directory as scratch space. Where there are no marks, that is a directory with the mode of
 // scratch space.
 func (d *Dir) isScratch() (bool, error) {

@@ -157,7 +157,7 @@ func TestLargeAttributes(t *testing.T) {
 	for i := range many {
 		mark(t, disk, fmt.Sprintf("user.%d", i), make([]byte, size))
 	}
-	_, err = Plan(root, "/disk", "uid-2")
+	_, err = Plan(root, "/disk", "uid-1")
 	check.WantErr(t, err, nil, disk, "attributes")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -224,6 +224,28 @@ func TestDiskNotMounted(t *testing.T) {
 	}
 }
 
+// TestDiskAwayWhileARecordIsLost: the record of a claim is lost, and the disk is not mounted when the claim ends. Once it is back, it tells
+// that what is on it is that claim's.
+func TestDiskAwayWhileARecordIsLost(t *testing.T) {
+	image, root := newDisk(t), t.TempDir()
+	path := filepath.Join(root, "ssd0")
+	attach(t, image, path)
+	s, err := Plan(root, "/ssd0", "u1")
+	check.Must(t, err)
+	kinds := step.Kinds{StepKind: Kind(root, OpenRoot)}
+	check.Must(t, kinds.Apply(t.Context(), s), os.WriteFile(filepath.Join(path, "secret"), nil, 0o600))
+	detach(t, path)
+	_, err = PlanUndo(root, "/ssd0", "u1")
+	check.WantErr(t, err, ErrNotScratch)
+	attach(t, image, path)
+	recorded := func(claim string) bool { return claim == "u2" }
+	check.WantErr(t, CheckLeft(root, "/ssd0", recorded), ErrLeft, "/ssd0")
+	check.Must(t, CheckLeft(root, "/ssd0", func(claim string) bool { return claim == "u1" }))
+	s, err = PlanUndo(root, "/ssd0", "u1")
+	check.Must(t, err)
+	check.Must(t, kinds.Undo(t.Context(), s), kinds.Finish(t.Context(), s), CheckLeft(root, "/ssd0", recorded))
+}
+
 // TestIdentity: what is not known counts for nothing, and all else must be equal.
 func TestIdentity(t *testing.T) {
 	full := Identity{Type: "ef53", FileSystem: "a", Inode: 2, Born: "1.0"}

@@ -73,6 +73,24 @@ func (d *Dir) checkEmptied(path string) error {
 	return err
 }
 
+// ErrLeft is about a directory that was away when its last claim ended without its record. Only a person knows what to do with its content.
+var ErrLeft = errors.New("holds what a claim left whose record is lost: delete it, and take the attribute " + scratchMark +
+	" off the directory")
+
+// CheckLeft fails with ErrLeft if a directory is marked as scratch space of a claim of which there is no record.
+func CheckLeft(hostRoot, path string, recorded func(claim string) bool) error {
+	d, err := Open(filepath.Join(hostRoot, path))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	claim, err := d.scratchOf()
+	if err == nil && claim != "" && !recorded(claim) {
+		err = fmt.Errorf("host directory %s %w", path, ErrLeft)
+	}
+	return err
+}
+
 // ErrNotScratch says that no claim has a directory as scratch space: its content is kept.
 var ErrNotScratch = errors.New("is not scratch space of a claim")
 

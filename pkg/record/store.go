@@ -277,6 +277,12 @@ func (s *Store) InDoubt(uid string) bool {
 	return !errors.Is(err, fs.ErrNotExist) // true if it cannot be read
 }
 
+// Recorded reports whether there is a record of a claim, damaged or not. It returns true if that cannot be read.
+func (s *Store) Recorded(uid string) bool {
+	_, err := s.Stamp(uid)
+	return !errors.Is(err, fs.ErrNotExist) || s.InDoubt(uid)
+}
+
 // CheckDoubt fails while files are set aside. The containers of their claims may run, and nobody knows what these claims use.
 func (s *Store) CheckDoubt() error {
 	damaged, err := s.Damaged()
