@@ -250,10 +250,10 @@ func (l *lookup) node(n *preset.Node) error {
 // system returns the system that the files of a preset belong to, and its path on the host: the host itself, or a driver's directory on it.
 // It returns nil if an optional one does not exist.
 func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err error) {
+	if err := l.search(f.From.Namespace); err != nil {
+		return nil, "", err
+	}
 	if f.From.Namespace != "" {
-		if err := l.search(); err != nil {
-			return nil, "", err
-		}
 		if root, err = l.checkMayRead(f.From.Namespace, cmp.Or(f.Root, "/")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, "", fmt.Errorf("root: %w", err)
 		}
@@ -275,8 +275,11 @@ func (l *lookup) system(f *preset.Files) (_ *hostlib.Host, root string, err erro
 	return host, root, err
 }
 
-// search counts one more search for a preset of a namespace.
-func (l *lookup) search() error {
+// search counts one more search for a preset of a namespace. Those of the administrator's are not counted.
+func (l *lookup) search(namespace string) error {
+	if namespace == "" {
+		return nil
+	}
 	if l.searches++; l.searches > maxSearches {
 		return fmt.Errorf("presets of the namespace have more than %d lists of libraries and tools, and directories in PATH, for the request: "+
 			"name several files in one list", maxSearches)
@@ -367,11 +370,11 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 // elsewhere.
 func (l *lookup) toolPlace(m *container.Mount, dir string) (hostDir, top string, err error) {
 	namespace, top := l.namespaced[m.ContainerPath], "/"
+	if err := l.search(namespace); err != nil {
+		return "", "", err
+	}
 	if namespace != "" {
-		if err = l.search(); err == nil {
-			top, err = l.checkMayRead(namespace, m.HostPath)
-		}
-		if err != nil {
+		if top, err = l.checkMayRead(namespace, m.HostPath); err != nil {
 			return "", "", err
 		}
 	}
