@@ -115,7 +115,7 @@ func (r *run) rename(ctx context.Context, f fault) error {
 	r.calm()
 	one, other, ok := r.reserveDirs(ctx, f.choice)
 	if !ok {
-		return ctx.Err() // fragile: all directories are in use for long
+		return ctx.Err()
 	}
 	r.visits++
 	p := pod{claims: []want{{dirs: 1}, {dirs: 1}}, rounds: 1, patience: callLimit, attempts: -1}
@@ -143,7 +143,7 @@ func (r *run) rename(ctx context.Context, f fault) error {
 // reserveDirs takes two free directories that are no file systems of their own.
 func (r *run) reserveDirs(ctx context.Context, choice uint64) (one, other deviceID, ok bool) {
 	var got []deviceID
-	err := r.eventually(ctx, soon/10, "two directories are free", func() bool {
+	err := r.eventually(ctx, soon/10, "two directories are free", func() bool { // fragile: where they never are, the fault is left out
 		r.goOn()
 		for i := 0; i < dirCount-slowCount && len(got) < 2; i++ {
 			id := r.slowID(dirName(slowCount + (int(choice%64)+i)%(dirCount-slowCount)))
