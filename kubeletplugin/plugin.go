@@ -294,6 +294,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		KeepsShares: func(ctx context.Context) (bool, error) { return dryrun.KeepsShares(ctx, p.clients.Kube, c.Node) },
 		Registry:    p.metrics.registry,
 		Quiesced:    p.quiesce.Holds,
+		Retired:     p.retirement.On,
 		Library:     library, Recheck: p.review, Requery: requery, Errors: p.metrics.backgroundErrors,
 		Event: p.node.EventOf("Partition"),
 	}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -20,6 +21,8 @@ const memoryFile = "cards.json"
 type memory struct {
 	path string
 	remembered
+	// destroyed says that the file was removed and not written again since.
+	destroyed atomic.Bool
 }
 
 type remembered struct {
@@ -53,10 +56,15 @@ func openMemory(path string) *memory {
 	return m
 }
 
-// keep writes what is known now, if it differs.
-func (m *memory) keep(now remembered) error {
+// keep writes what is known now, if it differs from the file. On a retired node nothing is written again after the file was destroyed.
+func (m *memory) keep(now remembered, retired bool) error {
 	now.Version = memoryVersion
-	if reflect.DeepEqual(now, m.remembered) {
+	destroyed := m.destroyed.Load()
+	if destroyed && retired {
+		m.remembered = now
+		return nil
+	}
+	if !destroyed && reflect.DeepEqual(now, m.remembered) {
 		return nil
 	}
 	data, err := json.Marshal(now)
@@ -65,6 +73,13 @@ func (m *memory) keep(now remembered) error {
 	}
 	if err == nil {
 		m.remembered = now
+		m.destroyed.Store(false)
 	}
 	return err
+}
+
+// destroy removes the file. What is remembered holds on in this process.
+func (m *memory) destroy() error {
+	m.destroyed.Store(true)
+	return removeAll(m.path)
 }

@@ -64,6 +64,8 @@ type Config struct {
 	Library *nvml.Prober
 	// Quiesced reports whether nothing may be changed of a vendor's devices now. Review is called again when that changes.
 	Quiesced func(vendor string) bool
+	// Retired reports whether the node was asked to retire. Nil: it never is.
+	Retired func() bool
 	// Recheck is sent after something changed that Review decides by. Requery is sent after instances changed in a way that the last answer
 	// of NVIDIA's library does not have.
 	Recheck, Requery notify.Signal
@@ -204,8 +206,8 @@ func (f *Feature) Watch(ctx context.Context) (stopped func()) { return follow.Ru
 // Destroy removes the feature's files. It is called when no claim holds anything of the node; what policies had made stays until the node
 // restarts.
 func (f *Feature) Destroy() error {
-	var errs []error
-	for _, dir := range []string{migDir, pointsDir, memoryFile} {
+	errs := []error{f.memory.destroy()}
+	for _, dir := range []string{migDir, pointsDir} {
 		errs = append(errs, removeAll(filepath.Join(f.StateDir, dir)))
 	}
 	return errors.Join(errs...)

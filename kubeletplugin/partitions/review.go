@@ -168,7 +168,7 @@ func (f *Feature) remember(ctx context.Context, now setting, d *decision) {
 		physical.Device.Edits = container.Edits{}
 		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings, Policy: c.policy}
 	}
-	if err := f.memory.keep(next); err != nil {
+	if err := f.memory.keep(next, f.Retired != nil && f.Retired()); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot note how GPUs are divided, which the plugin needs after a restart")
 		f.Errors.WithLabelValues("partitions").Inc()
 	}
