@@ -63,12 +63,17 @@ func (h *Hook) install() error {
 			return fmt.Errorf("install the hook: %w", err)
 		}
 	}
-	if h.current, err = os.Open(name); err != nil {
+	installed, err := os.Open(name)
+	if err != nil {
 		return fmt.Errorf("install the hook: %w", err)
 	}
-	if err := filelock.Flock(h.current, filelock.Shared); err != nil {
-		return errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), h.current.Close())
+	if err := filelock.Flock(installed, filelock.Shared); err != nil {
+		return errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), installed.Close())
 	}
+	if h.current != nil {
+		_ = h.current.Close() // it was only held
+	}
+	h.current = installed
 	return nil
 }
 
@@ -79,7 +84,7 @@ func (h *Hook) Ready() (string, error) {
 	if _, err := os.Stat(h.current.Name()); !errors.Is(err, fs.ErrNotExist) {
 		return h.current.Name(), err
 	}
-	if err := errors.Join(h.current.Close(), h.install()); err != nil {
+	if err := h.install(); err != nil {
 		return "", err
 	}
 	return h.current.Name(), nil

@@ -115,3 +115,22 @@ func pathOf(t *testing.T, h *Hook) string {
 	check.Must(t, err)
 	return at
 }
+
+// TestHookAfterFailure: an installation that failed on a node that came back succeeds as soon as it can.
+func TestHookAfterFailure(t *testing.T) {
+	dir := t.TempDir()
+	source, hooks := filepath.Join(dir, "source"), filepath.Join(dir, "state", "hooks")
+	check.Must(t, os.WriteFile(source, []byte("build"), 0o600))
+	h, err := InstallHook(nil, source, hooks)
+	check.Must(t, err)
+	check.Must(t, h.Destroy(), os.Rename(source, source+"-aside"))
+	if at, err := h.Ready(); err == nil {
+		t.Errorf("installed at %s without a source", at)
+	}
+	check.Must(t, os.Rename(source+"-aside", source))
+	at, err := h.Ready()
+	check.Must(t, err)
+	if _, err := os.Stat(at); err != nil {
+		t.Error(err)
+	}
+}
