@@ -213,6 +213,17 @@ func TestAcceleratorStackValidate(t *testing.T) {
 	}
 }
 
+// TestFaultsInOrder: a message that is written to a status is the same each time, or it would be written without end.
+func TestFaultsInOrder(t *testing.T) {
+	spec := moduleSpec("moduleName: nvidia, dirName: opt, firmwarePath: firmware")
+	first := validateStack(t, spec).ToAggregate().Error()
+	for range 50 {
+		if now := validateStack(t, spec).ToAggregate().Error(); now != first {
+			t.Fatalf("%s\nand then\n%s", first, now)
+		}
+	}
+}
+
 // TestStateNames: extra states stand behind those that they follow, in the order of the list, and last if they do not say.
 func TestStateNames(t *testing.T) {
 	s := v1alpha1.AcceleratorStackSpec{States: []v1alpha1.ExtraState{

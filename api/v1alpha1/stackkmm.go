@@ -148,9 +148,9 @@ func (m *KernelMapping) validate(at *field.Path) field.ErrorList {
 func (m *KMMModprobe) validate(at *field.Path) field.ErrorList {
 	faults := textFaults(m.ModuleName, maxModuleName, moduleNameForm, "the name of a module", at.Child("moduleName"))
 	faults = append(faults, wordFaults(m.Parameters, at.Child("parameters"))...)
-	for name, dir := range map[string]string{"dirName": m.DirName, "firmwarePath": m.FirmwarePath} {
-		if dir != "" {
-			faults = append(faults, driverPathFaults(dir, false, at.Child(name))...)
+	for _, dir := range []struct{ name, path string }{{"dirName", m.DirName}, {"firmwarePath", m.FirmwarePath}} {
+		if dir.path != "" {
+			faults = append(faults, driverPathFaults(dir.path, false, at.Child(dir.name))...)
 		}
 	}
 	order := at.Child("modulesLoadingOrder")
