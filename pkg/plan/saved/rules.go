@@ -78,7 +78,8 @@ var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table,
 		"DoNotSchedule", "ScheduleAnyway", "Honor", "Ignore", "Terminating", "NotTerminating", "BestEffort", "NotBestEffort",
 		"PriorityClass", "CrossNamespacePodAffinity", "Device", "Node", "Pod", "ReplicaSet", "StatefulSet", "DaemonSet", "Job",
 		"v1", "apps/v1", "batch/v1", "resource.k8s.io", "resource.k8s.io/v1", "pods", corev1.DefaultSchedulerName,
-		"DRAOptionalNodeOperations", string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP),
+		"DRAOptionalNodeOperations", string(corev1.PodResizePending), corev1.PodReasonInfeasible,
+		string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP),
 	),
 	resourceName: sets.New(
 		"cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "secrets", "configmaps", "resourceclaims",
@@ -132,7 +133,8 @@ var fieldCategory = map[string]category{ //nolint:gochecknoglobals // a table, w
 	"ObjectMeta.Namespace": namespaceName, "OwnerReference.Name": objectName,
 	"TypeMeta.Kind": word, "TypeMeta.APIVersion": word, "OwnerReference.Kind": word, "OwnerReference.APIVersion": word,
 	"ResourceClaimConsumerReference.APIGroup": word, "ResourceClaimConsumerReference.Resource": word,
-	"ResourceClaimConsumerReference.Name": objectName, "PodSpec.SchedulerName": word, "NodeStatus.DeclaredFeatures": word,
+	"ResourceClaimConsumerReference.Name": objectName, "PodSpec.SchedulerName": word, "PodCondition.Reason": word,
+	"NodeStatus.DeclaredFeatures": word,
 
 	"PodSpec.NodeName": place, "ResourceSliceSpec.NodeName": place, "Device.NodeName": place, "ResourcePool.Name": place,
 	"DeviceRequestAllocationResult.Pool": place, "AllocatedDeviceStatus.Pool": place, "DeviceTaintSelector.Pool": place,
@@ -150,7 +152,7 @@ var fieldCategory = map[string]category{ //nolint:gochecknoglobals // a table, w
 	"PodResourceClaim.Name": objectName, "ResourceClaim.Name": objectName, "PodResourceClaim.ResourceClaimName": objectName,
 	"PodResourceClaim.ResourceClaimTemplateName": objectName, "PodResourceClaimStatus.Name": objectName,
 	"PodResourceClaimStatus.ResourceClaimName": objectName, "PodExtendedResourceClaimStatus.ResourceClaimName": objectName,
-	"Container.Name": objectName, "ContainerExtendedResourceRequest.ContainerName": objectName,
+	"Container.Name": objectName, "ContainerStatus.Name": objectName, "ContainerExtendedResourceRequest.ContainerName": objectName,
 
 	"Taint.Key": labelKey, "Toleration.Key": labelKey, "DeviceTaint.Key": labelKey, "DeviceToleration.Key": labelKey,
 	"NodeSelectorRequirement.Key": labelKey, "TopologySpreadConstraint.TopologyKey": labelKey, "PodAffinityTerm.TopologyKey": labelKey,

@@ -103,6 +103,40 @@ func TestSavedIsNotLookedAtEither(t *testing.T) {
 	}
 }
 
+// TestSavedWhileItIsResized: a pod has what it had until it has less, in a saved snapshot, too.
+func TestSavedWhileItIsResized(t *testing.T) {
+	const cluster = `apiVersion: v1
+kind: Node
+metadata: {name: one}
+status: {allocatable: {cpu: "4", pods: "10"}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: large, namespace: default, uid: "1"}
+spec: {nodeName: one, containers: [{name: c, resources: {requests: {cpu: "1"}}}]}
+status: {phase: Running, containerStatuses: [{name: c, resources: {requests: {cpu: "3"}}, allocatedResources: {cpu: "1"}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: next, namespace: default, uid: "2"}
+spec: {containers: [{name: c, resources: {requests: {cpu: "2"}}}]}
+`
+	refused := strings.NewReplacer("{cpu: \"1\"}}}]}\n", "{cpu: \"4\"}}}]}\n", "{cpu: \"3\"}", "{cpu: \"1\"}", "phase: Running",
+		"phase: Running, conditions: [{type: PodResizePending, status: \"True\", reason: Infeasible}]").Replace(cluster)
+	for text, fits := range map[string]bool{cluster: false, refused: true} {
+		s := read(t, []byte(text))
+		trimmed := saved.Trim(s)
+		want, got := report(t, s), report(t, read(t, write(t, trimmed)))
+		if diff := cmp.Diff(want, got); diff != "" || (want.Pods["default/next"].Node != nil) != fits {
+			t.Errorf("the plan of the saved snapshot differs (-original +saved):\n%s", diff)
+		}
+		saved.Redact(t.Context(), trimmed)
+		if diff := cmp.Diff(shape(want, s), shape(report(t, trimmed), trimmed)); diff != "" {
+			t.Errorf("the plan of the redacted snapshot differs (-original +redacted):\n%s", diff)
+		}
+	}
+}
+
 // TestRedactedPlansTheSame: a plan of a redacted snapshot differs only in names. Pods are compared in their order.
 func TestRedactedPlansTheSame(t *testing.T) {
 	for name, s := range snapshots(t) {

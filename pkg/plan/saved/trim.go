@@ -11,7 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
@@ -124,8 +126,14 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 			ExtendedResourceClaimStatus: o.Status.ExtendedResourceClaimStatus,
 		},
 	}
+	resized := isResized(o)
+	if resized {
+		pod.Status.ContainerStatuses = trimStatuses(o.Status.ContainerStatuses)
+		pod.Status.InitContainerStatuses = trimStatuses(o.Status.InitContainerStatuses)
+	}
 	for _, condition := range o.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue {
+		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue ||
+			condition.Type == corev1.PodResizePending && resized {
 			pod.Status.Conditions = append(pod.Status.Conditions, condition)
 		}
 	}
@@ -145,6 +153,26 @@ func trimContainers(spec *corev1.PodSpec, containers []corev1.Container) []corev
 				p.HostIP = "" // the same: all addresses
 			}
 			kept.Ports = append(kept.Ports, p)
+		}
+		out = append(out, kept)
+	}
+	return out
+}
+
+// isResized says whether a pod has something else of its node than it asks for, since its containers are resized where they are.
+func isResized(pod *corev1.Pod) bool {
+	asked := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	has := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+	return !apiequality.Semantic.DeepEqual(asked, has)
+}
+
+// trimStatuses keeps what containers have.
+func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for _, s := range statuses {
+		kept := corev1.ContainerStatus{Name: s.Name, AllocatedResources: s.AllocatedResources}
+		if s.Resources != nil {
+			kept.Resources = &corev1.ResourceRequirements{Requests: s.Resources.Requests}
 		}
 		out = append(out, kept)
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
@@ -267,7 +268,12 @@ func prune(s plan.Snapshot) {
 		if o.Spec.Affinity != nil && o.Spec.Affinity.NodeAffinity != nil {
 			o.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = nil
 		}
-		o.Status.Conditions = nil
+		infeasible := resourcehelper.IsPodResizeInfeasible(o)
+		if o.Status.Conditions = nil; infeasible {
+			o.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible,
+			}}
+		}
 	}
 	for _, o := range s.Claims {
 		o.Spec.Devices.Config = nil
