@@ -51,7 +51,7 @@ func bodyOf(n ast.Node) ast.Node {
 // nesting returns how deep statements are nested. An else-if is as deep as its if. A function literal counts for itself.
 func nesting(node ast.Node) (deepest int) {
 	ast.Inspect(node, func(n ast.Node) bool {
-		inner := 0
+		var inner int
 		switch n := n.(type) {
 		case *ast.FuncLit:
 			return false

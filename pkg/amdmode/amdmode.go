@@ -159,8 +159,8 @@ func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode stri
 	return s.explain(function, mode, err)
 }
 
-// explain judges the driver's answer, and checks that the mode is in effect. Without an answer it reads nothing: the driver lets nobody read
-// the mode while it switches (amdgpu_xcp_query_partition_mode in amdgpu_xcp.c).
+// explain judges the driver's answer, and checks that the mode is in effect. Without an answer it reads nothing: the driver lets nobody
+// read the mode while it switches (amdgpu_xcp_query_partition_mode in amdgpu_xcp.c).
 func (s *Switcher) explain(function pci.Address, mode string, err error) error {
 	if errors.Is(err, sysfs.ErrNoAnswer) {
 		return fmt.Errorf("switch GPU %s to %s: %w", function, mode, err)

@@ -193,8 +193,8 @@ func TestTurn(t *testing.T) {
 	wants(t, <-first, amdmode.ErrInUse)
 }
 
-// TestStuckDriver: a switch that the driver does not answer may still happen. It ends in time for its caller, who cannot read the mode then,
-// and the next claim does not take the mode of before for its own.
+// TestStuckDriver: a switch that the driver does not answer may still happen. It ends in time for its caller, who cannot read the mode
+// then, and the next claim does not take the mode of before for its own.
 func TestStuckDriver(t *testing.T) {
 	for _, lock := range []string{"", "current_compute_partition"} {
 		t.Run("lock "+lock, func(t *testing.T) {

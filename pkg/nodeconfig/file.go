@@ -231,8 +231,9 @@ func (c *File) Mounts() bool {
 	return len(c.Presets.AllowedHostPaths) > 0 || c.Presets.Scratch || c.KernelCaches.Enabled
 }
 
-// checkApart refuses to lend a directory of which a DevicePreset may name a part, or the whole of, or which is below one that a DevicePreset
-// may name: its namespace would have the files of whoever has the directory, and could put a link in its place where it may write.
+// checkApart refuses to lend a directory of which a DevicePreset may name a part, or the whole of, or which is below one that a
+// DevicePreset may name: its namespace would have the files of whoever has the directory, and could put a link in its place where it may
+// write.
 func (c Presets) checkApart(pattern string) error {
 	parts := strings.Split(pattern, "/")
 	for _, allowed := range c.AllowedHostPaths {

@@ -31,8 +31,8 @@ type Function struct {
 	NUMANode *int
 	// Root is the root complex above the function: "pci0000:3a". Empty if the function's link does not tell.
 	Root string
-	// VFs is how many virtual functions there can be (sriov_totalvfs); 0 for functions without SR-IOV. How many there are is not read here: the
-	// kernel tells that only once no driver has the function locked, and one that hangs would hold up the look at the whole machine.
+	// VFs is how many virtual functions there can be (sriov_totalvfs); 0 for functions without SR-IOV. How many there are is not read here:
+	// the kernel tells that only once no driver has the function locked, and one that hangs would hold up the look at the whole machine.
 	VFs int
 	// PhysicalFunction is the address of the function that this one is a virtual function of (link physfn).
 	PhysicalFunction *Address

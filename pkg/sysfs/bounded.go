@@ -49,8 +49,8 @@ func (b *Bounded) Write(ctx context.Context, name, value string) error {
 	return b.await(ctx, name, b.begin(name, value))
 }
 
-// Settle waits until the driver has answered what an earlier Write of an attribute gave up, as long as Write waits. Until then its value may
-// still change, and a driver may hold up who reads it.
+// Settle waits until the driver has answered what an earlier Write of an attribute gave up, as long as Write waits. Until then its value
+// may still change, and a driver may hold up who reads it.
 func (b *Bounded) Settle(ctx context.Context, name string) error {
 	for _, w := range b.underWay(name) {
 		// What it answers is for those who wrote: it failed, or the value says so.
@@ -96,8 +96,8 @@ func (b *Bounded) wait(ctx context.Context, what string, done <-chan struct{}, u
 	}
 }
 
-// Read calls read for an attribute which the kernel may show as late as it answers a write: it holds a lock for both. It waits no longer than
-// Write, and does not read what an earlier Read still waits for: each costs a thread.
+// Read calls read for an attribute which the kernel may show as late as it answers a write: it holds a lock for both. It waits no longer
+// than Write, and does not read what an earlier Read still waits for: each costs a thread.
 func (b *Bounded) Read(ctx context.Context, name string, read func() (string, error)) (string, error) {
 	timer := b.clock.NewTimer(b.limit)
 	defer timer.Stop()

@@ -89,7 +89,10 @@ func chartFields() []chartField {
 			"hostDevices", host(func(v string) map[string]any { return map[string]any{"charDevices": []string{v}} }),
 			[]string{"/dev/ttyUSB*", "/dev/dri/card[0-9]", "/dev/kvm"},
 		),
-		listOf("hostDevices", host(func(v string) map[string]any { return map[string]any{"containerPath": v} }), []string{"/mnt/ssd", "/scratch"}),
+		listOf(
+			"hostDevices", host(func(v string) map[string]any { return map[string]any{"containerPath": v} }),
+			[]string{"/mnt/ssd", "/scratch"},
+		),
 		listOf("fpgaRegions", region(func(v string) map[string]any { return map[string]any{"device": v} }), []string{"region0", "dfl-region1"}),
 		listOf(
 			"fpgaRegions", region(func(v string) map[string]any { return map[string]any{"interfaceID": v} }),
@@ -117,7 +120,10 @@ func chartFields() []chartField {
 		listOf("bitstreams.registries.allowedDestinations", itself, append(append([]string{"[fd00::7]:5000", "[::1]"}, hosts...), ranges...)),
 		listOf("bitstreams.registries.clusterCIDRs", itself, ranges),
 		listOf("bitstreams.registries.plainHTTP", itself, hosts),
-		listOf("bitstreams.registries.mirrors.registry~example", itself, []string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"}),
+		listOf(
+			"bitstreams.registries.mirrors.registry~example", itself,
+			[]string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"},
+		),
 		listOf(
 			"health.rules", func(_ int, v string) any { return map[string]any{"source": "xid", "severity": "fatal", "code": v} },
 			[]string{"94", "14[4-9]", "nonfatal.*", "?"},

@@ -218,7 +218,7 @@ func TestParamsOfAnotherShell(t *testing.T) {
 	m := withParams()
 	m.Cards[0].Ports = append(m.Cards[0].Ports, fpgasim.Port{Interface: shell, AFU: nlb0, Revision: 1})
 	p := start(t, m)
-	set := append(clocks(200_000, 0)[:1], region.Param{Name: dfl.ParamDebug, Value: 3}, region.Param{Name: dfl.ParamLTR, Value: 1})
+	set := []region.Param{clocks(200_000, 0)[0], {Name: dfl.ParamDebug, Value: 3}, {Name: dfl.ParamLTR, Value: 1}}
 	params := p.plan(set, nil)
 	check.Must(t, p.apply(params))
 	p.regions[first] = p.regions[name(0, 1)] // whose port has neither clocks nor debug
