@@ -142,7 +142,8 @@ func (s step) run(out io.Writer) error {
 	return nil
 }
 
-// fingerprint covers what decides the binaries: pinned modules, compiler, commands.
+// fingerprint covers what decides the binaries: pinned modules, compiler, commands. The checkout decides nothing: another one may
+// have a copy of them.
 func (b Builder) fingerprint() (string, error) {
 	h := sha256.New()
 	for _, f := range []string{"go.mod", "go.sum", "runc/go.mod", "runc/go.sum"} {
@@ -152,6 +153,7 @@ func (b Builder) fingerprint() (string, error) {
 		}
 		fmt.Fprintf(h, "%s %d\n%s", f, len(data), data)
 	}
-	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, b.steps())
+	anywhere := strings.NewReplacer(b.Bin, "", b.Source, "")
+	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, anywhere.Replace(fmt.Sprint(b.steps())))
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
