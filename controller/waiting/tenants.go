@@ -215,7 +215,8 @@ func placedPod(pod *corev1.Pod) *corev1.Pod {
 
 // bareContainer takes of a node what all containers of a pod do: as the scheduler sums it, also while a pod is resized, and its ports.
 func bareContainer(pod *corev1.Pod) corev1.Container {
-	of := resourcehelper.PodResourcesOptions{UseStatusResources: true, ExcludeOverhead: true}
+	of := podspec.OnNode()
+	of.ExcludeOverhead = true
 	c := corev1.Container{Name: "all", Resources: corev1.ResourceRequirements{
 		Requests: bareList(resourcehelper.PodRequests(pod, of)), Limits: bareList(resourcehelper.PodLimits(pod, of)),
 	}}

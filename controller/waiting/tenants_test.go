@@ -291,3 +291,18 @@ func TestBarePodTakesTheSame(t *testing.T) {
 		t.Errorf("ports %v, %d bytes", podspec.Ports(bare), bare.Size())
 	}
 }
+
+// TestBarePodWhileItIsResized: a pod whose own resources are lowered in place takes what it has until kubelet has taken it.
+func TestBarePodWhileItIsResized(t *testing.T) {
+	cpu := func(quantity string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		Resources: &corev1.ResourceRequirements{Requests: cpu("1")}, Containers: []corev1.Container{{Name: "c"}}, Overhead: cpu("1"),
+	}}
+	pod.Status.AllocatedResources, pod.Status.Resources = cpu("1"), &corev1.ResourceRequirements{Requests: cpu("3")}
+	requests := resourcehelper.PodRequests(barePod(pod), resourcehelper.PodResourcesOptions{})
+	if got := requests.Cpu().Value(); got != 4 {
+		t.Errorf("takes %d CPUs", got)
+	}
+}

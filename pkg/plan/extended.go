@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // ExtendedResources is how a report calls the claim of a pod's extended resources.
@@ -47,10 +48,9 @@ func requested(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// requestedThere is what a pod has of its node, as the scheduler sums it: while its resources are changed in place, the larger of what it
-// has and what it asks for.
+// requestedThere is what a pod has of its node.
 func requestedThere(pod *corev1.Pod) corev1.ResourceList {
-	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+	return resourcehelper.PodRequests(pod, podspec.OnNode())
 }
 
 // ExtendedClaim returns the claim that the scheduler makes for a pod's extended resources on a node, or nil if there is none to make:

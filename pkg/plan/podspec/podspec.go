@@ -12,7 +12,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
+
+// OnNode is how the scheduler sums what a pod has of its node: while its resources are changed in place, those of its containers or those
+// of the whole pod, the larger of what it has and what it asks for.
+func OnNode() resourcehelper.PodResourcesOptions {
+	return resourcehelper.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+}
 
 // Unjudged lists the fields that are set and may keep a pod from a node without being looked at, sorted, like
 // "spec.volumes[].persistentVolumeClaim", with the value where that decides.

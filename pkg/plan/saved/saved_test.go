@@ -123,7 +123,10 @@ spec: {containers: [{name: c, resources: {requests: {cpu: "2"}}}]}
 `
 	refused := strings.NewReplacer("{cpu: \"1\"}}}]}\n", "{cpu: \"4\"}}}]}\n", "{cpu: \"3\"}", "{cpu: \"1\"}", "phase: Running",
 		"phase: Running, conditions: [{type: PodResizePending, status: \"True\", reason: Infeasible}]").Replace(cluster)
-	for text, fits := range map[string]bool{cluster: false, refused: true} {
+	whole := strings.NewReplacer("containers: [{name: c, resources: {requests: {cpu: \"1\"}}}]",
+		"resources: {requests: {cpu: \"1\"}}, containers: [{name: c}]", "containerStatuses: [{name: c, ", "",
+		"allocatedResources: {cpu: \"1\"}}]", "allocatedResources: {cpu: \"1\"}").Replace(cluster)
+	for text, fits := range map[string]bool{cluster: false, refused: true, whole: false} {
 		s := read(t, []byte(text))
 		trimmed := saved.Trim(s)
 		want, got := report(t, s), report(t, read(t, write(t, trimmed)))

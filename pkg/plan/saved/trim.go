@@ -130,6 +130,7 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 	if resized {
 		pod.Status.ContainerStatuses = trimStatuses(o.Status.ContainerStatuses)
 		pod.Status.InitContainerStatuses = trimStatuses(o.Status.InitContainerStatuses)
+		pod.Status.AllocatedResources, pod.Status.Resources = o.Status.AllocatedResources, requestsOnly(o.Status.Resources)
 	}
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue ||
@@ -159,10 +160,10 @@ func trimContainers(spec *corev1.PodSpec, containers []corev1.Container) []corev
 	return out
 }
 
-// isResized says whether a pod has something else of its node than it asks for, since its containers are resized where they are.
+// isResized says whether a pod has something else of its node than it asks for, since it or its containers are resized where they are.
 func isResized(pod *corev1.Pod) bool {
 	asked := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	has := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+	has := resourcehelper.PodRequests(pod, podspec.OnNode())
 	return !apiequality.Semantic.DeepEqual(asked, has)
 }
 
@@ -170,13 +171,18 @@ func isResized(pod *corev1.Pod) bool {
 func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for _, s := range statuses {
-		kept := corev1.ContainerStatus{Name: s.Name, AllocatedResources: s.AllocatedResources}
-		if s.Resources != nil {
-			kept.Resources = &corev1.ResourceRequirements{Requests: s.Resources.Requests}
-		}
-		out = append(out, kept)
+		out = append(out, corev1.ContainerStatus{
+			Name: s.Name, AllocatedResources: s.AllocatedResources, Resources: requestsOnly(s.Resources),
+		})
 	}
 	return out
+}
+
+func requestsOnly(r *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	if r == nil {
+		return nil
+	}
+	return &corev1.ResourceRequirements{Requests: r.Requests}
 }
 
 // trimAffinity keeps what a pod requires of nodes and of other pods, and what it would rather have of nodes.
