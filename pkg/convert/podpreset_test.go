@@ -25,18 +25,27 @@ func mountOf(volume, mount string) string {
 	return "selector: {}, volumes: [{name: v, " + volume + "}], volumeMounts: [{name: v, mountPath: /data" + mount + "}]"
 }
 
-// TestPresetOfConvertedPods: a preset for several resources is for the classes that pods get for them.
+// TestPresetOfConvertedPods: a preset is for the classes that pods get for its resources.
 func TestPresetOfConvertedPods(t *testing.T) {
-	const pod = `
+	const region = "fpga.intel.com/region-d8424dc4a4a3c413f89e433683f9040b"
+	mapped := map[string]string{"localssd": "host.fettle.dev"}
+	for _, c := range []struct {
+		resources []string
+		options   Options
+	}{
+		{[]string{"nvidia.com/gpu", "localssd"}, Options{Classes: mapped}},
+		{[]string{"nvidia.com/gpu", "localssd"}, Options{Classes: mapped, GPUClass: "team.example.com"}},
+		{[]string{region}, Options{}},
+		{[]string{region}, Options{Class: "team.example.com"}},
+	} {
+		in := slices.Concat(ofSpec("resourceSelector: ["+strings.Join(c.resources, ", ")+"], env: [{name: A, value: x}]"), []byte(`
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: p}
-spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1, localssd: 1}}}]}
-`
-	in := slices.Concat(ofSpec("resourceSelector: [nvidia.com/gpu, localssd], env: [{name: A, value: x}]"), []byte(pod))
-	for _, gpus := range []string{"", "team.example.com"} {
-		got, err := IntelFPGA(in, "in.yaml", Options{GPUClass: gpus, Classes: map[string]string{"localssd": "host.fettle.dev"}})
+spec: {containers: [{name: c, image: i, resources: {limits: {`+strings.Join(c.resources, ": 1, ")+`: 1}}}]}
+`))
+		got, err := IntelFPGA(in, "in.yaml", c.options)
 		check.Must(t, err)
 		var template resourceapi.ResourceClaimTemplate
 		var made v1alpha1.DevicePreset
@@ -52,8 +61,8 @@ spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1, 
 			asked = append(asked, r.Exactly.DeviceClassName)
 		}
 		want := slices.Sorted(slices.Values(made.Spec.DeviceSelector.DeviceClassNames))
-		if diff := cmp.Diff(want, slices.Sorted(slices.Values(asked))); diff != "" {
-			t.Errorf("class %q: the pod asks for other classes than the preset wants (-preset +pod):\n%s", gpus, diff)
+		if diff := cmp.Diff(want, slices.Sorted(slices.Values(asked))); diff != "" || len(want) == 0 {
+			t.Errorf("%v: the pod asks for other classes than the preset wants (-preset +pod):\n%s", c, diff)
 		}
 	}
 }

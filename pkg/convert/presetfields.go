@@ -136,10 +136,12 @@ func (p *presetConversion) classOf(name string) (string, *resourceClass, error) 
 		p.used[name] = true
 		return class, nil, nil
 	}
-	switch r := known(name); {
+	switch r := known(name); { // whose class is that of the requests that pods get for it
 	case r == nil:
 	case r.vendorClass():
-		return p.wishOf(r, "").class, r, nil // that of the requests that pods get for it
+		return p.wishOf(r, "").class, r, nil
+	case r.kind == device.KindFPGA:
+		return p.options.Class, r, nil
 	default:
 		return r.class(), r, nil
 	}
