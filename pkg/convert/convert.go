@@ -168,8 +168,8 @@ type conversion struct {
 	claims map[string]bool
 	// mounts are where containers of the input have claims.
 	mounts []claimMount
-	// offered are the extended resources of the input's DeviceClasses.
-	offered map[string]bool
+	// offered are the input's DeviceClasses by their extended resources.
+	offered map[string]string
 	// converted says that a document changed.
 	converted bool
 }
@@ -188,7 +188,7 @@ func newConversion(o Options) (*conversion, error) {
 	return &conversion{
 		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
 		clusterPresets: map[string]bool{}, caches: map[string]*oldCache{}, claims: map[string]bool{},
-		offered: map[string]bool{},
+		offered: map[string]string{},
 	}, nil
 }
 

@@ -64,7 +64,7 @@ func (c *conversion) reserve(d document) {
 			c.claims[c.namespaceOf(object)+"/"+name] = true
 		case "DeviceClass":
 			if resource := value(child(object, "spec"), "extendedResourceName"); resource != "" {
-				c.offered[resource] = true
+				c.offered[resource] = name
 			}
 		case oldCacheKind, oldClusterCacheKind:
 			c.reserveCache(object)

@@ -44,7 +44,7 @@ func (c *conversion) gpuWish(name string) (gpuWish, bool) {
 		c.used[name] = true
 		return gpuWish{class: class}, true
 	}
-	if c.offered[name] {
+	if c.offered[name] != "" {
 		return gpuWish{}, false
 	}
 	if class, ok := drivers.LookupClass(strings.TrimPrefix(name, classResource)); ok && strings.HasPrefix(name, classResource) {

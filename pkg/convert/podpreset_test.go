@@ -67,6 +67,22 @@ spec: {containers: [{name: c, image: i, resources: {limits: {`+strings.Join(c.re
 	}
 }
 
+// TestPresetOfOfferedResource: a preset for a resource that a class of the input offers is for that class, which its pods get.
+func TestPresetOfOfferedResource(t *testing.T) {
+	in := slices.Concat(ofSpec("resourceSelector: [nvidia.com/gpu, localssd], env: [{name: A, value: x}]"), []byte(`
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: large.example.com}
+spec: {extendedResourceName: nvidia.com/gpu}
+`))
+	got, err := IntelFPGA(in, "in.yaml", Options{Classes: map[string]string{"localssd": "host.fettle.dev"}})
+	check.Must(t, err)
+	if text := string(got.YAML); !strings.Contains(text, "- large.example.com\n") || strings.Contains(text, "- nvidia.gpu.fettle.dev") {
+		t.Errorf("the preset is for another class:\n%s", text)
+	}
+}
+
 // TestMIGResources: the profile in the name of a resource is that of the instances.
 func TestMIGResources(t *testing.T) {
 	for name, want := range map[string]string{

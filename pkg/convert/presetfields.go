@@ -137,6 +137,8 @@ func (p *presetConversion) classOf(name string) (string, *resourceClass, error) 
 		return class, nil, nil
 	}
 	switch r := known(name); { // whose class is that of the requests that pods get for it
+	case p.offered[name] != "":
+		return p.offered[name], r, nil
 	case r == nil:
 	case r.vendorClass():
 		return p.wishOf(r, "").class, r, nil
