@@ -182,7 +182,8 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 	if err := errors.Join(faults...); err != nil || len(users) == 0 {
 		return nil, err
 	}
-	selectors, err := c.labelSelectors(w)
+	parts := slices.ContainsFunc(users, func(u *cacheUser) bool { return slices.ContainsFunc(u.gpus, ofPart) })
+	selectors, err := c.labelSelectors(w, parts)
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +259,15 @@ func (c *conversion) ownTemplate(w *workload, fill func(devices *resourceapi.Dev
 	return renderTemplate(t)
 }
 
-// labelSelectors takes the labels of a node selector that say which GPU a pod wants, and gives the claim's selectors for them.
-func (c *conversion) labelSelectors(w *workload) ([]resourceapi.DeviceSelector, error) {
+// ofPart says whether a request is for parts of GPUs. It has the resource's name yet.
+func ofPart(request resourceapi.DeviceRequest) bool {
+	r := known(request.Name)
+	return r != nil && r.part != "" || request.Exactly.DeviceClassName == drivers.PartClass(device.TypePartition)
+}
+
+// labelSelectors takes the labels of a node selector that say which GPU a pod wants, and gives the claim's selectors for them. The labels
+// have the memory of whole GPUs: where the pod has parts, that stays a label.
+func (c *conversion) labelSelectors(w *workload, parts bool) ([]resourceapi.DeviceSelector, error) {
 	var selectors []resourceapi.DeviceSelector
 	var faults []error
 	labels := child(w.spec, "nodeSelector")
@@ -269,7 +277,7 @@ func (c *conversion) labelSelectors(w *workload) ([]resourceapi.DeviceSelector, 
 		switch {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("%s: nodeSelector: %w", w.title, err))
-		case ok:
+		case ok && (!parts || !drivers.OfMemory(p.key.Value)):
 			selectors = append(selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
 			taken[p.key.Value] = true
 			c.notef("%s: the label %s of nodeSelector is a selector of the claim now", w.title, clip(p.key.Value))

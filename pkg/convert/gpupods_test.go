@@ -93,6 +93,24 @@ spec:
 	}
 }
 
+// TestMemoryOfWholeGPUs: a label with the memory of a node's GPUs is no selector of instances, which have a part of it.
+func TestMemoryOfWholeGPUs(t *testing.T) {
+	for resource, stays := range map[string]bool{"nvidia.com/gpu": false, "nvidia.com/mig-1g.10gb": true} {
+		got, err := IntelFPGA([]byte(`apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  nodeSelector: {nvidia.com/gpu.memory: "81559"}
+  containers: [{name: c, image: i, resources: {limits: {`+resource+`: 1}}}]
+`), "in.yaml", Options{})
+		check.Must(t, err)
+		text := string(got.YAML)
+		if strings.Contains(text, "gpu.memory") != stays || strings.Contains(text, "81559Mi") == stays {
+			t.Errorf("%s:\n%s", resource, text)
+		}
+	}
+}
+
 // TestNothingToConvert says so, and gives the input back.
 func TestNothingToConvert(t *testing.T) {
 	for _, in := range []string{

@@ -31,6 +31,11 @@ func ConvertConstraint(name string) (string, error) {
 	return "", fmt.Errorf("%s: Fettle has no attribute with the same values; docs/user/attributes.md lists what there is", name)
 }
 
+const nvidiaMemory, amdMemory = "nvidia.com/gpu.memory", "amd.com/gpu.vram"
+
+// OfMemory says whether a label has the memory of a GPU.
+func OfMemory(key string) bool { return key == nvidiaMemory || key == amdMemory }
+
 // ConvertLabel gives the selector that stands for a label which a vendor's software puts on nodes: GPU feature discovery, AMD's node
 // labeller and Intel's rules for node feature discovery. It is false for labels that say nothing of a device.
 func ConvertLabel(key, value string) (expression string, ok bool, err error) {
@@ -51,7 +56,7 @@ func ConvertLabel(key, value string) (expression string, ok bool, err error) {
 	case "nvidia.com/gpu.family":
 		r := rule{name: string(device.AttributeArchitecture)}
 		return guarded(r, fmt.Sprintf(`%s.lowerAscii().replace(" ", "-") == %q`, r.ours(), value)), true, nil
-	case "nvidia.com/gpu.memory", "amd.com/gpu.vram":
+	case nvidiaMemory, amdMemory:
 		return memoryLabel(key, value)
 	case "nvidia.com/gpu.compute.major":
 		major, err := strconv.Atoi(value)
@@ -74,7 +79,7 @@ func memoryLabel(key, value string) (string, bool, error) {
 		return "", true, fmt.Errorf("label %s=%s: expected a size", key, value)
 	}
 	low, high := fmt.Sprintf("%dMi", number), fmt.Sprintf("%dMi", number+1)
-	if key == "amd.com/gpu.vram" {
+	if key == amdMemory {
 		low, high = fmt.Sprintf("%dMi", number*1024-512), fmt.Sprintf("%dMi", number*1024+512)
 	}
 	return fmt.Sprintf(`%q in %s && %s.compareTo(quantity(%q)) >= 0 && %s.compareTo(quantity(%q)) < 0`, r.name, r.path(), r.ours(), low,
