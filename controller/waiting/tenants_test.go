@@ -306,3 +306,16 @@ func TestBarePodWhileItIsResized(t *testing.T) {
 		t.Errorf("takes %d CPUs", got)
 	}
 }
+
+// TestBarePodWithManyPorts: a pod takes little memory however many ports of the host it has, and no pod that wants one is put beside it.
+func TestBarePodWithManyPorts(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: make([]corev1.Container, 1)}}
+	for i := range int32(30_000) {
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: i + 1, HostPort: i + 1})
+	}
+	other := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 10_000}}}}}}
+	ports := podspec.Ports(barePod(pod))
+	if size := barePod(pod).Size(); size > maxBare || !podspec.Conflict(ports, podspec.Ports(other)) || podspec.Conflict(ports, nil) {
+		t.Errorf("%d bytes, ports %v", size, ports)
+	}
+}

@@ -17,8 +17,11 @@ const (
 	maxLabels   = 4 << 10
 	maxSelector = 1 << 10
 	maxTerms    = 16
-	// labelsLeftOut is the annotation of a pod whose labels were too many.
+	// maxPorts is how many ports of the host LeaveOut keeps.
+	maxPorts = 16
+	// labelsLeftOut is the annotation of a pod whose labels were too many, portsLeftOut that of one whose ports were.
 	labelsLeftOut = v1alpha1.GroupName + "/labels-left-out"
+	portsLeftOut  = v1alpha1.GroupName + "/ports-left-out"
 )
 
 // leftOut is a selector of which nobody knows what it selects: no selector is made of it.
@@ -65,8 +68,17 @@ func Bound(into, from *corev1.Pod) {
 	}
 }
 
-// LeaveOut has all become unknown that Bound copied to a pod, which takes little then.
+// LeaveOut has all become unknown that Bound copied to a pod, and its ports of the host if they are many. The pod takes little then.
 func LeaveOut(pod *corev1.Pod) {
+	if len(Ports(pod)) > maxPorts {
+		for i := range pod.Spec.Containers {
+			pod.Spec.Containers[i].Ports = nil
+		}
+		for i := range pod.Spec.InitContainers {
+			pod.Spec.InitContainers[i].Ports = nil
+		}
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, portsLeftOut, "")
+	}
 	if len(pod.Labels) > 0 {
 		pod.Labels = nil
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, labelsLeftOut, "")

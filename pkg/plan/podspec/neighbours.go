@@ -11,6 +11,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// anyPort stands for ports that were too many to keep: it may be each of them.
+const anyPort = -1
+
 // Port is a port of the host. The zero address is all addresses of the host.
 type Port struct {
 	address  string
@@ -21,6 +24,9 @@ type Port struct {
 // Ports returns the ports of the host that a pod takes for as long as it runs, as the scheduler counts them: those of containers and of
 // sidecars.
 func Ports(pod *corev1.Pod) []Port {
+	if _, leftOut := pod.Annotations[portsLeftOut]; leftOut {
+		return []Port{{number: anyPort}}
+	}
 	var out []Port
 	add := func(c *corev1.Container) {
 		for _, p := range c.Ports {
@@ -52,11 +58,12 @@ func Ports(pod *corev1.Pod) []Port {
 	return out
 }
 
-// Conflict says whether pods with these ports cannot be on one node.
+// Conflict says whether pods with these ports cannot be on one node, or may not.
 func Conflict(a, b []Port) bool {
 	return slices.ContainsFunc(a, func(p Port) bool {
 		return slices.ContainsFunc(b, func(q Port) bool {
-			return p.number == q.number && p.protocol == q.protocol && (p.address == q.address || p.address == "" || q.address == "")
+			return p.number == anyPort || q.number == anyPort ||
+				p.number == q.number && p.protocol == q.protocol && (p.address == q.address || p.address == "" || q.address == "")
 		})
 	})
 }
