@@ -79,6 +79,8 @@ var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table,
 		"PriorityClass", "CrossNamespacePodAffinity", "Device", "Node", "Pod", "ReplicaSet", "StatefulSet", "DaemonSet", "Job",
 		"v1", "apps/v1", "batch/v1", "resource.k8s.io", "resource.k8s.io/v1", "pods", corev1.DefaultSchedulerName,
 		"DRAOptionalNodeOperations", string(corev1.PodResizePending), corev1.PodReasonInfeasible,
+		string(corev1.Linux), string(corev1.Windows), string(corev1.ContainerRestartRuleActionRestartAllContainers),
+		string(corev1.ContainerRestartRuleActionRestart),
 		string(corev1.ProtocolTCP), string(corev1.ProtocolUDP), string(corev1.ProtocolSCTP),
 	),
 	resourceName: sets.New(

@@ -87,7 +87,10 @@ func TestSavedIsNotLookedAtEither(t *testing.T) {
 		"volumes: [{name: a, persistentVolumeClaim: {claimName: acme}}, {name: b, ephemeral: {}}, {name: c, csi: {driver: acme}}]",
 		"volumes: [{name: a, emptyDir: {}}, {name: b, rbd: {image: acme, monitors: [acme]}}, {name: c, iscsi: {iqn: acme}}]",
 		"hostNetwork: true, hostUsers: false", "securityContext: {sysctls: [{name: acme, value: acme}]}",
-		"schedulingGroup: {podGroupName: acme}",
+		"schedulingGroup: {podGroupName: acme}", "os: {name: windows}, securityContext: {windowsOptions: {runAsUserName: acme}}",
+		"initContainers: [{name: i, securityContext: {windowsOptions: {runAsUserName: acme}}}]",
+		"initContainers: [{name: i, volumeMounts: [{name: acme, bindMountOptions: [acme]}]}]",
+		"initContainers: [{name: i, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [42]}}]}]",
 	} {
 		s := read(t, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}], "+spec+"}\n"))
 		trimmed := saved.Trim(s)

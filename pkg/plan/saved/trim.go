@@ -7,6 +7,7 @@ package saved
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -118,7 +119,7 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 			Priority: o.Spec.Priority, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources, ResourceClaims: o.Spec.ResourceClaims,
 			InitContainers: trimContainers(&o.Spec, o.Spec.InitContainers), Containers: trimContainers(&o.Spec, o.Spec.Containers),
 			HostNetwork: o.Spec.HostNetwork, HostUsers: o.Spec.HostUsers, SecurityContext: trimSecurity(o.Spec.SecurityContext),
-			SchedulingGroup:           o.Spec.SchedulingGroup,
+			OS: o.Spec.OS, SchedulingGroup: o.Spec.SchedulingGroup,
 			TopologySpreadConstraints: trimSpread(o.Spec.TopologySpreadConstraints), Volumes: trimVolumes(o.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{
@@ -155,9 +156,23 @@ func trimContainers(spec *corev1.PodSpec, containers []corev1.Container) []corev
 			}
 			kept.Ports = append(kept.Ports, p)
 		}
+		keepUnjudged(&kept, c)
 		out = append(out, kept)
 	}
 	return out
+}
+
+// keepUnjudged keeps of a container that it has what a plan says that it does not look at.
+func keepUnjudged(into, from *corev1.Container) {
+	for _, rule := range from.RestartPolicyRules {
+		into.RestartPolicyRules = append(into.RestartPolicyRules, corev1.ContainerRestartRule{Action: rule.Action})
+	}
+	if slices.ContainsFunc(from.VolumeMounts, func(m corev1.VolumeMount) bool { return len(m.BindMountOptions) > 0 }) {
+		into.VolumeMounts = []corev1.VolumeMount{{Name: "volume", BindMountOptions: []string{""}}}
+	}
+	if from.SecurityContext != nil && from.SecurityContext.WindowsOptions != nil {
+		into.SecurityContext = &corev1.SecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}
+	}
 }
 
 // isResized says whether a pod has something else of its node than it asks for, since it or its containers are resized where they are.
@@ -237,12 +252,19 @@ func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
 	return out
 }
 
-// trimSecurity keeps that the pod sets variables of the kernel, for the same reason.
+// trimSecurity keeps that the pod sets variables of the kernel, or something of Windows, for the same reason.
 func trimSecurity(s *corev1.PodSecurityContext) *corev1.PodSecurityContext {
-	if s == nil || len(s.Sysctls) == 0 {
+	if s == nil || len(s.Sysctls) == 0 && s.WindowsOptions == nil {
 		return nil
 	}
-	return &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{}}}
+	out := &corev1.PodSecurityContext{}
+	if len(s.Sysctls) > 0 {
+		out.Sysctls = []corev1.Sysctl{{}}
+	}
+	if s.WindowsOptions != nil {
+		out.WindowsOptions = &corev1.WindowsSecurityContextOptions{}
+	}
+	return out
 }
 
 // Claim keeps of the devices' own status their conditions, which binding waits for.
