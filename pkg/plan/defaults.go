@@ -5,12 +5,14 @@ package plan
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 )
 
@@ -114,4 +116,29 @@ func defaultPod(pod *corev1.Pod) {
 			}
 		}
 	}
+	if whole := pod.Spec.Resources; whole != nil && len(whole.Limits) > 0 {
+		whole.Requests = requestsOfWhole(pod)
+	}
+}
+
+// requestsOfWhole returns what a pod with limits for all of it requests, as the API server sets it: what the pod itself requests of a
+// resource, what its containers request where it says nothing, and its limit where they say nothing either. Huge pages are requested as
+// they are limited.
+func requestsOfWhole(pod *corev1.Pod) corev1.ResourceList {
+	requests := pod.Spec.Resources.Requests.DeepCopy()
+	if requests == nil {
+		requests = corev1.ResourceList{}
+	}
+	fill := func(from corev1.ResourceList, counts func(corev1.ResourceName) bool) {
+		for name, quantity := range from {
+			if _, ok := requests[name]; !ok && counts(name) {
+				requests[name] = quantity.DeepCopy()
+			}
+		}
+	}
+	fill(resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{}), func(name corev1.ResourceName) bool {
+		return resourcehelper.IsSupportedPodLevelResource(name) && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+	})
+	fill(pod.Spec.Resources.Limits, resourcehelper.IsSupportedPodLevelResource)
+	return requests
 }
