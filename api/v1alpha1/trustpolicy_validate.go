@@ -160,8 +160,8 @@ func trustImageFault(pattern string) string {
 		return "must be a registry with a dot, a port or a *, a slash, and a repository without tag or digest: registry.example/team/*, " +
 			"or registry.example/** for all of a registry"
 	}
-	registry, path, found := strings.Cut(pattern, "/")
-	host, port, hasPort := strings.Cut(registry, ":")
+	host, path, found := strings.Cut(pattern, "/")
+	host, port, hasPort := strings.Cut(host, ":")
 	if !trustHost.MatchString(strings.ReplaceAll(host, "*", "a")) {
 		return "can match no registry: no part of a registry's name is empty, or begins or ends with -"
 	}
@@ -176,7 +176,7 @@ func trustImageFault(pattern string) string {
 			return "can match no repository: each part of a repository has letters and digits, between which there may be ., _, __ or -"
 		}
 	}
-	if registryname.Host(registry) == registryname.DockerHub && !strings.Contains(path, "/") && !strings.Contains(path, "**") {
+	if !hasPort && registryname.Host(host) == registryname.DockerHub && !strings.Contains(path, "/") && !strings.Contains(path, "**") {
 		return "can match no repository: those of Docker Hub have two parts, as docker.io/library/busybox: name both, or docker.io/**"
 	}
 	return ""
