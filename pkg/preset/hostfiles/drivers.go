@@ -66,7 +66,7 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		}
 	}
 	for i, f := range list.Files {
-		if _, err := l.bind(from, hostPaths[i], f.ContainerPath); err != nil {
+		if err := l.driverFile(from, hostPaths[i], f.ContainerPath); err != nil {
 			return err
 		}
 	}
@@ -79,6 +79,19 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		if !slices.ContainsFunc(l.edits.Env, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
 			l.edits.Env = append(l.edits.Env, env)
 		}
+	}
+	return nil
+}
+
+// driverFile mounts a file of the vendor's list. It was found in the driver's directory, which this process may have at another path alone.
+func (l *lookup) driverFile(from *preset.Origin, hostPath, containerPath string) error {
+	_, err := l.locate(hostPath)
+	if !errors.Is(err, fs.ErrNotExist) || !l.files.Drivers.isSeen(hostPath) || l.isBelowWritable(hostPath) {
+		_, err := l.bind(from, hostPath, containerPath)
+		return err
+	}
+	if l.take(containerPath, place{from: *from, content: hostPath}) {
+		l.add(fileMount(hostPath, containerPath))
 	}
 	return nil
 }

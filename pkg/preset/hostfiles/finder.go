@@ -387,11 +387,15 @@ func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool
 	if !l.take(containerPath, place{from: *from, content: hostPath}) {
 		return false, nil
 	}
-	m := container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
+	m := fileMount(hostPath, containerPath)
 	if from.Namespace != "" {
 		return true, l.mountAllowed(from.Namespace, m)
 	}
 	return true, l.give(m)
+}
+
+func fileMount(hostPath, containerPath string) container.Mount {
+	return container.Mount{HostPath: hostPath, ContainerPath: containerPath, ReadOnly: true, NonRecursive: true}
 }
 
 func unmet(missing []hostlib.Missing, optional bool) error {

@@ -5,7 +5,6 @@ package hostfiles
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -87,10 +86,6 @@ func (l *lookup) locate(name string) (spot, error) {
 // software may do so in a way that the plugin does not know, the claim gets a copy.
 func (l *lookup) give(m container.Mount) error {
 	s, err := l.locate(m.HostPath)
-	if errors.Is(err, fs.ErrNotExist) && l.files.Drivers.isSeen(m.HostPath) && !l.isBelowWritable(m.HostPath) {
-		l.add(m) // it was found elsewhere in the plugin's container
-		return nil
-	}
 	if err != nil {
 		return err
 	}
