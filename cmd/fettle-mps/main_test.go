@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,8 +28,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestProgram: the confined program runs the stand-in in a driver root. It and its daemons have the rights that they need and no others.
-func TestProgram(t *testing.T) {
+// program is the confined program, with the stand-in in a driver root.
+type program struct {
+	*exec.Cmd
+
+	root   string
+	runner mps.Runner
+	stderr strings.Builder
+}
+
+func startProgram(t *testing.T) *program {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: chroot and setuid")
 	}
@@ -44,23 +54,77 @@ func TestProgram(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	program := exec.CommandContext(t.Context(), os.Args[0], "--driver-root="+root, "--dir="+dir)
-	program.Env = []string{asProgram + "=1"}
-	var stderr strings.Builder
-	program.Stderr = &stderr
-	check.Must(t, program.Start())
-	r := mps.Runner{Client: mps.Client{Dir: dir}, Wait: check.Patience}
+	p := &program{
+		Cmd:  exec.CommandContext(t.Context(), os.Args[0], "--driver-root="+root, "--dir="+dir),
+		root: root, runner: mps.Runner{Client: mps.Client{Dir: dir}, Wait: check.Patience},
+	}
+	p.Env, p.Stderr = []string{asProgram + "=1"}, &p.stderr
+	check.Must(t, p.Start())
+	return p
+}
+
+// run has a daemon run.
+func (p *program) run(t *testing.T) *mps.Daemon {
+	t.Helper()
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{"GPU-00000001-0000-4000-8000-000000000000"}, ActiveThreadPercentage: 30}
 	check.Eventually(t, "the program is there", func() bool {
-		err := r.Ensure(t.Context(), d)
+		err := p.runner.Ensure(t.Context(), d)
 		if err != nil && !errors.Is(err, mps.ErrNoSupervisor) {
-			t.Fatalf("%v; it said %s", err, stderr.String())
+			t.Fatalf("%v; it said %s", err, p.stderr.String())
 		}
 		return err == nil
 	})
-	pid, err := os.ReadFile(filepath.Join(mps.HostDir(root), d.ID, mps.PipeName, "nvidia-cuda-mps-control.pid"))
+	return d
+}
+
+func (p *program) end(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+		t.Errorf("%v: %s", err, p.stderr.String())
+	}
+}
+
+// TestUsersDirectories: directories that users of a container made and closed to others keep neither its daemon from ending, nor a daemon
+// that died from being started again.
+func TestUsersDirectories(t *testing.T) {
+	p := startProgram(t)
+	d := p.run(t)
+	pipes := filepath.Join(mps.HostDir(p.root), d.ID, mps.PipeName)
+	pid := filepath.Join(pipes, "nvidia-cuda-mps-control.pid")
+	leave := func() {
+		t.Helper()
+		for name, mode := range map[string]os.FileMode{"open": 0o755, "closed": 0o700, "nothing": 0, "sticky": 0o777 | os.ModeSticky} {
+			dir := filepath.Join(pipes, name)
+			file := filepath.Join(dir, "file")
+			check.Must(t, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, nil, 0o600), os.Chown(file, 1000, 1000),
+				os.Chown(dir, 1000, 1000), os.Chmod(dir, mode)))
+		}
+	}
+	leave()
+	old, err := os.ReadFile(pid)
 	check.Must(t, err)
-	checkRights(t, fmt.Sprint(program.Process.Pid), confine.MPS().Capabilities)
+	number, err := strconv.Atoi(strings.TrimSpace(string(old)))
+	check.Must(t, err)
+	check.Must(t, syscall.Kill(number, syscall.SIGKILL))
+	check.Eventually(t, "the daemon runs again", func() bool {
+		now, err := os.ReadFile(pid)
+		return err == nil && string(now) != string(old) && p.runner.Ensure(t.Context(), d) == nil
+	})
+	leave()
+	check.Must(t, p.runner.Client.Stop(t.Context(), d.ID))
+	if _, err := os.Lstat(filepath.Dir(pipes)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the daemon's directory: %v, want none", err)
+	}
+	p.end(t)
+}
+
+// TestProgram: the confined program runs the stand-in in a driver root. It and its daemons have the rights that they need and no others.
+func TestProgram(t *testing.T) {
+	p := startProgram(t)
+	d := p.run(t)
+	pid, err := os.ReadFile(filepath.Join(mps.HostDir(p.root), d.ID, mps.PipeName, "nvidia-cuda-mps-control.pid"))
+	check.Must(t, err)
+	checkRights(t, fmt.Sprint(p.Process.Pid), confine.MPS().Capabilities)
 	daemon := strings.TrimSpace(string(pid))
 	checkRights(t, daemon, confine.MPSDaemon{}.Capabilities())
 	environment, err := os.ReadFile("/proc/" + daemon + "/environ")
@@ -68,9 +132,7 @@ func TestProgram(t *testing.T) {
 	if text := string(environment); strings.Contains(text, asProgram) || !strings.Contains(text, "CUDA_VISIBLE_DEVICES="+d.Devices[0]) {
 		t.Errorf("the daemon has the environment %q", text)
 	}
-	if err := errors.Join(program.Process.Signal(syscall.SIGTERM), program.Wait()); err != nil {
-		t.Errorf("%v: %s", err, stderr.String())
-	}
+	p.end(t)
 	if _, err := os.Stat("/proc/" + daemon); err == nil {
 		t.Error("the daemon outlives the program")
 	}

@@ -19,10 +19,11 @@ func mpsCalls() []string {
 	return []string{"setfsgid", "setfsuid", "setgid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid", "setuid"}
 }
 
-// MPS is what the supervisor of control daemons may do: what they may, and to give them another root directory.
+// MPS is what the supervisor of control daemons may do: what they may, to give them another root directory, and to delete what users of
+// containers left in the directories of daemons. It could do that as each of these users anyway.
 func MPS() Needs {
 	return Needs{
-		Capabilities: mpsKeeps | Set(unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP),
+		Capabilities: mpsKeeps | Set(unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER),
 		SystemCalls:  append(mpsCalls(), "chroot"),
 	}
 }

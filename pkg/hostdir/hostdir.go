@@ -264,7 +264,7 @@ func (d *Dir) Sync() error {
 
 // Purge deletes what was moved aside. It stops between entries when ctx ends.
 func (d *Dir) Purge(ctx context.Context) error {
-	if err := d.inPasses(ctx, isTrash, func(name string) error { return remove(ctx, d.root, name) }); err != nil {
+	if err := d.inPasses(ctx, isTrash, func(name string) error { return Remove(ctx, d.root, name) }); err != nil {
 		return fmt.Errorf("delete what was set aside in %s: %w", d.name, err)
 	}
 	return nil

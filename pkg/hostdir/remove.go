@@ -21,10 +21,10 @@ import (
 // batch limits how many names are read at once, so that a directory with millions of files costs no memory.
 const batch = 1024
 
-// remove deletes one entry of root and everything below it. It stops between entries when ctx ends. os.Root.RemoveAll holds a file
-// descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. So remove first moves a
+// Remove deletes one entry of root and everything below it. It stops between entries when ctx ends. os.Root.RemoveAll holds a file
+// descriptor for each level of a tree, and a workload can make a tree deeper than the process may have descriptors. So Remove first moves a
 // directory that is not empty up beside its parent; depth then costs nothing.
-func remove(ctx context.Context, root Root, name string) error {
+func Remove(ctx context.Context, root Root, name string) error {
 	err := removeOne(root, name)
 	if !notEmpty(err) {
 		return err
@@ -33,16 +33,16 @@ func remove(ctx context.Context, root Root, name string) error {
 	if err != nil {
 		return err
 	}
-	err = empty(ctx, dir)
+	err = Empty(ctx, dir)
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return err
 	}
 	return removeOne(root, name)
 }
 
-// empty deletes everything in dir. It takes at most as many passes as dir has levels, unless nothing can be moved up, as out of a directory
+// Empty deletes everything in dir. It takes at most as many passes as dir has levels, unless nothing can be moved up, as out of a directory
 // that a workload encrypted with a key which is gone. Then it deletes what lies deepest first, where it is.
-func empty(ctx context.Context, dir Root) error {
+func Empty(ctx context.Context, dir Root) error {
 	lifted := 0
 	for {
 		left, removed := 0, 0

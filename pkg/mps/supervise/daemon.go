@@ -112,7 +112,7 @@ func (d *daemon) once(ctx context.Context) error {
 		return err
 	}
 	d.set(mps.Starting, "")
-	if err := d.makeDirs(); err != nil {
+	if err := d.makeDirs(ctx); err != nil {
 		return err
 	}
 	p, err := d.startProcess(ctx)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
@@ -28,7 +29,7 @@ const (
 
 // makeDirs makes the daemon's directories, and empties those that an earlier process of it used. The pipe directory itself stays, since
 // containers have it mounted. No link below the claims' directory is followed.
-func (d *daemon) makeDirs() error {
+func (d *daemon) makeDirs(ctx context.Context) error {
 	claims := filepath.Join(d.config.Root, mps.ClaimsDir)
 	if err := os.MkdirAll(claims, modeWay); err != nil {
 		return fmt.Errorf("make the daemon's directories: %w", err)
@@ -53,7 +54,7 @@ func (d *daemon) makeDirs() error {
 		}
 	}
 	for _, name := range []string{mps.PipeName, mps.LogName} {
-		if err := d.empty(name); err != nil {
+		if err := d.empty(ctx, name); err != nil {
 			return fmt.Errorf("empty the daemon's directories: %w", err)
 		}
 	}
@@ -106,21 +107,24 @@ func relabel(path, context string) error {
 }
 
 // empty removes what is in a directory, without following links: containers may have made some.
-func (d *daemon) empty(name string) error {
+func (d *daemon) empty(ctx context.Context, name string) error {
 	dir, err := d.openDir(name)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	entries, err := fs.ReadDir(dir.FS(), ".")
+	return errors.Join(hostdir.Empty(ctx, hostdir.OS{Root: dir}), dir.Close())
+}
+
+// remove removes the directory of a daemon.
+func (c *Config) remove(ctx context.Context, id string) error {
+	claims, err := hostdir.OpenRoot(filepath.Join(c.Root, mps.ClaimsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	var faults []error
-	for _, e := range entries {
-		faults = append(faults, dir.RemoveAll(e.Name()))
-	}
-	return errors.Join(faults...)
+	return errors.Join(hostdir.Remove(ctx, claims, id), claims.Close())
 }
 
 // trimLogs cuts logs that grew too large. Containers do not have them, but servers that run as their users write to them.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/confine"
@@ -61,5 +62,33 @@ func TestLinkOfAContainerLeadsItsDaemonNowhere(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(other, "file")); err != nil || string(text) != "x" {
 		t.Errorf("another claim's file has %q, %v", text, err)
+	}
+}
+
+// TestDeepTreeOfAContainer: a tree in the pipe directory that is deeper than the supervisor may have open files is deleted with the
+// directory.
+func TestDeepTreeOfAContainer(t *testing.T) {
+	const depth, limit = 1500, 256
+	n := newNode(t)
+	c := n.start()
+	d := limited()
+	check.Must(t, runner(c).Ensure(t.Context(), d))
+	at, err := os.OpenRoot(n.pipes(d.ID))
+	check.Must(t, err)
+	for range depth {
+		check.Must(t, at.Mkdir("deep", 0o755))
+		next, err := at.OpenRoot("deep")
+		check.Must(t, errors.Join(err, at.Close()))
+		at = next
+	}
+	check.Must(t, at.Close())
+	var before syscall.Rlimit
+	check.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}))
+	err = c.Stop(t.Context(), d.ID)
+	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	check.Must(t, err)
+	if _, err := os.Lstat(filepath.Dir(n.pipes(d.ID))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the daemon's directory: %v, want none", err)
 	}
 }

@@ -112,7 +112,7 @@ func (s *Supervisor) Start() error {
 	var faults []error
 	for _, e := range entries {
 		if s.daemons[e.Name()] == nil {
-			faults = append(faults, os.RemoveAll(filepath.Join(s.claimsDir(), e.Name())))
+			faults = append(faults, s.config.remove(s.ctx, e.Name()))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -182,7 +182,7 @@ func (s *Supervisor) Stop(ctx context.Context, id string) error {
 	if s.daemons[id] != d {
 		return nil // another Stop was first, and it runs again
 	}
-	if err := os.RemoveAll(filepath.Join(s.claimsDir(), id)); err != nil {
+	if err := s.config.remove(ctx, id); err != nil {
 		return fmt.Errorf("remove the directory of MPS daemon %s: %w", id, err)
 	}
 	delete(s.daemons, id)
