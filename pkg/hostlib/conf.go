@@ -52,6 +52,8 @@ type confReader struct {
 	dirs map[string]bool
 	// files, bytes and names are what was read so far.
 	files, bytes, names int
+	// steps are those of comparing names.
+	steps steps
 }
 
 // ReadConf reads an ld.so.conf and what it includes. A file that is not there is empty. What is wrong with an included file is noted;
@@ -104,7 +106,7 @@ func (r *confReader) parse(name string, data []byte, depth int) {
 
 // spent says that enough was read.
 func (r *confReader) spent() bool {
-	return r.files > maxConfs || r.bytes > maxConfTotal || r.names > maxNames
+	return r.files > maxConfs || r.bytes > maxConfTotal || r.names > maxNames || r.steps.spent()
 }
 
 // dir adds a directory, which may end in the type of the libraries in it: "/usr/lib=libc6".
@@ -155,9 +157,12 @@ func (r *confReader) glob(pattern string) ([]string, error) {
 	}
 	found := []string{"/"}
 	for element := range strings.SplitSeq(strings.Trim(path.Clean(pattern), "/"), "/") {
+		if len(element) > longestPattern {
+			return nil, fmt.Errorf("pattern %q is longer than any name", message.Clip(element, longestQuote))
+		}
 		var next []string
 		for _, dir := range found {
-			if r.names > maxNames {
+			if r.spent() {
 				break
 			}
 			next = append(next, r.matching(dir, element)...)
@@ -184,6 +189,10 @@ func (r *confReader) matching(dir, element string) []string {
 	r.names += len(names)
 	var found []string
 	for _, name := range names {
+		if r.spent() {
+			break
+		}
+		r.steps.add(name, len(element))
 		// A leading dot is matched only by a dot, as in glob(3).
 		if ok, _ := path.Match(element, name); ok && (name[0] != '.' || element[0] == '.') {
 			found = append(found, path.Join(dir, name))

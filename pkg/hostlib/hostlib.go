@@ -28,7 +28,20 @@ const (
 	maxPatterns = 1024
 	maxFound    = 4096
 	maxListed   = 1 << 18
+	// longestName is the longest name of a file, and longestPattern more than such a name needs.
+	longestName    = 255
+	longestPattern = 1024
 )
+
+// steps counts what names take that are compared with patterns: at worst the product of their lengths.
+type steps int
+
+// maxSteps takes some seconds. Names below a root that tenants write to may be made to take the most.
+const maxSteps = 1 << 31
+
+func (s *steps) add(name string, patterns int) { *s += steps(len(name) * patterns) }
+
+func (s steps) spent() bool { return s > maxSteps }
 
 // ErrName marks a name or a pattern that a caller may not ask for.
 var ErrName = errors.New("is not the name of a file")
@@ -90,7 +103,7 @@ func checkNames(what string, names []string) error {
 
 // plain says whether a name is one element of a path, and fit for a message.
 func plain(name string) bool {
-	return name != "" && name != "." && name != ".." && len(name) <= 255 &&
+	return name != "" && name != "." && name != ".." && len(name) <= longestName &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' })
 }
 

@@ -447,3 +447,38 @@ func TestToolsBounded(t *testing.T) {
 		t.Errorf("%v at the end, want a note that something was left out", last)
 	}
 }
+
+// TestPatternsBounded: names and patterns below a root of tenants may be so long that to compare them all takes hours. What follows the
+// first is left out, and a note says so.
+func TestPatternsBounded(t *testing.T) {
+	const many, most = 1100, 1 << 19
+	var patterns []string
+	for i := range 64 {
+		patterns = append(patterns, strings.Repeat("z", 100)+fmt.Sprintf("%02d*", i)+strings.Repeat("z", 25))
+	}
+	files := map[string]string{"/zz/libx.so.1": "lib:libx.so.1", "/zz/prog": "prog:/lib64/ld.so", "/opt/a.conf": "/opt/b"}
+	for i := range many {
+		files[fmt.Sprintf("/big/%04d%s", i, strings.Repeat("a", 251))] = ""
+	}
+	files["/etc/ld.so.conf"] = "include /big/*" + strings.Repeat("b", most) + "\n" +
+		strings.Repeat("include /big/"+strings.Repeat("b", 1000)+"*\n", 8) + "include /opt/*.conf\n"
+	h := open(t, tree(t, files), hostlib.Config{LibraryDirs: []string{"/big", "/zz"}, ToolDirs: []string{"/big", "/zz"}})
+	libraries, err := h.Libraries(append(patterns, "libx*"))
+	check.Must(t, err)
+	tools, err := h.Tools(append(patterns, "prog*"))
+	check.Must(t, err)
+	for what, skipped := range map[string][]hostlib.Skipped{"libraries": libraries.Skipped, "tools": tools.Skipped} {
+		if last := skipped[max(len(skipped)-1, 0):]; len(last) != 1 || !strings.Contains(last[0].Reason, "left out") {
+			t.Errorf("%s: %v at the end, want a note that something was left out", what, last)
+		}
+	}
+	if len(libraries.Found) > 0 || len(tools.Found) > 0 {
+		t.Errorf("found %v and %v behind what was left out", libraries.Found, tools.Found)
+	}
+	if said := fmt.Sprint(libraries.Skipped); !strings.Contains(said, "longer than any name") {
+		t.Errorf("the notes say of no pattern that it is too long: %.2000s", said)
+	}
+	if slices.Contains(libraries.Missing[0].Places, "/opt/b") {
+		t.Error("the configuration was read to its end")
+	}
+}

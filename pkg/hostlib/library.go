@@ -52,6 +52,9 @@ func (h *Host) Libraries(patterns []string) (Libraries, error) {
 	s := &librarySearch{
 		host: h, patterns: patterns, matched: make([]bool, len(patterns)), names: map[string]bool{}, files: map[string]*Library{},
 	}
+	for _, pattern := range patterns {
+		s.patternBytes += len(pattern)
+	}
 	for _, dir := range h.config.LibraryDirs {
 		s.searchDir(dir)
 	}
@@ -64,7 +67,8 @@ func (h *Host) Libraries(patterns []string) (Libraries, error) {
 	result := Libraries{Found: s.found(), Skipped: append(p.skipped, s.skipped...)}
 	if s.spent() {
 		result.Skipped = append(result.Skipped, Skipped{
-			Path: LoaderConf, Reason: fmt.Sprintf("more than %d files, or %d that are no libraries; what follows is left out", maxListed, maxFound),
+			Path: LoaderConf, Reason: fmt.Sprintf("more than %d files, %d that are no libraries, or names and patterns that are too long together; "+
+				"what follows is left out", maxListed, maxFound),
 		})
 	}
 	for i, pattern := range patterns {
@@ -87,14 +91,23 @@ type librarySearch struct {
 	skipped []Skipped
 	// listed counts the names that were compared with patterns, and unfit the files that matched and are no library.
 	listed, unfit int
+	// steps are those of comparing, patternBytes the length of all patterns.
+	steps        steps
+	patternBytes int
 }
 
 // spent reports whether enough was looked through. Below a root that tenants write to, a thousand directories may each be one with very
 // many files.
-func (s *librarySearch) spent() bool { return s.listed > maxListed || s.unfit > maxFound }
+func (s *librarySearch) spent() bool {
+	return s.listed > maxListed || s.unfit > maxFound || s.steps.spent()
+}
 
-// wanted says whether any pattern matches a name.
+// wanted says whether any pattern matches a name. It says no where enough was looked through.
 func (s *librarySearch) wanted(name string) bool {
+	if !plain(name) || s.spent() {
+		return false
+	}
+	s.steps.add(name, s.patternBytes)
 	return slices.ContainsFunc(s.patterns, func(pattern string) bool { return matchName(pattern, name) })
 }
 
@@ -123,7 +136,7 @@ func (s *librarySearch) searchCache() []string {
 		if !e.For(s.host.machine) {
 			continue
 		}
-		if (s.wanted(e.Name) || s.wanted(path.Base(e.Path))) && !s.spent() {
+		if s.wanted(e.Name) || s.wanted(path.Base(e.Path)) {
 			s.take(e.Path)
 		}
 		if e.Hwcap == 0 {
@@ -144,7 +157,7 @@ func (s *librarySearch) searchDir(dir string) {
 		}
 		s.listed += len(names)
 		for _, name := range names {
-			if s.wanted(name) && !s.spent() {
+			if s.wanted(name) {
 				s.take(path.Join(dir, name))
 			}
 		}
@@ -226,6 +239,7 @@ func (s *librarySearch) link(l *Library, name string) {
 
 // match notes which patterns need not be looked for any more.
 func (s *librarySearch) match(name string) {
+	s.steps.add(name, s.patternBytes)
 	for i, pattern := range s.patterns {
 		s.matched[i] = s.matched[i] || matchName(pattern, name)
 	}

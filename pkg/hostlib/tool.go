@@ -65,7 +65,8 @@ func (h *Host) Tools(patterns []string) (Tools, error) {
 	}
 	if s.spent() {
 		s.Skipped = append(s.Skipped, Skipped{
-			Path: "/", Reason: fmt.Sprintf("more than %d files, or %d that are no programs; what follows is left out", maxListed, maxFound),
+			Path: "/", Reason: fmt.Sprintf("more than %d files, %d that are no programs, or names and patterns that are too long together; "+
+				"what follows is left out", maxListed, maxFound),
 		})
 	}
 	slices.SortFunc(s.Found, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
@@ -79,13 +80,16 @@ type toolSearch struct {
 
 	host *Host
 	dirs []string
-	// listings are the names of the directories, and listed counts them.
+	// listings are the names of the directories, and listed counts them. steps are those of comparing them.
 	listings map[string][]string
 	listed   int
+	steps    steps
 }
 
 // spent reports whether enough was looked at.
-func (s *toolSearch) spent() bool { return len(s.Skipped) >= maxFound || s.listed > maxListed }
+func (s *toolSearch) spent() bool {
+	return len(s.Skipped) >= maxFound || s.listed > maxListed || s.steps.spent()
+}
 
 // names are the names that a pattern stands for, in order.
 func (s *toolSearch) names(pattern string) []string {
@@ -95,6 +99,10 @@ func (s *toolSearch) names(pattern string) []string {
 	found := map[string]bool{}
 	for _, dir := range s.dirs {
 		for _, name := range s.listing(dir) {
+			if s.steps.spent() {
+				break
+			}
+			s.steps.add(name, len(pattern))
 			if len(found) < maxFound && plain(name) && matchName(pattern, name) {
 				found[name] = true
 			}
