@@ -142,6 +142,50 @@ func serve(t *testing.T, f *fake, uid uint32) Client {
 	return Client{Dir: dir}
 }
 
+// shortListener fails once since the process has no file left.
+type shortListener struct {
+	net.Listener
+
+	failed bool
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if !l.failed {
+		l.failed = true
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// TestServeShort: a supervisor without a file for one more client goes on, since its daemons would end with it, and answers later.
+func TestServeShort(t *testing.T) {
+	dir := t.TempDir()
+	listener, err := Listen(t.Context(), filepath.Join(dir, SocketName))
+	check.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	f := &fake{daemons: map[string]Daemon{"u-1": {}}, state: Ready}
+	go func() { ended <- Serve(ctx, &shortListener{Listener: listener}, uint32(os.Geteuid()), f) }()
+	asked, giveUp := context.WithTimeout(t.Context(), check.Patience)
+	defer giveUp()
+	found := make(chan error, 1)
+	go func() {
+		list, err := Client{Dir: dir}.List(asked)
+		if err == nil && len(list) != 1 {
+			err = fmt.Errorf("got %v", list)
+		}
+		found <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended: %v", err)
+	case err := <-found:
+		check.Must(t, err)
+	}
+	cancel()
+	check.Must(t, <-ended)
+}
+
 // TestProtocol: each operation arrives as it was asked, and each kind of refusal comes back as itself.
 func TestProtocol(t *testing.T) {
 	f := &fake{daemons: map[string]Daemon{}, state: Starting}

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
 )
@@ -61,8 +63,16 @@ func Serve(ctx context.Context, listener net.Listener, uid uint32, s Supervisor)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil {
+		if err != nil && !isShort(err) {
 			return fmt.Errorf("wait for the plugin: %w", err)
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot answer the plugin now, which is tried again")
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			continue
 		}
 		places <- struct{}{}
 		open.Go(func() {
@@ -70,6 +80,11 @@ func Serve(ctx context.Context, listener net.Listener, uid uint32, s Supervisor)
 			reply(ctx, client, uid, s)
 		})
 	}
+}
+
+// isShort reports that the process or the node is short of files or memory now. To end for it would end all daemons.
+func isShort(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // reply answers one client. A client that does not get the whole answer asks again.
