@@ -24,10 +24,14 @@ const (
 	// Pins keep files of the node's store from being evicted. PinnedBytes is the size of these files.
 	Pins        Resource = "pins"
 	PinnedBytes Resource = "pinnedBytes"
+	// Mounts are mounts of the node that a claim alone has. The kernel limits those of the node, and without any no pod starts.
+	Mounts Resource = "mounts"
 )
 
 // Resources returns all resources, in the order in which they are checked.
-func Resources() []Resource { return []Resource{Memory, SeedEntries, SeedBytes, PinnedBytes, Pins} }
+func Resources() []Resource {
+	return []Resource{Memory, SeedEntries, SeedBytes, PinnedBytes, Pins, Mounts}
+}
 
 // unit returns what a resource is counted in, for messages.
 func (r Resource) unit() string {
@@ -42,6 +46,8 @@ func (r Resource) unit() string {
 		return "bytes in the node's store"
 	case Pins:
 		return "files in the node's store"
+	case Mounts:
+		return "mounts of its own"
 	}
 	return string(r)
 }
@@ -85,8 +91,11 @@ type ExceededError struct {
 func (e *ExceededError) Error() string {
 	switch {
 	case e.Never:
-		return fmt.Sprintf("the claim needs %d %s, and a node gives at most %d: ask for less, or have the chart's budget.%s raised",
-			e.Asked, e.Resource.unit(), e.Limit, e.Resource)
+		text := fmt.Sprintf("the claim needs %d %s, and a node gives at most %d: ask for less", e.Asked, e.Resource.unit(), e.Limit)
+		if e.Resource == Mounts {
+			return text
+		}
+		return text + fmt.Sprintf(", or have the chart's budget.%s raised", e.Resource)
 	case e.OfNode:
 		return fmt.Sprintf("the claim needs %d %s beside the %d that claims of namespace %s have on this node, and all claims together leave "+
 			"too little: retried until some are released; delete the pod to let the scheduler choose another node",

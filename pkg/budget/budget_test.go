@@ -93,3 +93,11 @@ func TestMessages(t *testing.T) {
 		}
 	}
 }
+
+// TestMountsMessage: no value of the chart limits mounts, so none is named.
+func TestMountsMessage(t *testing.T) {
+	err := Limits{Mounts: {Node: 5}}.Check(of("a", Need{Resource: Mounts, Amount: 6}), nil)
+	if err == nil || !strings.Contains(err.Error(), "6 mounts of its own") || strings.Contains(err.Error(), "chart") {
+		t.Errorf("got %v", err)
+	}
+}

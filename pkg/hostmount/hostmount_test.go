@@ -11,9 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // node is a directory of mounts and a host's tree, on mounts of the test's own.
@@ -324,6 +327,29 @@ func TestApart(t *testing.T) {
 			if _, again, _ := d.Plan("claim", key, m); !again.Same(s) {
 				t.Errorf("%+v is step %v, and then %v", m, s, again)
 			}
+		}
+	}
+}
+
+// TestNeeds: each mount counts, of whatever kind, since the kernel has only so many for the node.
+func TestNeeds(t *testing.T) {
+	d := In("/mounts", "/")
+	for _, tc := range []struct {
+		mount Mount
+		want  []budget.Need
+	}{
+		{Mount{Copy: &Copy{Below: "/data", Path: "a"}}, []budget.Need{{Resource: budget.Mounts, Amount: 1}}},
+		{
+			Mount{Scratch: &Scratch{Bytes: 4096}},
+			[]budget.Need{{Resource: budget.Mounts, Amount: 1}, {Resource: budget.Memory, Amount: MemoryOf(4096)}},
+		},
+	} {
+		_, s, err := d.Plan("claim-1", "", tc.mount)
+		check.Must(t, err)
+		got, err := d.Kind().Needs(s.Params)
+		check.Must(t, err)
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 }

@@ -29,10 +29,14 @@ func (d *Dir) Kind() step.Kind {
 		Undo: step.Do(func(_ context.Context, p *params) error { return d.Detach(p.Name) }),
 		Needs: func(raw json.RawMessage) ([]budget.Need, error) {
 			p, err := step.Decode[params](raw)
-			if err != nil || p.Scratch == nil {
+			if err != nil {
 				return nil, err
 			}
-			return []budget.Need{{Resource: budget.Memory, Amount: MemoryOf(p.Scratch.Bytes)}}, nil
+			needs := []budget.Need{{Resource: budget.Mounts, Amount: 1}}
+			if p.Scratch != nil {
+				needs = append(needs, budget.Need{Resource: budget.Memory, Amount: MemoryOf(p.Scratch.Bytes)})
+			}
+			return needs, nil
 		},
 	}
 }

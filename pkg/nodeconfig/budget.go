@@ -145,6 +145,9 @@ func amount(text string, whole int64) (int64, error) {
 	return q.Value(), nil
 }
 
+// By default the kernel has 100,000 mounts for a node (fs.mount-max).
+const mountsOfNode, mountsOfNamespace = 40_000, 10_000
+
 // Limits returns the limits for claims on a machine with this much memory and a store of this size. The configuration is valid.
 func (b *Budget) Limits(memory, store int64) budget.Limits {
 	of := func(s Share, whole int64) (out budget.Limit) {
@@ -155,6 +158,7 @@ func (b *Budget) Limits(memory, store int64) budget.Limits {
 	return budget.Limits{
 		budget.Memory: of(b.Memory, memory), budget.SeedBytes: of(b.SeedBytes, 0), budget.PinnedBytes: of(b.PinnedBytes, store),
 		budget.SeedEntries: b.SeedEntries.Limit(), budget.Pins: b.Pins.Limit(),
+		budget.Mounts: {Node: mountsOfNode, Namespace: mountsOfNamespace},
 	}
 }
 

@@ -20,6 +20,7 @@ func TestBudget(t *testing.T) {
 		budget.SeedBytes:   {Node: 64 << 20, Namespace: 16 << 20},
 		budget.PinnedBytes: {Node: 1000, Namespace: 500},
 		budget.Pins:        {Node: 8192, Namespace: 7},
+		budget.Mounts:      {Node: 40_000, Namespace: 10_000},
 	}
 	if diff := cmp.Diff(want, c.Budget.Limits(100<<30, 1000)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -93,6 +93,9 @@ func (u *Use) remedy() string {
 	return "mount the cache where its producer had it, so that no file has to be rewritten"
 }
 
+// mountsOfEach is how many mounts a directory of a cache takes at most: its memory, and what is over it or beside it.
+const mountsOfEach = 2
+
 // needs returns what a claim's use of a cache makes the node hold.
 func needs(raw json.RawMessage) ([]budget.Need, error) {
 	u, err := decodeUse(raw)
@@ -104,6 +107,7 @@ func needs(raw json.RawMessage) ([]budget.Need, error) {
 		{Resource: budget.PinnedBytes, Amount: u.Size, Once: u.Tree.String()},
 		{Resource: budget.SeedEntries, Amount: u.Fill.Entries},
 		{Resource: budget.SeedBytes, Amount: u.Fill.Bytes},
+		{Resource: budget.Mounts, Amount: mountsOfEach * int64(len(u.Mounts))},
 	}
 	if u.Access == ReadOnly {
 		return out, nil

@@ -75,7 +75,7 @@ func TestCheckFill(t *testing.T) {
 	}
 }
 
-// TestNeeds: a claim needs what it may write to each of its mounts, what is made for it, and that its image stays.
+// TestNeeds: a claim needs its mounts, what it may write to each, what is made for it, and that its image stays.
 func TestNeeds(t *testing.T) {
 	u := use(Seed)
 	u.Bytes, u.Fill, u.Size = 4096, Fill{Entries: 7, Bytes: 9}, 11
@@ -94,7 +94,7 @@ func TestNeeds(t *testing.T) {
 		for _, n := range got {
 			sums[n.Resource] += n.Amount
 		}
-		want := map[budget.Resource]int64{budget.Pins: 1, budget.PinnedBytes: 11, budget.SeedEntries: 7, budget.SeedBytes: 9}
+		want := map[budget.Resource]int64{budget.Pins: 1, budget.PinnedBytes: 11, budget.SeedEntries: 7, budget.SeedBytes: 9, budget.Mounts: 4}
 		if memory > 0 {
 			want[budget.Memory] = memory
 		}
