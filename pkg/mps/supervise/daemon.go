@@ -31,6 +31,22 @@ type daemon struct {
 	status mps.Status
 	// stuck is a process that was killed and has not ended.
 	stuck *process
+
+	// removing is held while the directory is removed, which may take long. removed says that it was.
+	removing sync.Mutex
+	removed  bool
+}
+
+// remove removes the directory of a daemon that has ended, once: after that it may be another's.
+func (d *daemon) remove(ctx context.Context) error {
+	d.removing.Lock()
+	defer d.removing.Unlock()
+	if d.removed {
+		return nil
+	}
+	err := d.config.remove(ctx, d.ID)
+	d.removed = err == nil
+	return err
 }
 
 func (d *daemon) look() mps.Status {

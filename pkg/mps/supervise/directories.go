@@ -121,10 +121,13 @@ func (c *Config) remove(ctx context.Context, id string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(hostdir.Remove(ctx, claims, id), claims.Close())
 	}
-	return errors.Join(hostdir.Remove(ctx, claims, id), claims.Close())
+	if err != nil {
+		return fmt.Errorf("remove the directory of MPS daemon %s: %w", id, err)
+	}
+	return nil
 }
 
 // trimLogs cuts logs that grew too large. Containers do not have them, but servers that run as their users write to them.

@@ -65,6 +65,20 @@ func TestLinkOfAContainerLeadsItsDaemonNowhere(t *testing.T) {
 	}
 }
 
+// deepen makes a tree of so many levels in the pipe directory of a daemon.
+func (n *node) deepen(id string, depth int) {
+	n.t.Helper()
+	at, err := os.OpenRoot(n.pipes(id))
+	check.Must(n.t, err)
+	for range depth {
+		check.Must(n.t, at.Mkdir("deep", 0o755))
+		next, err := at.OpenRoot("deep")
+		check.Must(n.t, errors.Join(err, at.Close()))
+		at = next
+	}
+	check.Must(n.t, at.Close())
+}
+
 // TestDeepTreeOfAContainer: a tree in the pipe directory that is deeper than the supervisor may have open files is deleted with the
 // directory.
 func TestDeepTreeOfAContainer(t *testing.T) {
@@ -73,22 +87,45 @@ func TestDeepTreeOfAContainer(t *testing.T) {
 	c := n.start()
 	d := limited()
 	check.Must(t, runner(c).Ensure(t.Context(), d))
-	at, err := os.OpenRoot(n.pipes(d.ID))
-	check.Must(t, err)
-	for range depth {
-		check.Must(t, at.Mkdir("deep", 0o755))
-		next, err := at.OpenRoot("deep")
-		check.Must(t, errors.Join(err, at.Close()))
-		at = next
-	}
-	check.Must(t, at.Close())
+	n.deepen(d.ID, depth)
 	var before syscall.Rlimit
 	check.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}))
-	err = c.Stop(t.Context(), d.ID)
+	err := c.Stop(t.Context(), d.ID)
 	check.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
 	check.Must(t, err)
 	if _, err := os.Lstat(filepath.Dir(n.pipes(d.ID))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the daemon's directory: %v, want none", err)
+	}
+}
+
+// TestRemovalKeepsNobodyWaiting: while the directory of one claim is deleted, which a container can make take long, the supervisor answers
+// about others.
+func TestRemovalKeepsNobodyWaiting(t *testing.T) {
+	n := newNode(t)
+	c := n.start()
+	d := limited()
+	check.Must(t, runner(c).Ensure(t.Context(), d))
+	n.deepen(d.ID, 20_000) // more than a second
+	stopped := make(chan error, 2)
+	for range cap(stopped) {
+		go func() { stopped <- n.s.Stop(t.Context(), d.ID) }()
+	}
+	check.Eventually(t, "the directory is being deleted", func() bool {
+		_, err := os.Lstat(n.pipes(d.ID))
+		return errors.Is(err, os.ErrNotExist)
+	})
+	_ = n.s.List()
+	select {
+	case err := <-stopped:
+		t.Errorf("the supervisor answered only after the directory was deleted: %v", err)
+		stopped <- err
+	default:
+	}
+	for range cap(stopped) {
+		check.Must(t, <-stopped)
+	}
+	if list := n.s.List(); len(list) > 0 {
+		t.Errorf("there remain %v", list)
 	}
 }

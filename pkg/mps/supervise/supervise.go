@@ -176,17 +176,20 @@ func (s *Supervisor) Stop(ctx context.Context, id string) error {
 		if err := d.left(); err != nil {
 			return err
 		}
+		if err := d.remove(ctx); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.daemons[id] != d {
 		return nil // another Stop was first, and it runs again
 	}
-	if err := s.config.remove(ctx, id); err != nil {
-		return fmt.Errorf("remove the directory of MPS daemon %s: %w", id, err)
-	}
 	delete(s.daemons, id)
-	return nil
+	if d != nil {
+		return nil
+	}
+	return s.config.remove(ctx, id)
 }
 
 // List returns the status of all daemons.
