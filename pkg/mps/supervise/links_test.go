@@ -106,7 +106,7 @@ func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 	c := n.start()
 	d := limited()
 	check.Must(t, runner(c).Ensure(t.Context(), d))
-	n.deepen(d.ID, 12_000) // nearly a second
+	n.deepen(d.ID, 5_000) // some tenths of a second
 	stopped := make(chan error, 2)
 	for range cap(stopped) {
 		go func() { stopped <- n.s.Stop(t.Context(), d.ID) }()
