@@ -360,16 +360,18 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	if err != nil || dev.Region == nil || !f.programs(dev.Region) {
 		return pins, err
 	}
-	blank, err := f.bitstreams.blank(ctx, dev.Region.InterfaceID)
-	if err == nil && blank != nil {
-		err = f.judge.check(ctx, blank)
-	}
-	if err != nil {
-		return nil, err
-	}
 	content, err := f.contents.Read(dev.Name)
 	if err != nil {
 		return nil, err
+	}
+	var blank *bitstream
+	if content.Unknown { // else none is used, and the claim's end must not depend on what others say of one
+		if blank, err = f.bitstreams.blank(ctx, dev.Region.InterfaceID); err == nil && blank != nil {
+			err = f.judge.check(ctx, blank)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	// The claim in the content file counts. A file that cannot be read names no claim.
 	program := region.Program{Device: dev.Name, Claim: region.Claim{UID: content.Claim}, OnRelease: region.ReleaseReset}

@@ -805,9 +805,41 @@ func TestLeftovers(t *testing.T) {
 	if steps, err := l.Leftovers(t.Context(), "u1", nodefixture.GPU("gpu0", 0)); err != nil || len(steps) > 0 {
 		t.Errorf("of a GPU leftovers %v, %v", steps, err)
 	}
-	l.setBroken(true)
-	_, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
-	wants(t, err, nil, "look for a blank image")
+}
+
+// TestLeftoversAlone: a claim whose record is lost gives back a region whose content is known, whatever becomes of blank images: nobody
+// answers, or a TrustPolicy refuses the one that there is. A region that may hold anything waits for one.
+func TestLeftoversAlone(t *testing.T) {
+	for name, spoil := range map[string]func(c *court){
+		"no answer of the API server": func(c *court) { c.setBroken(true) },
+		"a refused image": func(c *court) {
+			c.putBlank()
+			c.rule("release", "team/blank", 1, v1alpha1.VerificationEnforce, signed.NewKey(t))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newCourt(t)
+			l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+			asked := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass), `"bitstream":{"name":"nlb3"}`)
+			steps, err := l.plan(asked)
+			check.Must(t, err)
+			check.Must(t, l.run(steps))
+			l.cards.trace = nil
+			spoil(l)
+			steps, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
+			check.Must(t, err)
+			for _, s := range slices.Backward(steps) {
+				check.Must(t, l.Kinds().Undo(t.Context(), s))
+			}
+			if diff := cmp.Diff([]string{"reset r0"}, l.cards.trace); diff != "" {
+				t.Errorf("done (-want +got):\n%s", diff)
+			}
+			l.forget("r0")
+			if _, err := l.Leftovers(t.Context(), "u1", twoRegions()[0]); err == nil {
+				t.Error("no image is looked for, although the region may hold anything")
+			}
+		})
+	}
 }
 
 // audit keeps Events with what they are about.
