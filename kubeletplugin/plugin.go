@@ -253,7 +253,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	limits.InUse = mounter.InUse
 	limits.NamespaceBytes = p.limits()[budget.PinnedBytes].Namespace
 	p.artifacts = artifacts.New(artifacts.Config{
-		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube,
+		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube, Retired: p.retirement.On,
 	})
 	p.metrics.registry.MustRegister(p.artifacts.Metrics())
 	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot, c.Registries.Mirrors); err != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -34,6 +35,8 @@ type Config struct {
 	// Client reads registries, Kube reads pull secrets.
 	Client *registry.Client
 	Kube   kubernetes.Interface
+	// Retired reports whether the node was asked to retire. Nil: it never is.
+	Retired func() bool
 }
 
 // Node fetches files from registries into the node's store.
@@ -46,6 +49,8 @@ type Node struct {
 	mu sync.Mutex
 	// opened is nil until the first fetch. Most nodes never need the store.
 	opened *artifact.Store
+	// destroyed says that the store was removed and not made again since.
+	destroyed bool
 	// proved has the repositories that are known to have a file of the store, so that each is checked once per process.
 	proved map[origin]bool
 }
@@ -62,16 +67,20 @@ const maxProved = 4096
 // New makes a Node. It opens the store when the store is needed.
 func New(c Config) *Node { return &Node{Config: c, proved: map[origin]bool{}} }
 
-// Store returns the store, and creates it if there is none.
+// Store returns the store, and creates it if there is none. A node that was emptied gets none before it serves again: a claim that fetched
+// one file meanwhile goes on with the next.
 func (n *Node) Store() (*artifact.Store, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.opened != nil {
 		return n.opened, nil
 	}
+	if n.destroyed && n.Retired != nil && n.Retired() {
+		return nil, fmt.Errorf("open the node's store: the node %w", retirement.ErrRetired)
+	}
 	store, err := artifact.OpenStore(n.Dir, n.Limits)
 	if err == nil {
-		n.opened = store
+		n.opened, n.destroyed = store, false
 	}
 	return store, err
 }
@@ -153,6 +162,7 @@ func (n *Node) Destroy() error {
 		err = n.opened.Close()
 		n.opened = nil
 	}
+	n.destroyed = true
 	return errors.Join(err, os.RemoveAll(n.Dir))
 }
 

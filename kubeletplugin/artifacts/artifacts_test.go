@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ktesting "k8s.io/client-go/testing"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
@@ -360,6 +361,23 @@ func TestStoreIsOpenedLate(t *testing.T) {
 	if _, err := s.Store(); err != nil {
 		t.Errorf("a store that could once not be opened is not tried again: %v", err)
 	}
+}
+
+// TestStoreOfEmptiedNode: a claim that still fetches files when its node is emptied makes no store there, until the node serves again.
+func TestStoreOfEmptiedNode(t *testing.T) {
+	s := newShelf(t)
+	retired := true
+	s.Retired = func() bool { return retired }
+	file := s.file("team/nlb0", s.Image(t, "team/nlb0", shell, nlb0))
+	check.Must(t, s.Ensure(t.Context(), file)) // for a claim that the node has still
+	check.Must(t, s.Destroy())
+	wants(t, s.Ensure(t.Context(), file), retirement.ErrRetired)
+	wants(t, s.EnsureReadable(t.Context(), file), retirement.ErrRetired)
+	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
+		t.Errorf("the store is there (%v)", err)
+	}
+	retired = false
+	check.Must(t, s.Ensure(t.Context(), file))
 }
 
 // TestStoreIsTended: what nothing needs and there is no room for is deleted without anybody asking for room.
