@@ -53,11 +53,11 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 // nothing. Files are fetched for as long as it takes, and the next call finds them.
 func (e *Engine) fetch(op *operation, in *input) error {
 	old, err := e.Store.Load(op.uid)
-	if err != nil {
+	if err != nil || e.mustRelease(old, in.allocation) { // planned as a claim that has nothing
 		old = nil
 	}
 	machine := e.Machine()
-	if old != nil && old.BootID == e.BootID && matchesAllocation(old, in.allocation) || machine == nil {
+	if old != nil && old.BootID == e.BootID || machine == nil {
 		return nil
 	}
 	planned := &record.Record{Namespace: in.claim.Namespace, Name: in.claim.Name, UID: op.uid}

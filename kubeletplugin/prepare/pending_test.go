@@ -439,6 +439,37 @@ func TestFetchFails(t *testing.T) {
 	s.heldBy("u1", aDisk("ssd0"))
 }
 
+// TestFetchForOtherDevices: a claim that is given back first, since it has other devices now or was half released, is planned as a new one.
+// So is what it needs fetched: before anything is locked, and by no decision of before.
+func TestFetchForOtherDevices(t *testing.T) {
+	for name, again := range map[string]func(s *site) *resourceapi.ResourceClaim{
+		"other devices": func(*site) *resourceapi.ResourceClaim { return allocated("u1", aDisk("ssd1")) },
+		"half released": func(s *site) *resourceapi.ResourceClaim {
+			r, err := s.Store.Load("u1")
+			check.Must(t, err)
+			check.Must(t, s.Store.MarkReleasing(r))
+			return allocated("u1", aDisk("ssd0"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.prepare(allocated("u1", aDisk("ssd0")))
+			c := again(s)
+			asked := false
+			s.effects.fetch = func(r *Request) func(context.Context) error {
+				if asked = true; r.AfterReboot || len(r.Earlier) > 0 {
+					t.Error("asked for what the claim had before")
+				}
+				return nil
+			}
+			s.prepare(c)
+			if !asked {
+				t.Error("nothing was fetched")
+			}
+		})
+	}
+}
+
 // TestStopCutsOff: the process ends in the middle of a step, and the next one undoes what was begun, since nobody was told of it.
 func TestStopCutsOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
