@@ -148,7 +148,7 @@ func (f *Feature) functionJobs(c *card, want int) []job {
 		if err := f.points.Make(); err != nil {
 			return err
 		}
-		s, err := f.maker.Plan(c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
+		s, err := f.maker.Plan(ctx, c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
 		if err != nil {
 			return err
 		}

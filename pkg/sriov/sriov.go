@@ -115,12 +115,12 @@ type Options struct {
 
 // Plan reads what the step must restore and returns it. It changes nothing. It refuses a function that cannot have so many virtual
 // functions, or has some already.
-func (m *Maker) Plan(function pci.Address, claim string, count int, o Options) (step.Step, error) {
+func (m *Maker) Plan(ctx context.Context, function pci.Address, claim string, count int, o Options) (step.Step, error) {
 	if p, mine, err := m.config.Points.Own(claim, StepKind, function.String()); mine || err != nil {
 		return p.Step, err
 	}
 	p := Params{Function: function, Claim: claim, Count: count}
-	now, err := m.look(&p)
+	now, err := m.look(ctx, &p)
 	if err != nil {
 		return step.Step{}, err
 	}
@@ -151,7 +151,7 @@ func (m *Maker) Plan(function pci.Address, claim string, count int, o Options) (
 }
 
 // look returns how many virtual functions there are, and refuses a count that cannot be.
-func (m *Maker) look(p *Params) (now int, err error) {
+func (m *Maker) look(ctx context.Context, p *Params) (now int, err error) {
 	total, err := m.config.Tree.ReadInt(attribute(p.Function, totalVFs))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && total == 0 {
 		return 0, fmt.Errorf("PCI function %s %w", p.Function, ErrNoSRIOV)
@@ -162,12 +162,20 @@ func (m *Maker) look(p *Params) (now int, err error) {
 	if p.Count < 1 || int64(p.Count) > total {
 		return 0, fmt.Errorf("PCI function %s %w: %d, want 1 to %d", p.Function, ErrTooMany, p.Count, total)
 	}
-	return m.enabled(p.Function)
+	return m.enabled(ctx, p.Function)
 }
 
-func (m *Maker) enabled(function pci.Address) (int, error) {
-	n, err := m.config.Tree.ReadInt(attribute(function, numVFs))
-	return int(n), err
+// enabled is how many virtual functions there are. Newer kernels tell it only once no driver has the function locked, as one that hangs has
+// for ever, whoever asked it for something (sriov_numvfs_show in drivers/pci/iov.c). So it is waited for as long as for a write.
+func (m *Maker) enabled(ctx context.Context, function pci.Address) (n int, err error) {
+	name := attribute(function, numVFs)
+	text, err := m.writer.Read(ctx, name, func() (string, error) { return m.config.Tree.ReadString(name) })
+	if err == nil {
+		if n, err = strconv.Atoi(text); err != nil {
+			err = fmt.Errorf("read %s: %w: %.40q, want a number", sysfs.HostPath(name), sysfs.ErrMalformed, text)
+		}
+	}
+	return n, err
 }
 
 // value reads an attribute. Of a choice it is the word in brackets: "low [normal] high".
@@ -184,7 +192,7 @@ func (m *Maker) apply(ctx context.Context, p *Params) error {
 	if err := m.settle(ctx, p.Function); err != nil {
 		return err
 	}
-	now, err := m.look(p)
+	now, err := m.look(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -196,7 +204,7 @@ func (m *Maker) apply(ctx context.Context, p *Params) error {
 	case now > 0 && (!mine || now != p.Count):
 		return fmt.Errorf("PCI function %s %w (%d)", p.Function, ErrForeign, now)
 	case now > 0:
-		return m.check(p)
+		return m.check(ctx, p)
 	}
 	st, err := step.New(StepKind, p.Function.String(), p)
 	if err != nil {
@@ -213,7 +221,7 @@ func (m *Maker) apply(ctx context.Context, p *Params) error {
 	if err := m.writer.Write(ctx, attribute(p.Function, numVFs), strconv.Itoa(p.Count)); err != nil {
 		return fmt.Errorf("make %d virtual functions: %w", p.Count, explain(err))
 	}
-	if err := m.check(p); err != nil {
+	if err := m.check(ctx, p); err != nil {
 		// These are known to be of this step only here.
 		return errors.Join(err, m.writer.Write(ctx, attribute(p.Function, numVFs), "0"))
 	}
@@ -234,8 +242,8 @@ func explain(err error) error {
 }
 
 // check compares what there is with what the step made.
-func (m *Maker) check(p *Params) error {
-	now, err := m.enabled(p.Function)
+func (m *Maker) check(ctx context.Context, p *Params) error {
+	now, err := m.enabled(ctx, p.Function)
 	if err != nil {
 		return err
 	}
@@ -250,7 +258,7 @@ func (m *Maker) check(p *Params) error {
 	return nil
 }
 
-func (m *Maker) verify(_ context.Context, p *Params) error { return m.check(p) }
+func (m *Maker) verify(ctx context.Context, p *Params) error { return m.check(ctx, p) }
 
 // set writes an attribute unless it has the value.
 func (m *Maker) set(ctx context.Context, function pci.Address, s Setting) error {
@@ -269,8 +277,7 @@ func (m *Maker) undo(ctx context.Context, p *Params) error {
 	})
 }
 
-// settle waits for virtual functions that the driver was asked for earlier and may still make: those are a step's too. Newer kernels let
-// nobody read their number until then (sriov_numvfs_show in drivers/pci/iov.c).
+// settle waits for virtual functions that the driver was asked for earlier and may still make: those are a step's too.
 func (m *Maker) settle(ctx context.Context, function pci.Address) error {
 	if err := m.writer.Settle(ctx, attribute(function, numVFs)); err != nil {
 		return fmt.Errorf("virtual functions of %s that were asked for earlier: %w", function, err)
@@ -282,7 +289,7 @@ func (m *Maker) restore(ctx context.Context, p *Params) error {
 	if err := m.settle(ctx, p.Function); err != nil {
 		return err
 	}
-	now, err := m.enabled(p.Function)
+	now, err := m.enabled(ctx, p.Function)
 	if errors.Is(err, fs.ErrNotExist) || now > 0 && now != p.Count {
 		return nil // The card left, or they are another's.
 	}

@@ -116,7 +116,7 @@ func provisioned() sriov.Options {
 
 func (n *node) plan(o sriov.Options) step.Step {
 	n.t.Helper()
-	s, err := n.maker.Plan(free(), ours, 2, o)
+	s, err := n.maker.Plan(n.t.Context(), free(), ours, 2, o)
 	check.Must(n.t, err)
 	return s
 }
@@ -201,7 +201,7 @@ func TestRefusals(t *testing.T) {
 	n := start(t)
 	plan := func(function pci.Address, count int, o sriov.Options, want error, parts ...string) {
 		t.Helper()
-		_, err := n.maker.Plan(function, ours, count, o)
+		_, err := n.maker.Plan(t.Context(), function, ours, count, o)
 		wants(t, err, want, parts...)
 	}
 	plan(free(), 25, sriov.Options{}, sriov.ErrTooMany, "25, want 1 to 24") // the kernel's ERANGE
@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(0)})
 
 	check.Must(t, n.kinds.Apply(t.Context(), s))
-	_, err := n.maker.Plan(free(), theirs, 2, sriov.Options{})
+	_, err := n.maker.Plan(t.Context(), free(), theirs, 2, sriov.Options{})
 	wants(t, err, restorepoint.ErrHeld, "another claim")
 	// Somebody replaces them: they are not the step's any more.
 	n.Set(pcisim.Set{Function: free().String(), VFs: new(4)})
@@ -306,6 +306,47 @@ func TestStuckDriver(t *testing.T) {
 			check.Eventually(t, "the driver answers", func() bool { return n.Held() == 0 })
 			check.Must(t, k.Undo(t.Context(), s))
 			n.has(" sriov_numvfs 0")
+			n.noPoints()
+		})
+	}
+}
+
+// TestStuckByOthers: while the driver does not answer another program, such as a plugin before this one, nobody is told how many virtual
+// functions there are. That is waited for no longer than for any other answer.
+func TestStuckByOthers(t *testing.T) {
+	for what, act := range map[string]func(context.Context, *sriov.Maker, step.Step) error{
+		"Apply":  func(ctx context.Context, m *sriov.Maker, s step.Step) error { return m.Kinds().Apply(ctx, s) },
+		"Verify": func(ctx context.Context, m *sriov.Maker, s step.Step) error { return m.Kinds().Verify(ctx, s) },
+		"Undo":   func(ctx context.Context, m *sriov.Maker, s step.Step) error { return m.Kinds().Undo(ctx, s) },
+		"Plan": func(ctx context.Context, m *sriov.Maker, _ step.Step) error {
+			_, err := m.Plan(ctx, free(), theirs, 2, sriov.Options{})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := start(t)
+			s := n.plan(sriov.Options{})
+			if what != "Plan" {
+				check.Must(t, n.kinds.Apply(t.Context(), s))
+			}
+			clock := pcisim.NewClock()
+			m := sriov.New(sriov.Config{Tree: n.tree, Write: n.writer, Points: n.points, Clock: clock})
+			n.Fault(pcisim.Fault{Path: "sriov_numvfs", Hold: true, Lock: "sriov_numvfs"})
+			t.Cleanup(n.Go)
+			written := make(chan error, 1)
+			go func() {
+				written <- n.writer.WriteAttr(filepath.Join(sysfs.PCIDevice(free().String()), "sriov_numvfs"), "0")
+			}()
+			check.Eventually(t, "the driver has the function locked", func() bool { return n.Held() == 1 })
+			ended := make(chan error, 1)
+			go func() { ended <- act(t.Context(), m, s) }()
+			check.Eventually(t, what+" waits for the driver", func() bool { return clock.HasWaiters() || len(ended) == 1 })
+			clock.Step(sriov.DefaultWait)
+			check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
+			wants(t, <-ended, sysfs.ErrNoAnswer, "sriov_numvfs")
+			n.Go()
+			check.Must(t, <-written)
+			check.Must(t, m.Kinds().Undo(t.Context(), s))
 			n.noPoints()
 		})
 	}

@@ -81,7 +81,7 @@ func (p plugin) planBind(address string) step.Step {
 
 func (p plugin) planVFs(address string, n int) step.Step {
 	p.Helper()
-	s, err := p.maker.Plan(p.address(address), claimUID, n, sriov.Options{Autoprobe: new(bool)})
+	s, err := p.maker.Plan(p.Context(), p.address(address), claimUID, n, sriov.Options{Autoprobe: new(bool)})
 	check.Must(p, err)
 	return s
 }
