@@ -106,7 +106,7 @@ func (s *Switcher) Ensure(ctx context.Context, function pci.Address, mode string
 	if err := s.writer.Settle(ctx, attribute(function)); err != nil {
 		return fmt.Errorf("an earlier switch of GPU %s: %w", function, err)
 	}
-	m, err := Read(s.config.Tree, function)
+	m, err := s.read(ctx, function)
 	if err != nil || m.Compute == mode {
 		return err
 	}
@@ -133,12 +133,27 @@ func (s *Switcher) turn(ctx context.Context, function pci.Address) (done func(),
 	}
 }
 
-func (s *Switcher) verify(_ context.Context, p *Params) error {
-	m, err := Read(s.config.Tree, p.Function)
+func (s *Switcher) verify(ctx context.Context, p *Params) error {
+	m, err := s.read(ctx, p.Function)
 	if err == nil && m.Compute != p.Mode {
 		err = fmt.Errorf("GPU %s %w: it is in mode %s, want %s: delete the pod", p.Function, ErrChanged, m.Compute, p.Mode)
 	}
 	return err
+}
+
+// read is Read, but waits no longer than for an answer to a write: the driver lets nobody read the mode while it switches, whoever asked it
+// to (amdgpu_xcp_query_partition_mode in amdgpu_xcp.c).
+func (s *Switcher) read(ctx context.Context, function pci.Address) (Modes, error) {
+	found := make(chan Modes, 1)
+	_, err := s.writer.Read(ctx, attribute(function), func() (string, error) {
+		m, err := Read(s.config.Tree, function)
+		found <- m
+		return "", err
+	})
+	if errors.Is(err, sysfs.ErrNoAnswer) {
+		return Modes{}, fmt.Errorf("GPU %s: %w", function, err)
+	}
+	return <-found, err
 }
 
 // attribute is what a GPU's mode is written to.
@@ -156,16 +171,15 @@ func (s *Switcher) switchTo(ctx context.Context, function pci.Address, mode stri
 	if errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("GPU %s is not switched to %s: %w: %w: %s", function, mode, err, ErrInUse, s.users(function))
 	}
-	return s.explain(function, mode, err)
+	return s.explain(ctx, function, mode, err)
 }
 
-// explain judges the driver's answer, and checks that the mode is in effect. Without an answer it reads nothing: the driver lets nobody
-// read the mode while it switches (amdgpu_xcp_query_partition_mode in amdgpu_xcp.c).
-func (s *Switcher) explain(function pci.Address, mode string, err error) error {
+// explain judges the driver's answer, and checks that the mode is in effect. Without an answer it reads nothing.
+func (s *Switcher) explain(ctx context.Context, function pci.Address, mode string, err error) error {
 	if errors.Is(err, sysfs.ErrNoAnswer) {
 		return fmt.Errorf("switch GPU %s to %s: %w", function, mode, err)
 	}
-	m, again := Read(s.config.Tree, function)
+	m, again := s.read(ctx, function)
 	switch {
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("GPU %s %w: %w", function, ErrReset, err)

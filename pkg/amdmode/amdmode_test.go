@@ -224,6 +224,33 @@ func TestStuckDriver(t *testing.T) {
 	}
 }
 
+// TestStuckByOthers: while the driver does not answer another program, such as a plugin before this one, nobody is told the mode. That is
+// waited for no longer than for any other answer.
+func TestStuckByOthers(t *testing.T) {
+	n := start(t, "8xmi300x", nil)
+	clock := pcisim.NewClock()
+	w := openWriter(t, n.Root)
+	k := amdmode.New(amdmode.Config{Tree: n.tree, Write: w, Clock: clock}).Kinds()
+	n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true, Lock: "current_compute_partition"})
+	t.Cleanup(n.Go)
+	written := make(chan error, 1)
+	go func() {
+		written <- w.WriteAttr(filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition"), "CPX")
+	}()
+	check.Eventually(t, "the driver switches", func() bool { return n.Held() == 1 })
+	for what, act := range map[string]func(context.Context, step.Step) error{"Apply": k.Apply, "Verify": k.Verify} {
+		ended := make(chan error, 1)
+		go func() { ended <- act(t.Context(), n.stepTo("CPX")) }()
+		check.Eventually(t, what+" waits for the driver", func() bool { return clock.HasWaiters() || len(ended) == 1 })
+		clock.Step(amdmode.DefaultWait)
+		check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
+		wants(t, <-ended, sysfs.ErrNoAnswer, "current_compute_partition")
+	}
+	n.Go()
+	check.Must(t, <-written)
+	check.Must(t, k.Apply(t.Context(), n.stepTo("CPX")))
+}
+
 // TestEveryGPUInDPX: 8 GPUs in DPX have 16 partitions. Elsewhere 8 were found (rocm#20, rocm#21).
 func TestEveryGPUInDPX(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
