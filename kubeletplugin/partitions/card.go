@@ -111,10 +111,10 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 
 // lastAnswer returns a GPU with the answers of before where the machine or the library does not tell now how it is divided: what a claim
 // holds of it stays, and while the library was disturbed all of it does. Steps that switch the mode look for themselves. MIGUnknown still
-// says what is so now.
+// says what is so now. What was said of another card in the slot is said of no GPU.
 func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 	was := f.memory.Cards[p.Device.Name].Physical
-	if (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil) {
+	if (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil) || !sameCard(&was, &p) {
 		return p
 	}
 	if !p.MIGUnknown && len(f.heldOf(&was)) == 0 {
@@ -128,13 +128,18 @@ func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 // match, and the GPU would count as one without a policy.
 func (f *Feature) knownOf(p *discover.Physical) device.Device {
 	was, now := f.memory.Cards[p.Device.Name].Physical, p.Device
-	uuid := device.StringOf(now.Attributes[device.AttributeUUID])
-	former := device.StringOf(was.Device.Attributes[device.AttributeUUID])
-	if was.Model != p.Model || was.Subsystem != p.Subsystem || uuid != "" && former != "" && uuid != former {
+	if !sameCard(&was, p) || was.Subsystem != p.Subsystem {
 		return now // there is another card in the slot, or nothing is known
 	}
 	now.Attributes, now.Capacity = filled(now.Attributes, was.Device.Attributes), filled(now.Capacity, was.Device.Capacity)
 	return now
+}
+
+// sameCard says whether a GPU may be the one that was in its slot, as far as both are known.
+func sameCard(was, now *discover.Physical) bool {
+	former := device.StringOf(was.Device.Attributes[device.AttributeUUID])
+	uuid := device.StringOf(now.Device.Attributes[device.AttributeUUID])
+	return was.Model == now.Model && (uuid == "" || former == "" || uuid == former)
 }
 
 // filled returns what is known now, and of before what is missing now.

@@ -628,6 +628,23 @@ func TestNeverTold(t *testing.T) {
 	p.until("instances", has(gpu+"-mig-1g-10gb-s0"))
 }
 
+// TestAnotherCard: what the library said of a GPU that was in the slot before is not taken for an answer about the one that is there now.
+func TestAnotherCard(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	first := n.process()
+	first.until("instances", has(gpu+"-mig-1g-10gb-s0"))
+	first.end()
+	n.boot = "boot-2"
+	id := filepath.Join(n.root, "sys/bus/pci/devices/0000:18:00.0/device")
+	check.Must(t, os.WriteFile(id, []byte("0x20b2\n"), 0o600)) // an A100
+	n.disturb()
+	s := n.process().until("a decision", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 1 })
+	if got := names(s, gpu); len(got) > 0 || !disturbed(s) {
+		t.Errorf("published: %v; problems %v", got, s.Problems)
+	}
+}
+
 // TestDriverGone: claims of a whole GPU and of an instance are given back while their driver is changed, and after it was unloaded under
 // them: sysfs has no driver for the cards and the library fails. Otherwise pods end when the driver is back, and the driver comes back when
 // the pods have ended (NVIDIA/k8s-driver-manager#213).
