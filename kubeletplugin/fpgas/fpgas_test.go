@@ -428,6 +428,25 @@ func TestPlanAsksNoRegistry(t *testing.T) {
 	}
 }
 
+// TestDamagedBlank: a blank image whose file on this node is damaged, of whatever interface, keeps no claim waiting that needs none.
+func TestDamagedBlank(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	l.stage("srv/broken.gbs", []byte("not a bitstream that anything could be wiped with, whatever its name"))
+	broken := onHost("broken", v1alpha1.HostBitstream{Path: "/srv/broken.gbs"})
+	broken.Spec.Blank, broken.Spec.Namespaces = true, nil
+	l.put(broken)
+	asks := func(more string) *resourceapi.ResourceClaim {
+		c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass)
+		return fpgaOwn(c, `"bitstream":{"name":"nlb3"}`+more)
+	}
+	steps, err := l.plan(asks(""))
+	check.Must(t, err)
+	check.Must(t, l.run(steps))
+	_, err = l.plan(asks(`,"onRelease":"Blank"`))
+	wants(t, err, nil, "the blank image: ClusterFPGABitstream broken")
+}
+
 // TestFetchOfTheSameTenant: a blank image that cannot be fetched keeps no claim waiting whose own namespace left the traces.
 func TestFetchOfTheSameTenant(t *testing.T) {
 	l := twoTenants(t)

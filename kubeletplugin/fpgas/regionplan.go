@@ -83,24 +83,22 @@ func (f *Feature) planRegion(
 func (f *Feature) planBlank(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, w *regionPlan) error {
 	id := w.device.Region.InterfaceID
 	blank, err := f.bitstreams.blank(ctx, id)
-	if err != nil {
-		return err
-	}
-	if blank == nil && w.config.OnRelease == v1alpha1.FPGAReleaseBlank {
+	switch {
+	case err != nil:
+	case blank != nil:
+		err = f.judge.check(ctx, blank)
+	case w.config.OnRelease == v1alpha1.FPGAReleaseBlank:
 		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), w.config.OnRelease, fmt.Sprintf(
 			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
 	}
-	w.blank = blank
-	if blank == nil {
+	if err != nil && w.needsBlank {
+		return fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("No blank image may be used", "device", r.Device, "interface", id, "reason", err)
 		return nil
 	}
-	if err := f.judge.check(ctx, blank); err != nil {
-		if w.needsBlank {
-			return fmt.Errorf("request %s, device %s: the blank image: %w", r.Request, r.Device, err)
-		}
-		klog.FromContext(ctx).Info("A blank image may not be used", "device", r.Device, "bitstream", &blank.identity, "reason", err)
-		w.blank = nil
-	}
+	w.blank = blank
 	return nil
 }
 
