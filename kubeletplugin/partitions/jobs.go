@@ -56,7 +56,7 @@ func (f *Feature) migJobs(c *card) []job {
 		if i < 0 {
 			continue // it is destroyed since
 		}
-		jobs = append(jobs, func(ctx context.Context) error { return f.undo(ctx, held[i].Step) })
+		jobs = append(jobs, func(ctx context.Context) error { return f.mig.Destroy(ctx, &held[i].Partition) })
 	}
 	if on, wanted := c.modeByPolicy(); wanted && on != c.MIG.Current {
 		jobs = append(jobs, func(ctx context.Context) error { return f.setMode(ctx, c, on) })
@@ -193,12 +193,4 @@ func (f *Feature) do(ctx context.Context, make func() (step.Step, error)) error 
 		return err
 	}
 	return f.mig.Kinds().Apply(ctx, s)
-}
-
-func (f *Feature) undo(ctx context.Context, make func() (step.Step, error)) error {
-	s, err := make()
-	if err != nil {
-		return err
-	}
-	return f.mig.Kinds().Undo(ctx, s)
 }

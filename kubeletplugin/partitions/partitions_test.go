@@ -681,6 +681,27 @@ func TestDriverGone(t *testing.T) {
 	}
 }
 
+// TestVersions: an instance that a claim left while the library was of another driver than the kernel's, and that no policy wants, is not
+// taken for destroyed. The library would be asked about it again and again, without a pause.
+func TestVersions(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	p := n.process()
+	small := gpu + "-mig-1g-10gb-s0"
+	p.until("instances", has(small))
+	r := p.hold("uid-1", small)
+	p.requery.Send()
+	p.until("the instance", listed(1))
+	check.Must(t, n.machine.Script(nvmlsim.Fault{Do: nvmlsim.Fail, Return: nvmlsim.LibRMVersionMismatch}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
+	p.until("no policy", func(s *inventory.Snapshot) bool { return len(s.PartitionPolicies) == 0 })
+	p.release(r)
+	p.says(": destroy its instance: ")
+	check.Must(t, n.machine.Script())
+	p.requery.Send()
+	check.Eventually(t, "the instance is destroyed", func() bool { p.review.Send(); return len(n.occupied()) == 0 })
+}
+
 // TestNodesNotSeenBack: after a virtual machine had the GPU, neither it nor an instance of it is given before the machine was looked at
 // again: what the last look found has none of the driver's common nodes.
 func TestNodesNotSeenBack(t *testing.T) {

@@ -116,7 +116,7 @@ func (l left) empty() bool { return len(l.instances)+len(l.points) == 0 }
 func (f *Feature) takeBack(l left) []job {
 	var jobs []job
 	for _, h := range l.instances {
-		jobs = append(jobs, func(ctx context.Context) error { return f.undo(ctx, h.Step) })
+		jobs = append(jobs, func(ctx context.Context) error { return f.mig.Destroy(ctx, &h.Partition) })
 	}
 	for _, p := range l.points {
 		jobs = append(jobs, func(ctx context.Context) error {

@@ -203,11 +203,18 @@ func noInstances(err error) bool {
 	return errors.Is(err, nvml.ErrMIGOff) || errors.Is(err, nvml.ErrGone)
 }
 
-// undo destroys the instance, if the file says that it is the claim's. While a process uses it, undo fails with nvml.ErrInUse and the file
-// stays: the instance keeps its place, and the next undo tries again. Where the library is of another driver than the kernel's, a reboot
-// ends that and the instance. A node is drained before a reboot, so no claim may wait for it. The file stays, since the instance is nobody
-// else's.
-func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
+// undo is Destroy at the end of a claim. Where the library is of another driver than the kernel's, a reboot ends that and the instance. A
+// node is drained before a reboot, so no claim may wait for it. The file stays, since the instance is nobody else's.
+func (i *Instances) undo(ctx context.Context, w *Partition) error {
+	if err := i.Destroy(ctx, w); !errors.Is(err, nvml.ErrVersions) {
+		return err
+	}
+	return nil
+}
+
+// Destroy destroys the instance, if the file says that it is Fettle's. While a process uses it, Destroy fails with nvml.ErrInUse and the
+// file stays: the instance keeps its place, and the next Destroy tries again.
+func (i *Instances) Destroy(ctx context.Context, w *Partition) (err error) {
 	lock, err := i.Lock(ctx)
 	if err != nil {
 		// What was never begun needs no lock, for the file of which a full disk may have no space.
@@ -229,8 +236,6 @@ func (i *Instances) undo(ctx context.Context, w *Partition) (err error) {
 	case errors.Is(err, nvml.ErrInUse):
 		return fmt.Errorf("%s: destroy its instance: a process, or a monitor such as DCGM, still has it open. "+
 			"The device stays with its claim, and the plugin tries again: %w", w, err)
-	case errors.Is(err, nvml.ErrVersions):
-		return nil
 	case err != nil && !noInstances(err) && !i.driverless(w):
 		return fmt.Errorf("%s: destroy its instance: %w", w, err)
 	}
