@@ -99,15 +99,17 @@ func (e *Engine) setTenant(ctx context.Context, r *record.Record, in input, old 
 
 // planDevice adds one of the allocated devices to the plan.
 func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record.Record, machine Machine) error {
+	if old == nil { // the claim holds nothing yet
+		if err := e.Health.Check(in.claim, result); err != nil {
+			return err
+		}
+	}
 	dev, ok := machine.Find(result.Kind, result.Device)
 	if !ok {
 		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
 			result.Pool, result.Device, ErrDeviceGone, e.Node)
 	}
-	if old == nil { // the claim holds nothing yet
-		if err := e.Health.Check(in.claim, result); err != nil {
-			return err
-		}
+	if old == nil {
 		if err := e.checkCoTenancy(p.record, result, dev, machine); err != nil {
 			return err
 		}
