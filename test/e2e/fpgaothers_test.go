@@ -99,10 +99,9 @@ func installXRT(ctx context.Context) {
 	_, err = h.OnNode(ctx, gpuNode, "sh", "-c", script, state, alveoSys)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func(ctx SpecContext) {
-		endedGone(ctx) // they end by the program
 		_, err := h.OnNode(ctx, gpuNode, "umount", "-l", state, alveoSys)
 		Expect(err).NotTo(HaveOccurred())
-	}, NodeTimeout(h.Patient(4*time.Minute)))
+	})
 }
 
 // load makes a template of a claim that loads a file, and returns its name.
