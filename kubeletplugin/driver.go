@@ -234,8 +234,7 @@ func (p *Plugin) namesOldSpec(r *record.Record) bool {
 	})
 }
 
-// HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the
-// plugin
+// HandleError handles background errors, all of which the helper retries. It counts them, writes an Event on the node, and makes the plugin
 // unready until the published slices are up to date.
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, msg)
