@@ -80,7 +80,7 @@ func TestInspectKeepsLittleOfLongTexts(t *testing.T) {
 				file(tr, i)
 			}
 			var caches [2]Cache
-			before := heap()
+			before := check.Heap()
 			opts := Options{Labels: map[string]string{labelRootEnv: envVLLM + "=/a," + strings.Repeat("n", 3<<20)}}
 			for i := range caches {
 				var err error
@@ -88,7 +88,7 @@ func TestInspectKeepsLittleOfLongTexts(t *testing.T) {
 				check.Must(t, err)
 			}
 			clear(opts.Labels)
-			if kept := heap() - before; kept > 2<<20 {
+			if kept := check.Heap() - before; kept > 2<<20 {
 				t.Errorf("%d caches keep %d MiB", len(caches), kept>>20)
 			}
 			runtime.KeepAlive(caches)
@@ -115,14 +115,6 @@ func TestReasonsAreShort(t *testing.T) {
 			t.Errorf("%s: the reasons have %d bytes", d, said)
 		}
 	}
-}
-
-// heap returns how much memory is in use.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // TestInspectRefusesWhatGrows: what a scan keeps, reads or looks up for each file is bounded for all files together.

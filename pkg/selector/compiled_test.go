@@ -7,24 +7,20 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestCompiledIsBounded: what is kept of long expressions is bounded by memory, however many they are.
 func TestCompiledIsBounded(t *testing.T) {
-	used := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	var c Compiled
 	c.Get("true") // the environments are made once
-	before, most := used(), 0
+	before, most := check.Heap(), 0
 	for i := range 65 {
 		c.Get(fmt.Sprintf("%d > 1", i) + strings.Repeat(" || 1+2 > 3", 370))
 		most = max(most, len(c.results))
 	}
-	kept := used() - before
+	kept := check.Heap() - before
 	t.Logf("%d bytes are kept", kept)
 	if kept > maxWeight*5/4 {
 		t.Errorf("%d bytes are kept, want at most %d or so", kept, maxWeight)

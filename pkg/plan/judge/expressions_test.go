@@ -4,10 +4,10 @@ package judge
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -16,12 +16,6 @@ func long(i int) string { return fmt.Sprintf("%d > 1", i) + strings.Repeat(" || 
 
 // TestExpressionsAreBounded: what is kept of long selectors is bounded by memory, however many tenants write.
 func TestExpressionsAreBounded(t *testing.T) {
-	used := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	judged := func(in Input, i int) {
 		in.Claims = gpus(0).Claims
 		in.want("gpu", 1).Selectors = objects.Selectors(long(i))
@@ -32,11 +26,11 @@ func TestExpressionsAreBounded(t *testing.T) {
 	in := gpus(1)
 	in.Expressions = NewExpressions(in.Features)
 	judged(in, 0) // the environments are made once
-	before := used()
+	before := check.Heap()
 	for i := range 30 {
 		judged(in, i)
 	}
-	if kept := used() - before; kept > maxKept {
+	if kept := check.Heap() - before; kept > maxKept {
 		t.Errorf("%d MiB are kept, more than %d", kept>>20, maxKept>>20)
 	}
 	if n := len(in.Expressions.compiled); n < 2 || n > 15 {
