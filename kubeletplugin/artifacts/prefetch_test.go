@@ -361,15 +361,12 @@ func TestPrefetchCannotWatch(t *testing.T) {
 // windUntil lets time pass whenever somebody waits for it, until something arrives.
 func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struct{}) {
 	t.Helper()
-	check.Eventually(t, "something arrives", func() bool {
+	check.Wind(t, "something arrives", clock, time.Second, func() bool {
 		select {
 		case <-arrived:
 			return true
 		default:
+			return false
 		}
-		if clock.HasWaiters() {
-			clock.Step(time.Second)
-		}
-		return false
 	})
 }

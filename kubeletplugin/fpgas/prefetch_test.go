@@ -288,19 +288,14 @@ func TestAheadWatches(t *testing.T) {
 // windUntil lets time pass whenever somebody waits for it, until something arrives.
 func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	check.Wind(t, "something arrives", clock, time.Second, func() bool {
 		select {
 		case <-arrived:
-			return
-		case <-deadline:
-			t.Fatal("nothing came")
-		case <-time.After(time.Millisecond):
-			if clock.HasWaiters() {
-				clock.Step(time.Second)
-			}
+			return true
+		default:
+			return false
 		}
-	}
+	})
 }
 
 // TestTrimBitstream: what is kept is enough to fetch, and no more.

@@ -193,6 +193,9 @@ func TestTurn(t *testing.T) {
 	wants(t, <-first, amdmode.ErrInUse)
 }
 
+// compute is the attribute of the GPU's mode.
+func compute() string { return sysfs.PCIDevice(gpu().String()) + "/current_compute_partition" }
+
 // TestStuckDriver: a switch that the driver does not answer may still happen. It ends in time for its caller, who cannot read the mode
 // then, and the next claim does not take the mode of before for its own.
 func TestStuckDriver(t *testing.T) {
@@ -205,14 +208,11 @@ func TestStuckDriver(t *testing.T) {
 			t.Cleanup(n.Go)
 			tooLate := func(mode string) {
 				t.Helper()
-				ended := make(chan error, 1)
-				go func() { ended <- s.Ensure(t.Context(), gpu(), mode) }()
-				check.Eventually(t, "Ensure waits for the driver", func() bool { return n.Held() == 1 && clock.HasWaiters() || len(ended) == 1 })
-				clock.Step(amdmode.DefaultWait)
-				check.Eventually(t, "Ensure ends", func() bool { return len(ended) == 1 })
-				wants(t, <-ended, sysfs.ErrNoAnswer, "current_compute_partition")
+				err := clock.GivesUp(t, amdmode.DefaultWait, "write "+sysfs.HostPath(compute()), func() error { return s.Ensure(t.Context(), gpu(), mode) })
+				wants(t, err, sysfs.ErrNoAnswer)
 			}
 			tooLate("CPX")
+			check.Eventually(t, "the driver is asked", func() bool { return n.Held() == 1 })
 			tooLate("SPX")
 			n.Go()
 			check.Eventually(t, "the driver answers", func() bool { return n.Held() == 0 })
@@ -235,16 +235,12 @@ func TestStuckByOthers(t *testing.T) {
 	t.Cleanup(n.Go)
 	written := make(chan error, 1)
 	go func() {
-		written <- w.WriteAttr(filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition"), "CPX")
+		written <- w.WriteAttr(compute(), "CPX")
 	}()
 	check.Eventually(t, "the driver switches", func() bool { return n.Held() == 1 })
-	for what, act := range map[string]func(context.Context, step.Step) error{"Apply": k.Apply, "Verify": k.Verify} {
-		ended := make(chan error, 1)
-		go func() { ended <- act(t.Context(), n.stepTo("CPX")) }()
-		check.Eventually(t, what+" waits for the driver", func() bool { return clock.HasWaiters() || len(ended) == 1 })
-		clock.Step(amdmode.DefaultWait)
-		check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
-		wants(t, <-ended, sysfs.ErrNoAnswer, "current_compute_partition")
+	for _, act := range []func(context.Context, step.Step) error{k.Apply, k.Verify} {
+		late := func() error { return act(t.Context(), n.stepTo("CPX")) }
+		wants(t, clock.GivesUp(t, amdmode.DefaultWait, "read "+sysfs.HostPath(compute()), late), sysfs.ErrNoAnswer)
 	}
 	n.Go()
 	check.Must(t, <-written)
@@ -341,7 +337,7 @@ func TestForeignSwitch(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	s := n.stepTo("DPX")
 	check.Must(t, n.kinds.Apply(t.Context(), s))
-	file := filepath.Join(sysfs.PCIDevice(gpu().String()), "current_compute_partition")
+	file := compute()
 	check.Must(t, openWriter(t, n.Root).WriteAttr(file, "CPX"))
 	wants(t, n.kinds.Verify(t.Context(), s), amdmode.ErrChanged, "mode CPX, want DPX")
 	check.Must(t, n.kinds.Undo(t.Context(), s))

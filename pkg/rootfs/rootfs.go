@@ -71,6 +71,19 @@ func OpenAt(dir int, name string, flags int, resolve uint64) (int, error) {
 	}
 }
 
+// OpenIn is OpenAt for a directory that another goroutine may close meanwhile: its number may then be that of another one already.
+func OpenIn(dir *os.File, name string, flags int, resolve uint64) (int, error) {
+	conn, err := dir.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd, err := -1, error(nil)
+	if closed := conn.Control(func(dir uintptr) { fd, err = OpenAt(int(dir), name, flags, resolve) }); closed != nil {
+		return -1, closed
+	}
+	return fd, err
+}
+
 // Beneath opens with O_PATH what a clean relative name leads to from a directory, "." for itself, by a way with no symbolic link and
 // nothing outside: whoever may write below the directory leads nobody elsewhere. It fails with ELOOP or EXDEV otherwise.
 func Beneath(dir, name string) (*os.File, error) {
@@ -105,7 +118,7 @@ func (r *Root) failed(verb, name string, err error) error {
 func (r *Root) openFlags(verb, name string, flags int) (*os.File, error) {
 	inside := strings.TrimPrefix(path.Join("/", name), "/")
 	inside = cmp.Or(inside, ".")
-	fd, err := OpenAt(int(r.dir.Fd()), inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
+	fd, err := OpenIn(r.dir, inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
 	if err != nil {
 		return nil, r.failed(verb, name, err)
 	}

@@ -290,18 +290,15 @@ func TestStuckDriver(t *testing.T) {
 			s := n.plan(sriov.Options{})
 			n.Fault(pcisim.Fault{Path: "sriov_numvfs", Hold: true, Lock: lock})
 			t.Cleanup(n.Go)
-			tooLate := func(what string, act func(context.Context, step.Step) error) {
+			tooLate := func(act func(context.Context, step.Step) error) {
 				t.Helper()
-				ended := make(chan error, 1)
-				go func() { ended <- act(t.Context(), s) }()
-				check.Eventually(t, what+" waits for the driver", func() bool { return n.Held() == 1 && clock.HasWaiters() || len(ended) == 1 })
-				clock.Step(sriov.DefaultWait)
-				check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
-				wants(t, <-ended, sysfs.ErrNoAnswer, "sriov_numvfs")
+				err := clock.GivesUp(t, sriov.DefaultWait, "write "+sysfs.HostPath(numVFs()), func() error { return act(t.Context(), s) })
+				wants(t, err, sysfs.ErrNoAnswer)
 			}
-			tooLate("the step", k.Apply)
-			tooLate("the step again", k.Apply)
-			tooLate("Undo", k.Undo)
+			tooLate(k.Apply)
+			check.Eventually(t, "the driver is asked", func() bool { return n.Held() == 1 })
+			tooLate(k.Apply)
+			tooLate(k.Undo)
 			n.Go()
 			check.Eventually(t, "the driver answers", func() bool { return n.Held() == 0 })
 			check.Must(t, k.Undo(t.Context(), s))
@@ -310,6 +307,9 @@ func TestStuckDriver(t *testing.T) {
 		})
 	}
 }
+
+// numVFs is the attribute that makes virtual functions.
+func numVFs() string { return sysfs.PCIDevice(free().String()) + "/sriov_numvfs" }
 
 // TestStuckByOthers: while the driver does not answer another program, such as a plugin before this one, nobody is told how many virtual
 // functions there are. That is waited for no longer than for any other answer.
@@ -335,15 +335,11 @@ func TestStuckByOthers(t *testing.T) {
 			t.Cleanup(n.Go)
 			written := make(chan error, 1)
 			go func() {
-				written <- n.writer.WriteAttr(filepath.Join(sysfs.PCIDevice(free().String()), "sriov_numvfs"), "0")
+				written <- n.writer.WriteAttr(numVFs(), "0")
 			}()
 			check.Eventually(t, "the driver has the function locked", func() bool { return n.Held() == 1 })
-			ended := make(chan error, 1)
-			go func() { ended <- act(t.Context(), m, s) }()
-			check.Eventually(t, what+" waits for the driver", func() bool { return clock.HasWaiters() || len(ended) == 1 })
-			clock.Step(sriov.DefaultWait)
-			check.Eventually(t, what+" ends", func() bool { return len(ended) == 1 })
-			wants(t, <-ended, sysfs.ErrNoAnswer, "sriov_numvfs")
+			err := clock.GivesUp(t, sriov.DefaultWait, "read "+sysfs.HostPath(numVFs()), func() error { return act(t.Context(), m, s) })
+			wants(t, err, sysfs.ErrNoAnswer)
 			n.Go()
 			check.Must(t, <-written)
 			check.Must(t, m.Kinds().Undo(t.Context(), s))

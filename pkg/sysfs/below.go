@@ -39,7 +39,7 @@ func (b below) close() error {
 
 // open opens a name. Relative links are followed as long as they stay inside.
 func (b below) open(name string, flags int) (*os.File, error) {
-	fd, err := rootfs.OpenAt(int(b.dir.Fd()), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
+	fd, err := rootfs.OpenIn(b.dir, name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if errors.Is(err, unix.EXDEV) {
 		err = errOutside
 	}

@@ -549,20 +549,19 @@ func stuckDriver(t *testing.T, lock string) {
 	s := n.plan(gpu(), ours)
 	n.Fault(pcisim.Fault{Path: "nvidia/unbind", Hold: true, Lock: lock})
 	t.Cleanup(n.Go)
-	tooLate := func(act func(context.Context, step.Step) error) error {
+	tooLate := func(at string, act func(context.Context, step.Step) error) {
 		t.Helper()
-		ended := make(chan error, 1)
-		go func() { ended <- act(t.Context(), s) }()
-		check.Eventually(t, "the step waits for the driver", func() bool { return n.Held() == 1 && n.clock.HasWaiters() || len(ended) == 1 })
-		n.clock.Step(vfio.DefaultWait)
-		check.Eventually(t, "the step ends", func() bool { return len(ended) == 1 })
-		return <-ended
+		err := n.clock.GivesUp(t, vfio.DefaultWait, at, func() error { return act(t.Context(), s) })
+		wants(t, err, sysfs.ErrNoAnswer)
 	}
-	wants(t, tooLate(n.kinds.Apply), sysfs.ErrNoAnswer, "nvidia/unbind")
-	wants(t, tooLate(n.kinds.Apply), sysfs.ErrNoAnswer)
-	if lock != "" {
-		wants(t, tooLate(n.kinds.Undo), sysfs.ErrNoAnswer, "driver_override")
-		wants(t, tooLate(n.kinds.Undo), sysfs.ErrNoAnswer, "driver_override")
+	tooLate("write /sys/bus/pci/drivers/nvidia/unbind", n.kinds.Apply)
+	check.Eventually(t, "the driver is asked", func() bool { return n.Held() == 1 })
+	if lock == "" {
+		tooLate("write /sys/bus/pci/drivers/nvidia/unbind", n.kinds.Apply)
+	} else {
+		tooLate("read /sys/bus/pci/devices/0000:16:00.0/driver_override", n.kinds.Apply)
+		tooLate("read /sys/bus/pci/devices/0000:16:00.0/driver_override", n.kinds.Undo)
+		tooLate("read /sys/bus/pci/devices/0000:16:00.0/driver_override", n.kinds.Undo)
 	}
 	// The node's other GPUs are looked at meanwhile.
 	looked := make(chan error, 1)

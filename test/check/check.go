@@ -29,6 +29,28 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	})
 }
 
+// Clock is what Wind needs of a clock for tests.
+type Clock interface {
+	HasWaiters() bool
+	Step(d time.Duration)
+}
+
+// Wind waits until a condition holds, and lets time pass by a step whenever somebody waits for it. It returns the number of steps.
+func Wind(t testing.TB, what string, clock Clock, step time.Duration, holds func() bool) (steps int) {
+	t.Helper()
+	Eventually(t, what, func() bool {
+		if holds() {
+			return true
+		}
+		if clock.HasWaiters() {
+			clock.Step(step)
+			steps++
+		}
+		return false
+	})
+	return steps
+}
+
 // Poll calls look until it returns an empty text. After the limit the test fails with the last text.
 func Poll(t testing.TB, limit time.Duration, look func() string) {
 	t.Helper()

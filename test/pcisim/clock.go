@@ -3,9 +3,16 @@
 package pcisim
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // Clock is a clock for what writes to a machine. The pauses between two tries take no time, so that all tries are made at once. The limit
@@ -20,4 +27,23 @@ func (c Clock) After(d time.Duration) <-chan time.Time {
 	passed := c.FakeClock.After(d)
 	c.Step(d)
 	return passed
+}
+
+// GivesUp has act wait in vain for the driver's answer, such as to "write /sys/bus/pci/drivers/nvidia/unbind", lets its limit pass once,
+// and returns its error. What the machine does answer may also be waited for just then, so act is called until it gave up there, and at the
+// first limit.
+func (c Clock) GivesUp(t testing.TB, limit time.Duration, at string, act func() error) error {
+	t.Helper()
+	var err error
+	check.Eventually(t, fmt.Sprintf("what waits for an answer to %s gives up after %s", at, limit), func() bool {
+		ended := make(chan error, 1)
+		go func() { ended <- act() }()
+		limits := check.Wind(t, "it ends", c, limit, func() bool { return len(ended) == 1 })
+		err = <-ended
+		if !errors.Is(err, sysfs.ErrNoAnswer) {
+			t.Fatalf("the driver does not answer: error %v, want %v", err, sysfs.ErrNoAnswer)
+		}
+		return limits == 1 && strings.Contains(err.Error(), at)
+	})
+	return err
 }

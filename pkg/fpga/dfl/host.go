@@ -178,7 +178,7 @@ func (h *Host) device(f *os.File) (unix.Stat_t, error) {
 
 // openat opens a name below the root. os.Root cannot be used: it would give the file to the runtime's poller and hide the open flags.
 func (h *Host) openat(name string, flags int) (*os.File, error) {
-	fd, err := rootfs.OpenAt(int(h.root.Fd()), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
+	fd, err := rootfs.OpenIn(h.root, name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: sysfs.HostPath(name), Err: err}
 	}
