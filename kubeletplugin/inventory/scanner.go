@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -61,12 +62,17 @@ type Scanner struct {
 	report  *nvml.Report
 	// whole are the GPUs that are not in MIG mode by the last answer of NVML. They stay whole while it does not answer.
 	whole map[pci.Address]bool
+	// locked reads what a driver may show late.
+	locked *sysfs.Reads
 	// scanned is the last scan before reviews. Nil before the first.
 	scanned *Snapshot
 }
 
 // NewScanner makes a scanner. It scans nothing before Run.
-func NewScanner(c Config) *Scanner { return &Scanner{Config: c} }
+func NewScanner(c Config) *Scanner {
+	const limit = 5 * time.Second // a switch of the mode takes less
+	return &Scanner{Config: c, locked: sysfs.NewReads(clock.RealClock{}, limit)}
+}
 
 // Run scans at once, then on every value of events and at least once per configured interval, until ctx ends. A value of events stands for
 // a burst of kernel events, see WatchUevents; the channel is nil if there are none to be had.
@@ -153,6 +159,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	defer tree.Close()
 	opts := discover.Options{
 		HostDevices: s.File.HostDevices, FPGARegions: s.File.FPGARegions, PublishUnlinked: s.File.NVML.PublishUnlinked,
+		Locked: s.locked,
 	}
 	inventory := discover.Discover(ctx, tree, opts)
 	if s.Query != nil && !reflect.DeepEqual(s.queried, inventory.Devices) {

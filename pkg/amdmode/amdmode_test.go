@@ -208,8 +208,8 @@ func TestStuckDriver(t *testing.T) {
 			t.Cleanup(n.Go)
 			tooLate := func(mode string) {
 				t.Helper()
-				err := clock.GivesUp(t, amdmode.DefaultWait, "write "+sysfs.HostPath(compute()), func() error { return s.Ensure(t.Context(), gpu(), mode) })
-				wants(t, err, sysfs.ErrNoAnswer)
+				late := func() error { return s.Ensure(t.Context(), gpu(), mode) }
+				wants(t, clock.GivesUp(t, amdmode.DefaultWait, "write "+sysfs.HostPath(compute()), late), sysfs.ErrNoAnswer)
 			}
 			tooLate("CPX")
 			check.Eventually(t, "the driver is asked", func() bool { return n.Held() == 1 })
@@ -225,13 +225,14 @@ func TestStuckDriver(t *testing.T) {
 }
 
 // TestStuckByOthers: while the driver does not answer another program, such as a plugin before this one, nobody is told the mode. That is
-// waited for no longer than for any other answer.
+// waited for no longer than for any other answer, and the node's other GPUs are found meanwhile.
 func TestStuckByOthers(t *testing.T) {
 	n := start(t, "8xmi300x", nil)
 	clock := pcisim.NewClock()
 	w := openWriter(t, n.Root)
 	k := amdmode.New(amdmode.Config{Tree: n.tree, Write: w, Clock: clock}).Kinds()
-	n.Fault(pcisim.Fault{Path: "current_compute_partition", Hold: true, Lock: "current_compute_partition"})
+	own := gpu().String() + "/current_compute_partition"
+	n.Fault(pcisim.Fault{Path: own, Hold: true, Lock: own})
 	t.Cleanup(n.Go)
 	written := make(chan error, 1)
 	go func() {
@@ -242,6 +243,15 @@ func TestStuckByOthers(t *testing.T) {
 		late := func() error { return act(t.Context(), n.stepTo("CPX")) }
 		wants(t, clock.GivesUp(t, amdmode.DefaultWait, "read "+sysfs.HostPath(compute()), late), sysfs.ErrNoAnswer)
 	}
+	locked := sysfs.NewReads(clock, time.Second)
+	late := clock.GivesUp(t, time.Second, "read "+sysfs.HostPath(compute()), func() error {
+		found := discover.Discover(t.Context(), n.tree, discover.Options{Locked: locked})
+		if len(found.Devices) != 7 {
+			return fmt.Errorf("%w: %d GPUs are found beside it, want 7", sysfs.ErrNoAnswer, len(found.Devices))
+		}
+		return fmt.Errorf("%w: %s", sysfs.ErrNoAnswer, found.Problems)
+	})
+	wants(t, late, sysfs.ErrNoAnswer, gpu().String())
 	n.Go()
 	check.Must(t, <-written)
 	check.Must(t, k.Apply(t.Context(), n.stepTo("CPX")))

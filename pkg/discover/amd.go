@@ -25,10 +25,12 @@ type amdHost struct {
 	kfd container.Node
 	// topology is what the compute driver knows of each GPU.
 	topology []kfdNode
+	// read reads an attribute that the driver shows late while it switches the mode.
+	read func(name string) (string, error)
 }
 
 // openAMD reads the compute driver's node and topology (drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
-func openAMD(_ context.Context, tree *sysfs.Tree, _ Options, held []pci.Function) (probe, []Problem) {
+func openAMD(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.Function) (probe, []Problem) {
 	dev := path.Join(sysfs.ClassKFD, "dev")
 	major, minor, err := tree.ReadDev(dev)
 	if err != nil {
@@ -39,7 +41,12 @@ func openAMD(_ context.Context, tree *sysfs.Tree, _ Options, held []pci.Function
 		return nil, []Problem{driverProblem(dev, reason,
 			fmt.Errorf("%d AMD GPUs are withheld, the compute driver (kfd, part of amdgpu) is not usable: %w", len(held), err))}
 	}
-	host := amdHost{kfd: newNode("kfd", major, minor)}
+	host := amdHost{kfd: newNode("kfd", major, minor), read: func(name string) (string, error) {
+		if opts.Locked == nil {
+			return tree.ReadString(name)
+		}
+		return opts.Locked.Read(ctx, name, func() (string, error) { return tree.ReadString(name) })
+	}}
 	topology, problems := readKFDTopology(tree)
 	host.topology = topology
 	if err := checkNode(tree, host.kfd); err != nil {
@@ -55,7 +62,7 @@ func (h amdHost) describe(d *draft, f pci.Function) {
 		return
 	}
 	file := func(name string) string { return path.Join(f.Dir(), name) }
-	mode, err := d.tree.ReadString(file(amdComputeMode))
+	mode, err := h.read(file(amdComputeMode))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // The driver refuses while it resets the GPU.
 		d.withhold(ReasonIdentityUnreadable, err)
 		return

@@ -31,6 +31,8 @@ type Options struct {
 	HostDevices []HostDevice
 	// FPGARegions are what the admin knows of FPGAs that do not tell it themselves.
 	FPGARegions []FPGARegion
+	// Locked reads what a driver may show late, and so hold up the look at all other devices. Nil reads it like everything else.
+	Locked *sysfs.Reads
 	// Capacity measures the file system of a directory of the host, in bytes. Nil asks the host tree.
 	Capacity func(path string) (int64, error)
 }

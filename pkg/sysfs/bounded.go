@@ -31,7 +31,9 @@ type Bounded struct {
 
 	mu      sync.Mutex
 	pending map[string]*pendingWrite
-	reading map[string]chan struct{}
+
+	// Reads reads attributes that the kernel may show as late as it answers a write: it holds a lock for both.
+	*Reads
 }
 
 type pendingWrite struct {
@@ -41,7 +43,7 @@ type pendingWrite struct {
 
 // NewBounded limits how long each write is waited for.
 func NewBounded(w AttrWriter, c clock.Clock, limit time.Duration) *Bounded {
-	return &Bounded{writer: w, clock: c, limit: limit, pending: map[string]*pendingWrite{}, reading: map[string]chan struct{}{}}
+	return &Bounded{writer: w, clock: c, limit: limit, pending: map[string]*pendingWrite{}, Reads: NewReads(c, limit)}
 }
 
 // Write writes a value to an attribute.
@@ -78,61 +80,10 @@ func (b *Bounded) underWay(name string) []*pendingWrite {
 func (b *Bounded) await(ctx context.Context, name string, w *pendingWrite) error {
 	timer := b.clock.NewTimer(b.limit)
 	defer timer.Stop()
-	if err := b.wait(ctx, "write "+HostPath(name), w.done, timer.C()); err != nil {
+	if err := wait(ctx, "write "+HostPath(name), b.limit, w.done, timer.C()); err != nil {
 		return err
 	}
 	return w.err
-}
-
-// wait waits until done, and fails with ErrNoAnswer before if time is up.
-func (b *Bounded) wait(ctx context.Context, what string, done <-chan struct{}, up <-chan time.Time) error {
-	select {
-	case <-done:
-		return nil
-	case <-up:
-		return fmt.Errorf("%s: %w (%s)", what, ErrNoAnswer, b.limit)
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %w: %w", what, ErrNoAnswer, context.Cause(ctx))
-	}
-}
-
-// Read calls read for an attribute which the kernel may show as late as it answers a write: it holds a lock for both. It waits no longer
-// than Write, and does not read what an earlier Read still waits for: each costs a thread.
-func (b *Bounded) Read(ctx context.Context, name string, read func() (string, error)) (string, error) {
-	timer := b.clock.NewTimer(b.limit)
-	defer timer.Stop()
-	for {
-		var value string
-		var err error
-		done, mine := b.beginRead(name)
-		if mine {
-			go func() {
-				value, err = read()
-				b.mu.Lock()
-				delete(b.reading, name)
-				b.mu.Unlock()
-				close(done)
-			}()
-		}
-		if late := b.wait(ctx, "read "+HostPath(name), done, timer.C()); late != nil {
-			return "", late
-		}
-		if mine {
-			return value, err
-		}
-	}
-}
-
-// beginRead says that an attribute is read, unless it is already.
-func (b *Bounded) beginRead(name string) (done chan struct{}, mine bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if done, ok := b.reading[name]; ok {
-		return done, false
-	}
-	done = make(chan struct{})
-	b.reading[name] = done
-	return done, true
 }
 
 // Retry calls try again and again while its error is passes, such as that somebody uses the device. It does so no longer than Write waits,
