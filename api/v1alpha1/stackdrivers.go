@@ -24,6 +24,7 @@ const (
 var (
 	driverTagForm     = regexp.MustCompile(`^([A-Za-z0-9._-]|[$][{](DRIVER_VERSION|KERNEL|OS|ARCH)[}])+$`)
 	driverVersionForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	moduleVersionForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._~:+-]*$`)
 	envNameForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
@@ -51,11 +52,11 @@ type DaemonSetDriver struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._-]*$`
 	Version string `json:"version"`
-	// ModuleVersion is the version that the kernel's module has to report, as in the column Drivers of AcceleratorNodes: 580.95.5.
-	// Unset: any.
+	// ModuleVersion is the version that the kernel's module has to report, as in the column Drivers of AcceleratorNodes: 580.95.5, or
+	// as the driver prints it: 580.95.05, 6.19.14.31400000. Unset: any.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._~:+-]*$`
 	// +optional
 	ModuleVersion string `json:"moduleVersion,omitempty"`
 	// Privileged is whether the container has every right on the node. Most drivers need it, and it has to be said.
@@ -139,7 +140,7 @@ func (d *DaemonSetDriver) validate(at *field.Path) field.ErrorList {
 		"a tag with ${DRIVER_VERSION}, ${KERNEL}, ${OS} and ${ARCH}, and without a digest", at.Child("tag"))...)
 	faults = append(faults, textFaults(d.Version, maxDriverVersion, driverVersionForm, "a part of a tag", at.Child("version"))...)
 	if d.ModuleVersion != "" {
-		faults = append(faults, textFaults(d.ModuleVersion, maxModuleVersion, driverVersionForm, "a version", at.Child("moduleVersion"))...)
+		faults = append(faults, textFaults(d.ModuleVersion, maxModuleVersion, moduleVersionForm, "a version", at.Child("moduleVersion"))...)
 	}
 	if d.Privileged == nil {
 		faults = append(faults, field.Required(at.Child("privileged"), "say whether the container has every right on the node"))

@@ -29,11 +29,11 @@ type KMMDriver struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
 	Version string `json:"version"`
-	// ModuleVersion is the version that the kernel's module has to report, as in the column Drivers of AcceleratorNodes: 580.95.5.
-	// Unset: any.
+	// ModuleVersion is the version that the kernel's module has to report, as in the column Drivers of AcceleratorNodes: 580.95.5, or
+	// as the driver prints it: 580.95.05, 6.19.14.31400000. Unset: any.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9._~:+-]*$`
 	// +optional
 	ModuleVersion string `json:"moduleVersion,omitempty"`
 	// KernelMappings say which image has the module for which kernel. The first that matches counts. A node whose kernel matches none gets
@@ -111,7 +111,7 @@ type KMMModprobe struct {
 func (d *KMMDriver) validate(at *field.Path) field.ErrorList {
 	faults := textFaults(d.Version, maxDriverVersion, nodeLabelForm, "the value of a label", at.Child("version"))
 	if d.ModuleVersion != "" {
-		faults = append(faults, textFaults(d.ModuleVersion, maxModuleVersion, driverVersionForm, "a version", at.Child("moduleVersion"))...)
+		faults = append(faults, textFaults(d.ModuleVersion, maxModuleVersion, moduleVersionForm, "a version", at.Child("moduleVersion"))...)
 	}
 	mappings := at.Child("kernelMappings")
 	if len(d.KernelMappings) == 0 {

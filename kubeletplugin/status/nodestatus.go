@@ -228,7 +228,9 @@ func vendors(v *inventory.Snapshot) []v1alpha1.VendorStatus {
 			byName[name] = &v1alpha1.VendorStatus{Name: name}
 		}
 		byName[name].Devices++
-		if version := device.StringOf(d.Attributes["driverVersion"]); version != "" {
+		version := cmp.Or(device.StringOf(d.Attributes[device.AttributeDriverVersion]),
+			device.StringOf(d.Attributes[device.AttributeDriverVersionText])) // which is all there is of a text that is no version
+		if version != "" {
 			byName[name].DriverVersion = version
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -98,5 +100,17 @@ func TestSummary(t *testing.T) {
 	}}
 	if got := summarize(several, v).Drivers; got != "amd 6.12.12, host, nvidia 580.95.5" {
 		t.Errorf("drivers %q", got)
+	}
+}
+
+// TestDriverOfNoVersion: a driver whose text is no version still shows, so that checks of before its change do not count after it.
+func TestDriverOfNoVersion(t *testing.T) {
+	vendor, text := "amd", "nightly 20261101"
+	v := &inventory.Snapshot{Devices: []device.Device{{Name: "gpu", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		device.AttributeVendor: {StringValue: &vendor}, device.AttributeDriverVersionText: {StringValue: &text},
+	}}}}
+	want := []v1alpha1.VendorStatus{{Name: "amd", Devices: 1, DriverVersion: text}}
+	if diff := cmp.Diff(want, vendors(v)); diff != "" {
+		t.Errorf("vendors (-want +got):\n%s", diff)
 	}
 }

@@ -33,12 +33,20 @@ func TestNormalizeVersion(t *testing.T) {
 		{"1.2.3-000", "1.2.3-0"},
 		{"1.2.3+007", "1.2.3+007"},
 		{"", ""},
-		{"96.00.74.00.01", ""},
-		{"1.25.2.23", ""},
+		{"6.19.14.31400000", "6.19.14+31400000"},
+		{"96.00.74.00.01", "96.0.74+00.01"},
+		{"1.25.2.23-rc1", "1.25.2-rc1+23"},
+		{"1:25.3-0ubuntu1~22.04", "25.3.0-0ubuntu1-22.4+epoch-1"},
+		{"2.16.204~rc1", "2.16.204-rc1"},
+		{"5.0rc1", "5.0.0+rc1"},
+		{"12.2 (release)", "12.2.0+--release-"},
+		{"1.2.3-" + strings.Repeat("x", 64), "1.2.3-" + strings.Repeat("x", 49) + "+76c0febb"},
+		{"1.2.3-" + strings.Repeat("x", 65), "1.2.3-" + strings.Repeat("x", 49) + "+86bf709c"},
+		{"1.2.3-" + strings.Repeat("x", 50) + "+build", "1.2.3-" + strings.Repeat("x", 50) + "+build"},
 		{"latest", ""},
 		{"1..2", ""},
+		{"1.2.", ""},
 		{"99999999999999999999.0.0", ""},
-		{"1.2.3-" + strings.Repeat("x", 64), ""},
 	} {
 		got, err := device.NormalizeVersion(tc.raw)
 		if got != tc.want || (err != nil) != (tc.want == "") {
@@ -50,7 +58,8 @@ func TestNormalizeVersion(t *testing.T) {
 // FuzzNormalizeVersion checks against the parser that selectors use.
 func FuzzNormalizeVersion(f *testing.F) {
 	for _, seed := range []string{
-		"550.54.15", "6.8.0-45-generic", "1.2.3-007", "5.14.0-570.el9_6+x", "1.2.3-+", "1.2.3--", "0", "1.2.3-\xff",
+		"550.54.15", "6.8.0-45-generic", "1.2.3-007", "6.19.14.31400000", "1:2.3.4.5-6~7+8", "5.0rc1", strings.Repeat("9", 70),
+		"5.14.0-570.el9_6+x", "1.2.3-+", "1.2.3--", "0", "1.2.3-\xff",
 	} {
 		f.Add(seed)
 	}

@@ -25,6 +25,8 @@ const (
 	AttributeDriver resourceapi.QualifiedName = "driver"
 	// AttributeDriverVersion is the kernel driver's version; for one that came with the kernel, the kernel's.
 	AttributeDriverVersion resourceapi.QualifiedName = "driverVersion"
+	// AttributeDriverVersionText is the version as the driver prints it, where AttributeDriverVersion does not tell all of it.
+	AttributeDriverVersionText resourceapi.QualifiedName = "driverVersionText"
 	// AttributePCIAddress is the address in the kernel's form.
 	AttributePCIAddress resourceapi.QualifiedName = "pciAddress"
 	// AttributeFirmwareVersion is free text.

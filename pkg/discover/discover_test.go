@@ -564,3 +564,29 @@ func TestMountedTwice(t *testing.T) {
 		t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
 	}
 }
+
+// TestDriverVersionText: whatever a driver prints as its version is published, and two that are not the same can be told apart.
+func TestDriverVersionText(t *testing.T) {
+	machine, err := os.ReadFile("../../test/machines/8xmi300x.txtar")
+	check.Must(t, err)
+	long := strings.Repeat("9.", 40) + "1"
+	for _, tc := range []struct{ raw, version, text string }{
+		{"6.12.12", "6.12.12", ""},
+		{"6.19.14.31400000", "6.19.14+31400000", "6.19.14.31400000"},
+		{"6.19.14.31400001", "6.19.14+31400001", "6.19.14.31400001"},
+		{"nightly 20261101", "", "nightly 20261101"},
+		{long, "9.9.9+56dfdec8", long[:55] + "+56dfdec8"},
+	} {
+		got := discoverIn(t, inMachine(t, string(machine), "amdgpu/version 6.12.12", "amdgpu/version "+tc.raw), Options{})
+		if len(got.Devices) != 8 {
+			t.Fatalf("%s: %d devices, want 8: %v", tc.raw, len(got.Devices), got.Problems)
+		}
+		for _, d := range got.Devices {
+			version := device.StringOf(d.Attributes[device.AttributeDriverVersion])
+			text := device.StringOf(d.Attributes[device.AttributeDriverVersionText])
+			if version != tc.version || text != tc.text {
+				t.Errorf("%s: version %q and text %q, want %q and %q", tc.raw, version, text, tc.version, tc.text)
+			}
+		}
+	}
+}

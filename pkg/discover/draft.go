@@ -179,7 +179,15 @@ func (d *draft) readBytes(name string) uint64 {
 func (d *draft) driverVersion(module string) {
 	version, err := moduleVersion(d.tree, module)
 	d.noteUnreadable(err)
-	d.version(device.AttributeDriverVersion, version)
+	d.setDriverVersion(version)
+}
+
+// setDriverVersion sets the version of the driver, and its text where the version does not tell all of it; an empty text leaves both out.
+func (d *draft) setDriverVersion(raw string) {
+	d.version(device.AttributeDriverVersion, raw)
+	if version := d.device.Attributes[device.AttributeDriverVersion].VersionValue; version == nil || device.HidesText(*version) {
+		d.text(device.AttributeDriverVersionText, device.VersionText(raw))
+	}
 }
 
 // noteUnreadable notes an error that is not plain absence.

@@ -279,7 +279,7 @@ func (h nvidiaHost) attributes(d *draft, said nvml.Device, info map[string]strin
 	d.text(device.AttributeBrand, said.Brand)
 	d.text(device.AttributeFirmwareVersion, cmp.Or(said.VBIOSVersion, info["Video BIOS"]))
 	d.version(device.AttributeComputeCapability, said.ComputeCapability)
-	d.version(device.AttributeDriverVersion, h.driverVersion)
+	d.setDriverVersion(h.driverVersion)
 	d.version(device.AttributeCUDADriverVersion, h.cudaVersion)
 	d.bytes(device.CapacityMemory, said.MemoryBytes)
 	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0)))

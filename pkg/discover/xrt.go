@@ -142,7 +142,7 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 	version, err := moduleVersion(tree, f.Driver)
 	d.noteUnreadable(err)
 	version, _, _ = strings.Cut(version, ",") // What follows is the commit that XRT was built from.
-	d.version(device.AttributeDriverVersion, version)
+	d.setDriverVersion(version)
 	d.renderNode(f)
 	d.xrtShell(f)
 	d.xrtInterface(f, opts)

@@ -114,6 +114,7 @@ func (d *division) passthrough() {
 	out.Attributes = maps.Clone(whole.Attributes)
 	delete(out.Attributes, device.AttributeDriver)
 	delete(out.Attributes, device.AttributeDriverVersion)
+	delete(out.Attributes, device.AttributeDriverVersionText)
 	delete(out.Attributes, device.AttributeCUDADriverVersion)
 	setText(out.Attributes, device.AttributeType, device.TypeVFIO)
 	out.Capacity = maps.Clone(whole.Capacity)
@@ -205,8 +206,9 @@ func (d *division) orderParts() {
 func inherited() []resourceapi.QualifiedName {
 	return []resourceapi.QualifiedName{
 		device.AttributeVendor, device.AttributeProductName, device.AttributeArchitecture, device.AttributeComputeCapability,
-		device.AttributeBrand, device.AttributeDriver, device.AttributeDriverVersion, device.AttributeCUDADriverVersion,
-		device.AttributePCIDeviceID, device.AttributePCIAddress, standardPCIBusID, standardPCIeRoot, standardNUMANode,
+		device.AttributeBrand, device.AttributeDriver, device.AttributeDriverVersion, device.AttributeDriverVersionText,
+		device.AttributeCUDADriverVersion, device.AttributePCIDeviceID, device.AttributePCIAddress,
+		standardPCIBusID, standardPCIeRoot, standardNUMANode,
 	}
 }
 

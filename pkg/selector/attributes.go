@@ -42,6 +42,7 @@ func published() map[resourceapi.QualifiedName]valueType {
 		device.AttributeDMAIsolated:       typeBool,
 		device.AttributeDriver:            typeText,
 		device.AttributeDriverVersion:     typeVersion,
+		device.AttributeDriverVersionText: typeText,
 		device.AttributeFirmwareVersion:   typeText,
 		device.AttributeInterfaceID:       typeText,
 		device.AttributeMemoryTenant:      typeText,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 )
 
 // The reasons of the state Driver with the engines DaemonSet and KMM, beside DriverPending and DriverFailed.
@@ -246,8 +247,11 @@ func drivers(n *Node) string {
 	return n.Accelerator.Summary.Drivers
 }
 
-// loaded looks for a version in "amd 6.12.12, nvidia 580.95.5".
+// loaded looks for a version in "amd 6.12.12, nvidia 580.95.5". It may be written as the driver prints it: 580.95.05.
 func loaded(n *Node, version string) bool {
+	if normal, err := device.NormalizeVersion(version); err == nil {
+		version = normal
+	}
 	for of := range strings.SplitSeq(drivers(n), ", ") {
 		if _, has, found := strings.Cut(of, " "); found && has == version {
 			return true

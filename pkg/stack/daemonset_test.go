@@ -115,6 +115,9 @@ func TestByDaemonSet(t *testing.T) {
 		{"beside another vendor's", []stack.DriverPod{good}, func(n *stack.Node) {
 			n.Accelerator.Summary.Drivers = "amd 6.12.12, nvidia 580.95.5"
 		}, stack.Passed, stack.ReasonPassed},
+		{"as the driver prints it", []stack.DriverPod{good}, func(n *stack.Node) {
+			n.Accelerator.Summary.Drivers = "nvidia 580.95.5"
+		}, stack.Passed, stack.ReasonPassed},
 	} {
 		n := healthy("a")
 		n.Accelerator.Facts.BootTime = new(metav1.NewTime(boot))
@@ -123,6 +126,9 @@ func TestByDaemonSet(t *testing.T) {
 		}
 		d := driver()
 		d.ModuleVersion = "580.95.5"
+		if tc.name == "as the driver prints it" {
+			d.ModuleVersion = "580.95.05"
+		}
 		v := stack.ByDaemonSet(d, image, n, tc.pods)
 		if v.Status != tc.status || v.Reason != tc.reason || v.Message == "" {
 			t.Errorf("%s: %+v, want %v %s", tc.name, v, tc.status, tc.reason)

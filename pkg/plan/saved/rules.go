@@ -96,8 +96,9 @@ func attributeNames() sets.Set[string] {
 	for _, name := range []resourceapi.QualifiedName{
 		device.AttributeArchitecture, device.AttributeBackend, device.AttributeBrand, device.AttributeCUDADriverVersion,
 		device.AttributeCard, device.AttributeComputeCapability, device.AttributeDMAIsolated, device.AttributeDriver,
-		device.AttributeDriverVersion, device.AttributeFirmwareVersion, device.AttributeInterfaceID, device.AttributeMemoryTenant,
-		device.AttributePCIAddress, device.AttributePCIDeviceID, device.AttributePCIVendorID, device.AttributeParentUUID,
+		device.AttributeDriverVersion, device.AttributeDriverVersionText, device.AttributeFirmwareVersion,
+		device.AttributeInterfaceID, device.AttributeMemoryTenant, device.AttributePCIAddress,
+		device.AttributePCIDeviceID, device.AttributePCIVendorID, device.AttributeParentUUID,
 		device.AttributeProductName, device.AttributeProfile, device.AttributeProgrammingLocked, device.AttributeRegionIndex,
 		device.AttributeSerial, device.AttributeShellID, device.AttributeShellVersion, device.AttributeSRIOVVF, device.AttributeType,
 		device.AttributeUUID, device.AttributeVendor, device.CapacityMemory, device.CapacityMultiprocessors,
