@@ -243,8 +243,8 @@ func TestStuckByOthers(t *testing.T) {
 		late := func() error { return act(t.Context(), n.stepTo("CPX")) }
 		wants(t, clock.GivesUp(t, amdmode.DefaultWait, "read "+sysfs.HostPath(compute()), late), sysfs.ErrNoAnswer)
 	}
-	locked := sysfs.NewReads(clock, time.Second)
-	late := clock.GivesUp(t, time.Second, "read "+sysfs.HostPath(compute()), func() error {
+	locked := sysfs.NewReads(clock, amdmode.DefaultWait)
+	late := clock.GivesUp(t, amdmode.DefaultWait, "read "+sysfs.HostPath(compute()), func() error {
 		found := discover.Discover(t.Context(), n.tree, discover.Options{Locked: locked})
 		if len(found.Devices) != 7 {
 			return fmt.Errorf("%w: %d GPUs are found beside it, want 7", sysfs.ErrNoAnswer, len(found.Devices))
