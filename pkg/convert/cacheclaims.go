@@ -56,23 +56,19 @@ func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, c
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.title, err)
 	}
-	names := map[*cacheUser][]string{}
+	names := make([][]string, len(group))
 	var first []string
-	add := func(u *cacheUser, request resourceapi.DeviceRequest) {
-		if request.Name = "gpu"; len(devices.Requests) > 0 {
-			request.Name = fmt.Sprintf("gpu-%d", len(devices.Requests)+1)
-		}
-		devices.Requests = append(devices.Requests, request)
-		names[u] = append(names[u], request.Name)
-		first = append(first, request.Name)
-	}
-	for _, u := range group {
-		for _, request := range u.gpus {
-			add(u, request)
+	for _, r := range c.requestsOf(group) {
+		name := addRequest(devices, r.DeviceRequest)
+		first = append(first, name)
+		for _, i := range r.users {
+			names[i] = append(names[i], name)
 		}
 	}
 	if len(first) == 0 {
-		add(nil, resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: c.options.GPUClass}})
+		first = append(first, addRequest(devices, resourceapi.DeviceRequest{
+			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: c.options.GPUClass},
+		}))
 		c.notef("%s: it asks for no GPU: its claim asks for one of class %s, which the cache is compared with", group[0].title,
 			c.options.GPUClass)
 	}
@@ -83,8 +79,8 @@ func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, c
 		}},
 	})
 	var faults []error
-	for _, u := range group {
-		mine := names[u]
+	for i, u := range group {
+		mine := names[i]
 		if len(mine) == 0 {
 			mine = first[:1]
 		}

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/convert/peak"
 )
 
 // cacheUser is a container with what it mounts of caches.
@@ -27,6 +28,8 @@ type cacheUser struct {
 	access v1alpha1.CacheAccess
 	// gpus are the requests for the GPUs that it asked for as resources.
 	gpus []resourceapi.DeviceRequest
+	// phase is when it runs.
+	phase peak.Phase
 }
 
 // claimMount is where a container of the input has a claim whole.
@@ -196,7 +199,7 @@ func (c *conversion) cacheUsers(w *workload, volumes map[string]*oldCache) ([]*c
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		for i, n := range items(child(w.spec, list)) {
-			u := &cacheUser{node: n, access: access, title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
+			u := &cacheUser{node: n, access: access, phase: phaseOf(list, n), title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
 			if name := value(n, "name"); name != "" {
 				u.title = w.title + ": container " + clip(name)
 			}

@@ -37,6 +37,7 @@ func cases() map[string]Options {
 		"deployment": {Class: "team-fpga.example.com"},
 		"function":   {},
 		"gpus":       {Classes: map[string]string{"example.com/tesla": "tesla.example.com"}},
+		"shares":     {},
 		"anchors":    {Image: "registry.example/team/nlb0:v1"},
 		"podpreset":  {Classes: map[string]string{"example.com/nic": "nic.example.com", "unused": "unused.example.com"}},
 		"mapped": {Namespace: "team-c", Functions: map[string]Function{

@@ -11,10 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/convert/drivers"
+	"github.com/fettle-dev/fettle/pkg/convert/peak"
+	"github.com/fettle-dev/fettle/pkg/convert/shares"
 	"github.com/fettle-dev/fettle/pkg/device"
 )
 
@@ -27,7 +30,10 @@ const (
 
 // gpuWords are in every document whose containers may ask for GPUs as resources.
 func gpuWords() []string {
-	return []string{"nvidia.com/", "amd.com/", `"intel.com/gpu"`, `"gpu.intel.com/`, `"alpha.kubernetes.io/nvidia-gpu"`, `"` + classResource}
+	return []string{
+		"nvidia.com/", "amd.com/", `"intel.com/gpu"`, `"gpu.intel.com/`, `"alpha.kubernetes.io/nvidia-gpu"`, `"` + classResource,
+		`"` + shares.KAIFraction, `"` + shares.KAIMemory,
+	}
 }
 
 // gpuWish is what one unit of a resource is.
@@ -106,7 +112,11 @@ func (c *conversion) wishOf(r *resourceClass, unit string) gpuWish {
 func (c *conversion) takeGPUs(u *cacheUser) error {
 	resources := child(u.node, "resources")
 	asked := map[string]string{}
-	isGPU := func(name string) bool { _, ok := c.gpuWish(name); return ok }
+	_, shared := c.gpuWish(nvidiaResource)
+	isGPU := func(name string) bool {
+		_, ok := c.gpuWish(name)
+		return ok || shared && shares.IsHAMi(name) && c.offered[name] == ""
+	}
 	for _, key := range []string{"requests", "limits"} {
 		list := child(resources, key)
 		for _, p := range pairs(list) {
@@ -118,7 +128,8 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 			removeKey(resources, key)
 		}
 	}
-	var faults []error
+	share, err := c.takeShare(u, asked)
+	faults := []error{err}
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		wish, _ := c.gpuWish(name)
 		count, err := wholeQuantity(asked[name], maxRegions, "GPUs")
@@ -133,13 +144,54 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 			continue
 		}
 		// The request has the resource's name until it gets its own.
-		u.gpus = append(u.gpus, resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		request := resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 			DeviceClassName: wish.class, Selectors: wish.selectors,
 			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
-		}})
+		}}
 		c.wishNote(u, name, count, wish)
+		if name == nvidiaResource {
+			c.ofShare(u, &request, share)
+		}
+		u.gpus = append(u.gpus, request)
 	}
 	return errors.Join(faults...)
+}
+
+// takeShare takes away the resources that say how large a container's shares of GPUs are. A container that names no GPU has one.
+func (c *conversion) takeShare(u *cacheUser, asked map[string]string) (shares.Share, error) {
+	sizes := map[string]string{}
+	for name, text := range asked {
+		if _, mapped := c.options.Classes[name]; shares.IsHAMi(name) && !mapped {
+			sizes[name] = text
+			delete(asked, name)
+		}
+	}
+	if len(sizes) == 0 {
+		return shares.Share{}, nil
+	}
+	if asked[nvidiaResource] == "" {
+		asked[nvidiaResource] = "1"
+	}
+	share, err := shares.FromHAMi(sizes)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", u.title, err)
+	}
+	return share, err
+}
+
+// ofShare has a request ask for the memory of a share.
+func (c *conversion) ofShare(u *cacheUser, request *resourceapi.DeviceRequest, share shares.Share) {
+	for _, sentence := range share.Lost {
+		c.notef("%s: %s", u.title, sentence)
+	}
+	if share.Memory == nil {
+		return
+	}
+	request.Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{device.CapacityMemory: *share.Memory},
+	}
+	c.notef("%s: it asks for %s of the memory of each GPU: where no PartitionPolicy shares GPUs, it gets a whole one that has as much",
+		u.title, share.Memory)
 }
 
 // wishNote says what became of a resource.
@@ -165,7 +217,7 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 	var faults []error
 	for _, list := range []string{"initContainers", "containers"} {
 		for i, n := range items(child(w.spec, list)) {
-			u := &cacheUser{node: n, title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
+			u := &cacheUser{node: n, phase: phaseOf(list, n), title: fmt.Sprintf("%s: %s[%d]", w.title, list, i)}
 			if name := value(n, "name"); name != "" {
 				u.title = w.title + ": container " + clip(name)
 			}
@@ -174,13 +226,17 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 				continue
 			}
 			users = append(users, u)
-			if list == "initContainers" && value(n, "restartPolicy") != "Always" {
-				c.notef("%s: an init container has GPUs of its own now, which no other container uses after it", u.title)
-			}
 		}
 	}
-	if err := errors.Join(faults...); err != nil || len(users) == 0 {
+	byAnnotation, err := c.annotatedUser(w)
+	if byAnnotation != nil && len(users) == 0 {
+		users = append(users, byAnnotation)
+	}
+	if err := errors.Join(append(faults, err)...); err != nil || len(users) == 0 {
 		return nil, err
+	}
+	for _, note := range leftNotes(w, c.offered) {
+		c.notef("%s", note)
 	}
 	parts := slices.ContainsFunc(users, func(u *cacheUser) bool { return slices.ContainsFunc(u.gpus, ofPart) })
 	selectors, err := c.labelSelectors(w, parts)
@@ -189,6 +245,103 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 	}
 	c.dropRuntime(w, users)
 	return c.gpuTemplate(w, users, selectors)
+}
+
+// annotatedUser is the container whose pod asks for shares by annotations. Nil: it does not.
+func (c *conversion) annotatedUser(w *workload) (*cacheUser, error) {
+	annotations := child(w.meta, "annotations")
+	texts := map[string]string{}
+	for _, p := range pairs(annotations) {
+		texts[p.key.Value] = p.value.Value
+	}
+	kai, err := shares.FromKAI(texts)
+	if err != nil || kai.Devices == 0 {
+		return nil, prefixed(w.title, err)
+	}
+	for _, n := range items(child(w.spec, "containers")) {
+		if kai.Container != "" && value(n, "name") != kai.Container {
+			continue
+		}
+		u := &cacheUser{node: n, title: w.title + ": container " + clip(value(n, "name"))}
+		wish, ok := c.gpuWish(nvidiaResource)
+		if !ok {
+			return nil, fmt.Errorf("%s: annotations ask for a share of a GPU, and class %s gives out %s: write a claim",
+				w.title, c.offered[nvidiaResource], nvidiaResource)
+		}
+		request := resourceapi.DeviceRequest{Name: nvidiaResource, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: wish.class, Selectors: wish.selectors,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(kai.Devices),
+		}}
+		c.notef("%s: the annotations of a share are a request of the claim now, for %d of class %s", u.title, kai.Devices, wish.class)
+		c.ofShare(u, &request, kai.Share)
+		u.gpus = append(u.gpus, request)
+		if remove(annotations, shares.IsKAI); len(annotations.Content) == 0 {
+			removeKey(w.meta, "annotations")
+		}
+		return u, nil
+	}
+	return nil, fmt.Errorf("%s: annotation %s: no container is called %s", w.title, shares.KAIContainer, clip(kai.Container))
+}
+
+// prefixed says what an error is about.
+func prefixed(title string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", title, err)
+}
+
+// leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.
+func leftNotes(w *workload, offered map[string]string) []string {
+	var notes []string
+	note := func(format string, args ...any) { notes = append(notes, w.title+": "+fmt.Sprintf(format, args...)) }
+	for _, list := range []string{"annotations", "labels"} {
+		for _, p := range pairs(child(w.meta, list)) {
+			if ofVendorSoftware(p.key.Value) {
+				note("%s keep %s, which Fettle does not read: what it says of GPUs belongs into the claim's selectors", list, clip(p.key.Value))
+			}
+		}
+	}
+	for _, toleration := range items(child(w.spec, "tolerations")) {
+		if key := value(toleration, "key"); ofVendorSoftware(key) {
+			note("the toleration of %s stays, for as long as nodes have that taint", clip(key))
+		}
+	}
+	if name := value(w.spec, "schedulerName"); name != "" && name != corev1.DefaultSchedulerName {
+		note("schedulerName %s stays: without that scheduler the pod waits for ever", clip(name))
+	}
+	for _, n := range slices.Concat(items(child(w.spec, "initContainers")), items(child(w.spec, "containers"))) {
+		for _, name := range resourcesOf(n) {
+			if ofVendorSoftware(name) && offered[name] == "" {
+				note("container %s keeps the resource %s: without what offers it the pod waits for ever; --map %s=CLASS converts it",
+					clip(value(n, "name")), clip(name), clip(name))
+			}
+		}
+	}
+	return notes
+}
+
+// resourcesOf lists the resources that a container asks for, by name.
+func resourcesOf(n *node) []string {
+	var names []string
+	for _, key := range []string{"requests", "limits"} {
+		for _, p := range pairs(child(child(n, "resources"), key)) {
+			names = append(names, p.key.Value)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ofVendorSoftware reports whether a name belongs to the software of a GPU's vendor, or to what shares GPUs on top of it.
+func ofVendorSoftware(name string) bool {
+	domain, _, _ := strings.Cut(name, "/")
+	for _, of := range []string{"nvidia.com", "amd.com", "gpu.intel.com", "hami.io", "kai.scheduler", "run.ai"} {
+		if domain == of || strings.HasSuffix(domain, "."+of) {
+			return true
+		}
+	}
+	return shares.IsKAI(name)
 }
 
 // gpuTemplate makes the claim's template, and has the containers name its requests.
@@ -201,23 +354,120 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 		return slices.ContainsFunc(u.gpus, func(r resourceapi.DeviceRequest) bool { return c.ofVendor(r.Name) })
 	})
 	return c.ownTemplate(w, func(devices *resourceapi.DeviceClaim, claim string) error {
-		for _, u := range users {
-			var mine []string
-			for _, request := range u.gpus {
-				if c.ofVendor(request.Name) || !labelled {
-					request.Exactly.Selectors = append(request.Exactly.Selectors, selectors...)
-				}
-				if request.Name = "gpu"; len(devices.Requests) > 0 {
-					request.Name = fmt.Sprintf("gpu-%d", len(devices.Requests)+1)
-				}
-				devices.Requests, mine = append(devices.Requests, request), append(mine, request.Name)
+		requests := c.requestsOf(users)
+		mine := make([][]string, len(users))
+		for _, r := range requests {
+			if c.ofVendor(r.Name) || !labelled {
+				r.Exactly.Selectors = append(r.Exactly.Selectors, selectors...)
 			}
-			if err := nameRequests(u.node, claim, mine); err != nil {
+			name := addRequest(devices, r.DeviceRequest)
+			for _, i := range r.users {
+				mine[i] = append(mine[i], name)
+			}
+		}
+		for i, u := range users {
+			if err := nameRequests(u.node, claim, mine[i]); err != nil {
 				return fmt.Errorf("%s: %w", u.title, err)
 			}
 		}
 		return nil
 	})
+}
+
+// usedRequest is a request of a claim, with the containers that have its devices, by their places in a list.
+type usedRequest struct {
+	resourceapi.DeviceRequest
+	users []int
+}
+
+// requestsOf gives the requests of containers, which are in the order in which they start. An init container that ends hands its devices
+// on, as it did when they were resources. Requests have the names of their resources.
+func (c *conversion) requestsOf(users []*cacheUser) []usedRequest {
+	var names []string
+	for _, u := range users {
+		for i := range u.gpus {
+			names = append(names, u.gpus[i].Name)
+		}
+	}
+	slices.Sort(names)
+	var out []usedRequest
+	for _, name := range slices.Compact(names) {
+		containers := make([]peak.Container, len(users))
+		for i, u := range users {
+			containers[i].Phase = u.phase
+			if r := u.gpu(name); r != nil {
+				containers[i].Count = r.Exactly.Count
+			}
+		}
+		for _, r := range peak.Requests(containers) {
+			request := users[r.Containers[0]].gpu(name).DeepCopy()
+			request.Exactly.Count = r.Count
+			for _, i := range r.Containers[1:] {
+				request.Exactly.Capacity = larger(request.Exactly.Capacity, users[i].gpu(name).Exactly.Capacity)
+			}
+			out = append(out, usedRequest{*request, r.Containers})
+			c.sharedNote(users, r)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b usedRequest) int { return slices.Compare(a.users, b.users) })
+	return out
+}
+
+// larger is what serves two containers one after the other. Nil is all that a device has.
+func larger(a, b *resourceapi.CapacityRequirements) *resourceapi.CapacityRequirements {
+	if a == nil || b == nil {
+		return nil
+	}
+	if first, second := a.Requests[device.CapacityMemory], b.Requests[device.CapacityMemory]; first.Cmp(second) < 0 {
+		return b
+	}
+	return a
+}
+
+// sharedNote names the containers that have the same devices, one after the other.
+func (c *conversion) sharedNote(users []*cacheUser, r peak.Request) {
+	if len(r.Containers) < 2 {
+		return
+	}
+	var names []string
+	for _, i := range r.Containers {
+		names = append(names, clip(value(users[i].node, "name")))
+	}
+	devices := "a device"
+	if r.Count > 1 {
+		devices = fmt.Sprintf("%d devices", r.Count)
+	}
+	c.notef("%s: %s have %s in common, since each of them ends before the next begins",
+		users[r.Containers[0]].title, strings.Join(names, ", "), devices)
+}
+
+// gpu returns what a container asks for of a resource. Nil: nothing.
+func (u *cacheUser) gpu(name string) *resourceapi.DeviceRequest {
+	i := slices.IndexFunc(u.gpus, func(r resourceapi.DeviceRequest) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &u.gpus[i]
+}
+
+// addRequest adds a request to a claim, and returns the name that it gets.
+func addRequest(devices *resourceapi.DeviceClaim, request resourceapi.DeviceRequest) string {
+	if request.Name = "gpu"; len(devices.Requests) > 0 {
+		request.Name = fmt.Sprintf("gpu-%d", len(devices.Requests)+1)
+	}
+	devices.Requests = append(devices.Requests, request)
+	return request.Name
+}
+
+// phaseOf returns when a container of a list runs.
+func phaseOf(list string, n *node) peak.Phase {
+	switch {
+	case list != "initContainers":
+		return peak.Main
+	case value(n, "restartPolicy") == "Always":
+		return peak.Sidecar
+	}
+	return peak.Init
 }
 
 // ofVendor says whether a resource that is converted is of GPUs, whatever class it is mapped to.

@@ -26,6 +26,8 @@ func TestGPUResources(t *testing.T) {
 		"gpu.intel.com/millicores: 500":                    "a claim has the whole GPU: leave it out",
 		"nvidia.com/gpu: 1.5":                              `quantity "1.5": expected 0 to 32 whole GPUs`,
 		"nvidia.com/gpu: 33":                               "expected 0 to 32 whole GPUs",
+		"nvidia.com/gpumem: 1.5":                           `container c: resource nvidia.com/gpumem: "1.5": expected a whole number of MiB`,
+		"nvidia.com/gpumem-percentage: 50":                 `"50": a claim asks for an amount of memory: write nvidia.com/gpumem`,
 		"nvidia.com/gpu.shared: 1, gpu.intel.com/tiles: 1": "gpu.intel.com/tiles",
 	} {
 		_, err := IntelFPGA([]byte(pod(limits)), "in.yaml", Options{})
@@ -44,6 +46,20 @@ spec: {extendedResourceName: nvidia.com/gpu}
 		if err != nil || strings.Contains(string(result.YAML), "ResourceClaimTemplate") {
 			t.Errorf("%s: %v, got\n%s", name, err, result.YAML)
 		}
+	}
+}
+
+// TestAnnotatedShares refuses what annotations ask for and a claim cannot.
+func TestAnnotatedShares(t *testing.T) {
+	for annotations, want := range map[string]string{
+		`gpu-fraction: "0.5"`:                                "Pod p: annotation gpu-fraction: \"0.5\": a claim asks for an amount of memory",
+		`gpu-memory: "much"`:                                 `annotation gpu-memory: "much": expected a whole number of MiB`,
+		`gpu-memory: "1", gpu-fraction-num-devices: "0"`:     `annotation gpu-fraction-num-devices: "0": expected a whole number`,
+		`gpu-memory: "1", gpu-fraction-container-name: "no"`: "annotation gpu-fraction-container-name: no container is called no",
+	} {
+		_, err := IntelFPGA([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {"+annotations+"}}\n"+
+			"spec: {containers: [{name: c, image: i}]}\n"), "in.yaml", Options{})
+		check.WantErr(t, err, nil, want)
 	}
 }
 
