@@ -138,7 +138,7 @@ func (d *Dir) cloneCopy(c *Copy) (mount *os.File, directory bool, err error) {
 // newMemory makes an empty file system with a limit, which every user may write to, as to an emptyDir. The limit on bytes does not count
 // files without content, so the number of files is limited as well, by the pages that they would take.
 func newMemory(bytes int64, context string) (*os.File, error) {
-	return newMemoryOf(bytes, maxFiles(bytes), context)
+	return newMemoryOf(bytes, maxFiles(bytes), 0, context)
 }
 
 // maxFiles returns how many files memory of a size may hold.
@@ -159,8 +159,8 @@ func MemoryOf(bytes int64) int64 {
 	return bytes + maxFiles(bytes)*NodeBytes
 }
 
-func newMemoryOf(bytes, files int64, context string) (*os.File, error) {
-	return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
+func newMemoryOf(bytes, files int64, attributes int, context string) (*os.File, error) {
+	return newMount("tmpfs", attributes|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, withContext(context, [][2]string{
 		{"source", "fettle"},
 		{"mode", "0777"},
 		{"size", strconv.FormatInt(bytes, 10)},
@@ -175,18 +175,20 @@ const Page = 4096
 // mm/shmem.c, without the byte that ends it.
 const ShortLink = 127
 
-// Memory is memory of a claim that has content before the claim sees it.
+// Memory is memory of a claim that may have content before the claim sees it.
 type Memory struct {
 	// Bytes and Files are the size of the content. Free is how many bytes the claim may add; the number of files that it may add is that of
 	// empty memory of this size.
 	Bytes, Files, Free int64
-	// Fill writes the content. Names are relative to the directory.
+	// Fill writes the content. Names are relative to the directory. Nil: there is none.
 	Fill func(*os.Root) error
+	// NoExec forbids to execute files.
+	NoExec bool
 	// Context is the SELinux context of all files. If it is empty, they have the default of memory.
 	Context string
 }
 
-// MountMemory mounts memory with content, at a name as for MountOverlay. It keeps a mount that exists. It attaches the memory after it is
+// MountMemory mounts memory, at a name as for MountOverlay. It keeps a mount that exists. It attaches the memory after it is
 // filled, so that a mount which exists is complete.
 func (d *Dir) MountMemory(name string, m Memory) error {
 	return d.mountDirectory(name, func() (*os.File, error) { return newFilledMemory(&m) })
@@ -195,9 +197,13 @@ func (d *Dir) MountMemory(name string, m Memory) error {
 // newFilledMemory makes the mount, which is not attached yet.
 func newFilledMemory(m *Memory) (*os.File, error) {
 	const top = 1 // the directory itself
-	mount, err := newMemoryOf(m.Bytes+m.Free, m.Files+maxFiles(m.Free)+top, m.Context)
-	if err != nil {
-		return nil, err
+	attributes := 0
+	if m.NoExec {
+		attributes = unix.MOUNT_ATTR_NOEXEC
+	}
+	mount, err := newMemoryOf(m.Bytes+m.Free, m.Files+maxFiles(m.Free)+top, attributes, m.Context)
+	if err != nil || m.Fill == nil {
+		return mount, err
 	}
 	if err := fill(fmt.Sprintf("/proc/self/fd/%d", mount.Fd()), m.Fill); err != nil {
 		return nil, errors.Join(fmt.Errorf("fill the claim's memory: %w", err), mount.Close())

@@ -139,8 +139,8 @@ func (d *Dir) undo(name string) error {
 func wrap(verb, path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%s %s: %w: the plugin may not mount, let the chart have presets.allowedHostPaths, presets.scratch or "+
-			"kernelCaches.enabled", verb, path, err)
+		return fmt.Errorf("%s %s: %w: the plugin may not mount, let the chart have presets.allowedHostPaths, presets.scratch, "+
+			"kernelCaches.enabled or mps.enabled", verb, path, err)
 	case err != nil:
 		return &os.PathError{Op: verb, Path: path, Err: err}
 	}
