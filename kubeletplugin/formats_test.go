@@ -90,7 +90,7 @@ func TestStoredFormats(t *testing.T) {
 		pin.StepKind: whole[pin.Params](), region.ProgramKind: whole[region.Program](), region.ScrubKind: whole[region.Scrub](),
 		region.ParamsKind: whole[region.Params](), vfio.StepKind: whole[vfio.Params](), amdmode.StepKind: whole[amdmode.Params](),
 		mig.Kind: whole[mig.Partition](), mig.ModeKind: whole[mig.Mode](), timeslice.StepKind: whole[timeslice.Params](),
-		computemode.StepKind: whole[computemode.Params](), mps.StepKind: whole[mps.Daemon](),
+		computemode.StepKind: whole[computemode.Params](), mps.StepKind: whole[mps.Params](),
 	}
 	for _, m := range []hostmount.Mount{
 		{Copy: &hostmount.Copy{Below: "/opt", Path: "team", Recursive: true, ReadOnly: true}}, {Scratch: &hostmount.Scratch{Bytes: 4096}},

@@ -53,7 +53,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
-	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
@@ -303,7 +302,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	if f.sharing, err = sharing.New(sharing.Config{
 		HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Enabled: file.Partitions.Strategies,
 		Supervisor: file.Partitions.MPSSupervisor, ContainerContext: c.containerContext(),
-		ClaimsDir: mps.HostDir(file.NVML.HostRoot()), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
+		HostDriverRoot: file.NVML.HostRoot(), DriverRoot: cmp.Or(file.NVML.DriverRoot, "/"), Allowed: f.partitions.Allowed,
 		Library: library, Load: p.records.Load, Devices: p.gpus,
 		Level: func(ctx context.Context, device, problem string) {
 			p.health.ReportLevel(ctx, health.SourceMPS, health.MPSDaemon, device, problem)

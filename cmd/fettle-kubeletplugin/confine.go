@@ -34,6 +34,7 @@ func features(file *nodeconfig.File) []confine.Feature {
 		{confine.NVIDIA, !file.NVML.Disabled},
 		{confine.PCI, file.Partitions.PCI},
 		{confine.Sharing, file.Partitions.Strategies && !file.NVML.Disabled},
+		{confine.MPSMemory, file.Partitions.MPSSupervisor != ""},
 		{confine.XRT, file.FPGA.Programming && slices.Contains(file.FPGA.Backends, fpga.BackendXRT)},
 	} {
 		if f.on {

@@ -41,6 +41,10 @@ func TestFeatures(t *testing.T) {
 		{"paths of presets", noNVML + "presets: {allowedHostPaths: [{path: /mnt/a}]}", []confine.Feature{confine.PresetMounts}},
 		{"caches", noNVML + "kernelCaches: {enabled: true}", []confine.Feature{confine.KernelCaches}},
 		{"strategies", "partitions: {strategies: true}", []confine.Feature{confine.NVIDIA, confine.Sharing}},
+		{
+			"MPS", "partitions: {strategies: true, mpsSupervisor: /run/fettle-mps}",
+			[]confine.Feature{confine.NVIDIA, confine.Sharing, confine.MPSMemory},
+		},
 		{"strategies without NVIDIA's library", noNVML + "partitions: {strategies: true}", nil},
 		{"FPGAs", noNVML + "fpga: {programming: true, backends: [dfl, fpga_manager]}", nil},
 		{"XRT's FPGAs", noNVML + "fpga: {programming: true, backends: [xrt]}", []confine.Feature{confine.XRT}},

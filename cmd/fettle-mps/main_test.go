@@ -68,7 +68,7 @@ func (p *program) run(t *testing.T) *mps.Daemon {
 	t.Helper()
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{"GPU-00000001-0000-4000-8000-000000000000"}, ActiveThreadPercentage: 30}
 	check.Eventually(t, "the program is there", func() bool {
-		err := p.runner.Ensure(t.Context(), d)
+		err := p.runner.Ensure(t.Context(), &mps.Params{Daemon: *d})
 		if err != nil && !errors.Is(err, mps.ErrNoSupervisor) {
 			t.Fatalf("%v; it said %s", err, p.stderr.String())
 		}
@@ -108,7 +108,7 @@ func TestUsersDirectories(t *testing.T) {
 	check.Must(t, syscall.Kill(number, syscall.SIGKILL))
 	check.Eventually(t, "the daemon runs again", func() bool {
 		now, err := os.ReadFile(pid)
-		return err == nil && string(now) != string(old) && p.runner.Ensure(t.Context(), d) == nil
+		return err == nil && string(now) != string(old) && p.runner.Ensure(t.Context(), &mps.Params{Daemon: *d}) == nil
 	})
 	leave()
 	check.Must(t, p.runner.Client.Stop(t.Context(), d.ID))

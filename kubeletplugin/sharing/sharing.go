@@ -19,11 +19,14 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/klog/v2"
+
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/computemode"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/pci"
@@ -40,9 +43,9 @@ type Config struct {
 	HostRoot, StateDir, BootID string
 	// Enabled says that the node sets strategies.
 	Enabled bool
-	// Supervisor is the directory of the program that runs MPS daemons, empty if there is none. ClaimsDir is the host's directory in which
-	// it makes the directories of claims.
-	Supervisor, ClaimsDir string
+	// Supervisor is the directory of the program that runs MPS daemons, empty if there is none. HostDriverRoot is the driver root as the host
+	// sees it, in which claims have directories of their own.
+	Supervisor, HostDriverRoot string
 	// ContainerContext is the SELinux context of files that any container may use, empty on a host without SELinux.
 	ContainerContext string
 	// DriverRoot is the directory, in the plugin's own tree, that NVIDIA's user-space driver is installed below.
@@ -86,7 +89,9 @@ func New(c Config) (*Feature, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the host tree %s: %w", c.HostRoot, err)
 	}
-	f := &Feature{Config: c, daemons: mps.Runner{Client: mps.Client{Dir: c.Supervisor}}}
+	f := &Feature{Config: c, daemons: mps.Runner{
+		Client: mps.Client{Dir: c.Supervisor}, Memory: hostmount.In(mps.HostMemoryDir(c.HostDriverRoot), c.HostRoot),
+	}}
 	f.points = restorepoint.Open(disk.OS{}, filepath.Join(c.StateDir, pointsDir), c.BootID)
 	f.modes = computemode.New(computemode.Config{Library: c.Library, Tree: tree, Points: f.points, Changed: f.changed})
 	f.slices = timeslice.New(timeslice.Config{
@@ -110,7 +115,7 @@ func (f *Feature) Kinds() step.Kinds {
 }
 
 // Plan makes the steps of the claim's strategies.
-func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contribution, error) {
+func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	d, err := f.decide(&r)
 	if err != nil {
@@ -138,16 +143,35 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 	if d.daemon == nil {
 		return c, nil
 	}
-	d.daemon.Context = f.ContainerContext
-	run, err := d.daemon.Step()
+	params, err := f.serve(ctx, d.daemon)
+	if err != nil {
+		return c, err
+	}
+	run, err := params.Step()
 	if err != nil {
 		return c, err
 	}
 	c.Steps, c.Edits = append(c.Steps, run), map[string]prepare.Edits{}
 	for i := range d.served {
-		c.Edits[d.served[i].result.BaseRequest] = prepare.Edits{Own: d.daemon.Edits(f.ClaimsDir)}
+		c.Edits[d.served[i].result.BaseRequest] = prepare.Edits{Own: params.Edits(f.HostDriverRoot)}
 	}
 	return c, nil
+}
+
+// serve decides where a daemon has its directories.
+func (f *Feature) serve(ctx context.Context, daemon *mps.Daemon) (*mps.Params, error) {
+	asked, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	memory, err := f.daemons.Client.Memory(asked, daemon.ID)
+	if err != nil {
+		return nil, err
+	}
+	if !memory {
+		klog.FromContext(ctx).Info("Nothing bounds what containers write to their MPS daemon's directory, since the pod of fettle-mps is of an " +
+			"earlier version: delete it when no claim with MPS is left on the node")
+	}
+	daemon.Context = f.ContainerContext
+	return &mps.Params{Daemon: *daemon, Memory: memory}, nil
 }
 
 // sliced returns the steps by which any program may use a GPU, in turns of a length.
@@ -198,17 +222,22 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	if f.Supervisor == "" {
 		return steps, nil
 	}
+	mounts, err := f.daemons.Memory.Names(uid)
+	if err != nil {
+		return nil, err
+	}
 	daemons, err := f.daemons.Client.List(ctx)
 	if errors.Is(err, mps.ErrNoSupervisor) {
-		return steps, nil // no daemon runs without it
+		err = nil // no daemon runs without it
 	}
-	for _, one := range daemons {
-		if one.ID == uid {
-			stop, err := mps.Leftover(uid)
-			return append(steps, stop), err
-		}
+	if err != nil {
+		return nil, err
 	}
-	return steps, err
+	if len(mounts) > 0 || slices.ContainsFunc(daemons, func(s mps.Status) bool { return s.ID == uid }) {
+		stop, err := mps.Leftover(uid)
+		return append(steps, stop), err
+	}
+	return steps, nil
 }
 
 // nameOf is the name of the GPU that a restore point is of.

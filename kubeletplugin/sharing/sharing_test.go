@@ -3,9 +3,12 @@
 package sharing_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,7 +68,7 @@ func feature(t *testing.T, supervisor string) *sharing.Feature {
 	t.Helper()
 	f, err := sharing.New(sharing.Config{
 		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Enabled: supervisor != "off", Supervisor: supervisor,
-		ClaimsDir: "/run/fettle/mps", DriverRoot: "/",
+		HostDriverRoot: "/", DriverRoot: "/",
 		Library: nvml.NewProber(nvml.Command{Path: "/does/not/exist"}),
 		Allowed: func(name string) ([]string, string) {
 			if name == "free" {
@@ -129,19 +132,19 @@ func TestPlan(t *testing.T) {
 		{"MPS on two GPUs", []holding{{"other", served(50, 0)}, {"h100", served(50, 10<<30)}}, []string{
 			"gpu.compute-mode 0000:02:00.0 mode=ExclusiveProcess", "gpu.compute-mode 0000:01:00.0 mode=ExclusiveProcess",
 			"gpu.mps uid-1 devices=[GPU-00000000-0000-4000-8000-000000000001 GPU-00000000-0000-4000-8000-000000000002] " +
-				"activeThreadPercentage=50 pinnedMemoryMiB=map[GPU-00000000-0000-4000-8000-000000000001:10240]",
+				"activeThreadPercentage=50 pinnedMemoryMiB=map[GPU-00000000-0000-4000-8000-000000000001:10240] memory=true",
 		}, 2},
 		{"MPS on an instance", []holding{{"instance", served(100, 0)}}, []string{
-			"gpu.mps uid-1 devices=[MIG-00000000-0000-4000-8000-000000000006] activeThreadPercentage=100",
+			"gpu.mps uid-1 devices=[MIG-00000000-0000-4000-8000-000000000006] activeThreadPercentage=100 memory=true",
 		}, 1},
 		{"one with MPS and one with slices", []holding{{"h100", served(100, 0)}, {"other", sliced(v1alpha1.IntervalDefault)}}, []string{
 			"gpu.compute-mode 0000:02:00.0 mode=Default", "gpu.time-slice 0000:02:00.0 interval=0",
 			"gpu.compute-mode 0000:01:00.0 mode=ExclusiveProcess",
-			"gpu.mps uid-1 devices=[GPU-00000000-0000-4000-8000-000000000001] activeThreadPercentage=100",
+			"gpu.mps uid-1 devices=[GPU-00000000-0000-4000-8000-000000000001] activeThreadPercentage=100 memory=true",
 		}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := plan(t, feature(t, "/run/fettle-mps"), tc.holdings...)
+			got, err := plan(t, feature(t, supervised(t, &supervisor{memory: true})), tc.holdings...)
 			check.Must(t, err)
 			if diff := cmp.Diff(tc.steps, texts(t, got)); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
@@ -164,6 +167,63 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// supervisor is one of a version that may know memory.
+type supervisor struct {
+	mps.Supervisor
+
+	daemons []mps.Status
+	memory  bool
+}
+
+func (s *supervisor) List() []mps.Status { return s.daemons }
+func (s *supervisor) Memory() bool       { return s.memory }
+
+// supervised has a supervisor answer, and returns the directory of its socket.
+func supervised(t *testing.T, s *supervisor) string {
+	t.Helper()
+	dir := t.TempDir()
+	listener, err := mps.Listen(t.Context(), filepath.Join(dir, mps.SocketName))
+	check.Must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mps.Serve(ctx, listener, uint32(os.Getuid()), s) }()
+	t.Cleanup(func() {
+		cancel()
+		check.Must(t, <-ended)
+	})
+	return dir
+}
+
+// TestDirectories: containers get the directory of the claim's own mount, but for a supervisor of an earlier version, and for a daemon that
+// runs already without.
+func TestDirectories(t *testing.T) {
+	const plain, memory = "/run/fettle/mps/uid-1/pipe", "/run/fettle/mps-memory/uid-1/pipe"
+	for name, tc := range map[string]struct {
+		supervisor
+		want string
+	}{
+		"a supervisor of this version":       {supervisor{memory: true}, memory},
+		"a supervisor of an earlier version": {supervisor{}, plain},
+		"a daemon runs":                      {supervisor{memory: true, daemons: []mps.Status{{ID: "uid-1", Memory: true}}}, memory},
+		"a daemon runs without":              {supervisor{memory: true, daemons: []mps.Status{{ID: "uid-1"}}}, plain},
+		"another's runs without":             {supervisor{memory: true, daemons: []mps.Status{{ID: "uid-2"}}}, memory},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := plan(t, feature(t, supervised(t, &tc.supervisor)), holding{"instance", served(100, 0)})
+			check.Must(t, err)
+			if at := got.Edits["r0"].Own.Mounts[0].HostPath; at != tc.want {
+				t.Errorf("containers get %s, want %s", at, tc.want)
+			}
+			if text := texts(t, got)[0]; strings.Contains(text, "memory=true") != (tc.want == memory) {
+				t.Errorf("the step is %s", text)
+			}
+		})
+	}
+	if _, err := plan(t, feature(t, t.TempDir()), holding{"instance", served(100, 0)}); !errors.Is(err, mps.ErrNoSupervisor) {
+		t.Errorf("without a supervisor: %v", err)
+	}
+}
+
 // texts writes steps with those parameters that matter.
 func texts(t *testing.T, c prepare.Contribution) (out []string) {
 	t.Helper()
@@ -171,7 +231,7 @@ func texts(t *testing.T, c prepare.Contribution) (out []string) {
 		var params map[string]any
 		check.Must(t, json.Unmarshal(s.Params, &params))
 		text := s.Kind + " " + s.Target
-		for _, key := range []string{"mode", "interval", "devices", "activeThreadPercentage", "pinnedMemoryMiB"} {
+		for _, key := range []string{"mode", "interval", "devices", "activeThreadPercentage", "pinnedMemoryMiB", "memory"} {
 			if value, ok := params[key]; ok {
 				text += fmt.Sprintf(" %s=%v", key, value)
 			}

@@ -20,9 +20,13 @@ import (
 )
 
 // supervisor answers with what a test sets.
-type supervisor struct{ daemons []mps.Status }
+type supervisor struct {
+	daemons []mps.Status
+	memory  bool
+}
 
 func (s *supervisor) List() []mps.Status               { return s.daemons }
+func (s *supervisor) Memory() bool                     { return s.memory }
 func (*supervisor) Run(mps.Daemon) (mps.Status, error) { return mps.Status{}, errors.New("not here") }
 func (*supervisor) Stop(context.Context, string) error { return errors.New("not here") }
 
@@ -140,8 +144,9 @@ func TestFirstLookBlames(t *testing.T) {
 // TestOrphanedDaemon: a daemon of a MIG instance leaves no setting by which a claim without a record could be found, only itself.
 func TestOrphanedDaemon(t *testing.T) {
 	s, dir := serve(t)
+	root := t.TempDir()
 	f, err := New(Config{
-		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir,
+		HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir, HostDriverRoot: root,
 		Devices: func() map[string]string {
 			return map[string]string{"whole": "GPU-1", "unread": "", "instance": "MIG-1"}
 		},
@@ -161,6 +166,13 @@ func TestOrphanedDaemon(t *testing.T) {
 	steps, err := f.Leftovers(t.Context(), "uid-1", instance)
 	if err != nil || len(steps) != 1 || steps[0].Kind != mps.StepKind || steps[0].Target != "uid-1" {
 		t.Errorf("left over: %v, %v, want the end of its daemon", steps, err)
+	}
+	for _, uid := range []string{"uid-3", "uid-4"} { // one has a mount, and no daemon
+		check.Must(t, os.MkdirAll(filepath.Join(mps.HostMemoryDir(root), "uid-3", mps.PipeName), 0o700))
+		steps, err := f.Leftovers(t.Context(), uid, instance)
+		if err != nil || (len(steps) == 1) != (uid == "uid-3") {
+			t.Errorf("left over of %s: %v, %v", uid, steps, err)
+		}
 	}
 }
 

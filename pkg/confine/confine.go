@@ -79,6 +79,8 @@ const (
 	PCI Feature = "pci"
 	// Sharing sets the compute mode and the time slice of GPUs that claims share.
 	Sharing Feature = "sharing"
+	// MPSMemory mounts memory in which claims have the directories of their MPS daemons.
+	MPSMemory Feature = "mpsMemory"
 	// XRT runs XRT's program with the host's root as its root directory.
 	XRT Feature = "xrt"
 )
@@ -108,7 +110,8 @@ func table() map[Feature]Needs {
 		// Before a driver loses a GPU, the open files of all processes tell whether one of them uses it.
 		PCI: {Capabilities: Set(unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH)},
 		// NVIDIA's driver asks for SYS_ADMIN when a mode of the whole GPU is set. Children that do that keep it; none may mount or trace.
-		Sharing: {Capabilities: settingKeeps},
+		Sharing:   {Capabilities: settingKeeps},
+		MPSMemory: {Capabilities: Set(unix.CAP_SYS_ADMIN), SystemCalls: mounts},
 		// SETPCAP takes SYS_CHROOT from the program that was started with it.
 		XRT: {Capabilities: Set(unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP), SystemCalls: []string{"chroot"}},
 	}

@@ -210,7 +210,8 @@ func TestBecome(t *testing.T) {
 			for _, name := range refused() {
 				expect[name] = unix.EPERM.Error()
 			}
-			mounts := strings.Contains(features, "resetMounts") || strings.Contains(features, "kernelCaches")
+			mounts := strings.Contains(features, "resetMounts") || strings.Contains(features, "kernelCaches") ||
+				strings.Contains(features, "mpsMemory")
 			for name, may := range map[string]bool{"fsopen": mounts, "chroot": strings.Contains(features, "xrt")} {
 				expect[name] = map[bool]string{false: unix.EPERM.Error()}[may]
 			}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -92,6 +93,17 @@ func (c Client) List(ctx context.Context) ([]Status, error) {
 		return nil, fmt.Errorf("list MPS daemons: %w", err)
 	}
 	return a.Daemons, nil
+}
+
+// Memory reports whether the directories of a daemon can be in memory that the plugin mounts. Supervisors of earlier versions do not see
+// what is mounted after their start, and a daemon that runs keeps the directories that it has.
+func (c Client) Memory(ctx context.Context, id string) (bool, error) {
+	a, err := c.ask(ctx, request{Op: opList})
+	if err != nil {
+		return false, fmt.Errorf("ask where MPS daemon %s has its directories: %w", id, err)
+	}
+	plain := func(s Status) bool { return s.ID == id && !s.Memory }
+	return a.Memory && !slices.ContainsFunc(a.Daemons, plain), nil
 }
 
 // ask asks one question on a connection of its own.

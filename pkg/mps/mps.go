@@ -11,12 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
-
-	"github.com/fettle-dev/fettle/pkg/container"
-	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // StepKind is the kind of the step by which a claim has a control daemon.
@@ -25,8 +21,8 @@ const StepKind = "gpu.mps"
 // Program is NVIDIA's control daemon, and the program that talks to one.
 const Program = "nvidia-cuda-mps-control"
 
-// ClaimsDir is the directory of all claims' directories, as the daemons see it: in the driver root. Each claim has a directory there, named
-// by the id of its daemon.
+// ClaimsDir is the directory of claims' plain directories, as the daemons see it: in the driver root. A claim has one there, named by the
+// id of its daemon, if the supervisor was of an earlier version when the claim was prepared. Others have theirs in MemoryDir.
 const ClaimsDir = "/run/fettle/mps"
 
 // The names in the directory of a claim.
@@ -43,7 +39,8 @@ const (
 	ContainerPath = "/run/fettle/mps"
 )
 
-// Daemon says what one control daemon is. Its JSON is that of the step's parameters, of the protocol, and of the supervisor's list.
+// Daemon says what one control daemon is. Its JSON is that of the protocol and of the supervisor's list, which earlier versions read
+// strictly, and part of the step's parameters.
 type Daemon struct {
 	// ID names the daemon on its node, and its directory: the claim's UID, with a suffix where a claim has several.
 	ID string `json:"id"`
@@ -131,32 +128,4 @@ func (d *Daemon) validateLimits() (faults []error) {
 func (d *Daemon) Same(other *Daemon) bool {
 	return d.ID == other.ID && slices.Equal(d.Devices, other.Devices) && d.ActiveThreadPercentage == other.ActiveThreadPercentage &&
 		maps.Equal(d.PinnedMemoryMiB, other.PinnedMemoryMiB) && d.MultiUser == other.MultiUser && d.Context == other.Context
-}
-
-// Step makes the step by which the claim has the daemon.
-func (d *Daemon) Step() (step.Step, error) {
-	if err := d.Validate(); err != nil {
-		return step.Step{}, err
-	}
-	return step.New(StepKind, d.ID, d)
-}
-
-// Leftover makes a step of a daemon that the supervisor lists and no record tells of. It can be undone and nothing else.
-func Leftover(id string) (step.Step, error) {
-	if err := validID(id); err != nil {
-		return step.Step{}, err
-	}
-	return step.New(StepKind, id, &Daemon{ID: id})
-}
-
-// HostDir returns ClaimsDir as the host, and with it the container runtime, sees it, for a driver root as the host sees it.
-func HostDir(driverRoot string) string { return filepath.Join(driverRoot, ClaimsDir) }
-
-// Edits make a container a client of a daemon. hostDir is what HostDir returns. The container's /dev/shm stays as it is: only GPUs older
-// than Volta need the daemon's. The mount is writable, since clients lock a file in the directory.
-func (d *Daemon) Edits(hostDir string) container.Edits {
-	return container.Edits{
-		Env:    []string{PipeDirectory + "=" + ContainerPath},
-		Mounts: []container.Mount{{HostPath: filepath.Join(hostDir, d.ID, PipeName), ContainerPath: ContainerPath, NonRecursive: true}},
-	}
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -65,7 +67,7 @@ func TestValidate(t *testing.T) {
 			if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
-			if _, err := tc.d.Step(); (err == nil) != (tc.want == "") {
+			if _, err := plain(&tc.d).Step(); (err == nil) != (tc.want == "") {
 				t.Errorf("step: %v", err)
 			}
 		})
@@ -73,21 +75,41 @@ func TestValidate(t *testing.T) {
 }
 
 func TestEdits(t *testing.T) {
-	d := Daemon{ID: "u-1", Devices: []string{gpu}}
-	got := d.Edits(HostDir("/run/nvidia/driver"))
-	want := container.Edits{
-		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/run/fettle/mps"},
-		Mounts: []container.Mount{{
-			HostPath: "/run/nvidia/driver/run/fettle/mps/u-1/pipe", ContainerPath: "/run/fettle/mps", NonRecursive: true,
-		}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("edits (-want +got):\n%s", diff)
-	}
-	if faults := got.Validate(); len(faults) > 0 {
-		t.Error(faults)
+	for memory, dir := range map[bool]string{false: "mps", true: "mps-memory"} {
+		p := Params{Daemon: Daemon{ID: "u-1", Devices: []string{gpu}}, Memory: memory}
+		got := p.Edits("/run/nvidia/driver")
+		want := container.Edits{
+			Env: []string{"CUDA_MPS_PIPE_DIRECTORY=/run/fettle/mps"},
+			Mounts: []container.Mount{{
+				HostPath: "/run/nvidia/driver/run/fettle/" + dir + "/u-1/pipe", ContainerPath: "/run/fettle/mps", NonRecursive: true,
+			}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("edits (-want +got):\n%s", diff)
+		}
+		if faults := got.Validate(); len(faults) > 0 {
+			t.Error(faults)
+		}
 	}
 }
+
+// TestNeeds: what fits into the directories of a claim counts for its namespace. Plain ones have no bound that could.
+func TestNeeds(t *testing.T) {
+	for memory, want := range map[bool][]budget.Need{
+		false: nil, true: {{Resource: budget.Mounts, Amount: 2}, {Resource: budget.Memory, Amount: 2 * (8<<20 + 2048<<10)}},
+	} {
+		s, err := (&Params{Daemon: Daemon{ID: "u-1", Devices: []string{gpu}}, Memory: memory}).Step()
+		check.Must(t, err)
+		got, err := Runner{}.Kinds().Needs(s)
+		check.Must(t, err)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("memory %t (-want +got):\n%s", memory, diff)
+		}
+	}
+}
+
+// plain is a daemon with directories that are no mounts.
+func plain(d *Daemon) *Params { return &Params{Daemon: *d} }
 
 // fake is a supervisor of which daemons are as the test says.
 type fake struct {
@@ -95,7 +117,11 @@ type fake struct {
 	daemons map[string]Daemon
 	state   State
 	stopped []string
+	// memory are the daemons with directories in memory. Nil: a supervisor of an earlier version.
+	memory map[string]bool
 }
+
+func (f *fake) Memory() bool { return f.memory != nil }
 
 func (f *fake) Run(d Daemon) (Status, error) {
 	f.mu.Lock()
@@ -104,7 +130,7 @@ func (f *fake) Run(d Daemon) (Status, error) {
 		return Status{}, fmt.Errorf("MPS daemon %s %w", d.ID, ErrConflict)
 	}
 	f.daemons[d.ID] = d
-	return Status{ID: d.ID, State: f.state, Reason: "a reason", Restarts: 2}, nil
+	return Status{ID: d.ID, State: f.state, Reason: "a reason", Restarts: 2, Memory: f.memory[d.ID]}, nil
 }
 
 func (f *fake) Stop(_ context.Context, id string) error {
@@ -120,7 +146,7 @@ func (f *fake) List() []Status {
 	defer f.mu.Unlock()
 	out := []Status{}
 	for id := range f.daemons {
-		out = append(out, Status{ID: id, State: f.state})
+		out = append(out, Status{ID: id, State: f.state, Memory: f.memory[id]})
 	}
 	return out
 }
@@ -200,7 +226,7 @@ func TestProtocol(t *testing.T) {
 		t.Error(diff)
 	}
 	check.GrowingLimit(t, "an answer with the reason", func(limit time.Duration) bool {
-		err := Runner{Client: c, Wait: limit}.Ensure(t.Context(), d)
+		err := Runner{Client: c, Wait: limit}.Ensure(t.Context(), plain(d))
 		if !errors.Is(err, ErrNotReady) {
 			t.Fatalf("not ready: %v", err)
 		}
@@ -218,7 +244,7 @@ func TestProtocol(t *testing.T) {
 	}
 	leftover, err := Leftover("u-1")
 	check.Must(t, err)
-	check.Must(t, Runner{Client: c}.Kinds().Undo(t.Context(), leftover))
+	check.Must(t, Runner{Client: c, Memory: hostmount.In(t.TempDir(), "")}.Kinds().Undo(t.Context(), leftover))
 	if _, err := Leftover("../x"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("leftover ../x: %v", err)
 	}
@@ -315,7 +341,7 @@ func TestSilentSupervisor(t *testing.T) {
 		t.Errorf("error %v, want the context's", err)
 	}
 	// fragile: the supervisor never answers, so that no limit is too short
-	err = Runner{Client: Client{Dir: dir}, Wait: 50 * time.Millisecond}.Ensure(t.Context(), &Daemon{ID: "u", Devices: []string{gpu}})
+	err = Runner{Client: Client{Dir: dir}, Wait: 50 * time.Millisecond}.Ensure(t.Context(), plain(&Daemon{ID: "u", Devices: []string{gpu}}))
 	if !errors.Is(err, ErrNotReady) {
 		t.Errorf("error %v, want ErrNotReady", err)
 	}

@@ -45,7 +45,9 @@ type request struct {
 type answer struct {
 	Version int      `json:"version"`
 	Daemons []Status `json:"daemons,omitempty"`
-	Error   string   `json:"error,omitempty"`
+	// Memory says that daemons can have their directories in MemoryDir. Supervisors of earlier versions leave it out.
+	Memory bool   `json:"memory,omitempty"`
+	Error  string `json:"error,omitempty"`
 	// Fault is the kind of the error, where the plugin distinguishes it.
 	Fault fault `json:"fault,omitempty"`
 }
@@ -80,6 +82,8 @@ type Status struct {
 	State State  `json:"state"`
 	// Devices are those of the Daemon. Supervisors of the first releases leave them out.
 	Devices []string `json:"devices,omitempty"`
+	// Memory says that its directories are in MemoryDir.
+	Memory bool `json:"memory,omitempty"`
 	// Reason says why it is not ready: the last line of its log.
 	Reason string `json:"reason,omitempty"`
 	// Restarts counts how often it was started again since the supervisor started.

@@ -33,6 +33,8 @@ type Supervisor interface {
 	Stop(ctx context.Context, id string) error
 	// List returns all daemons, sorted by id.
 	List() []Status
+	// Memory reports whether daemons can have their directories in MemoryDir.
+	Memory() bool
 }
 
 // Listen makes the socket, for its owner only. It replaces one that an earlier process left.
@@ -98,6 +100,7 @@ func reply(ctx context.Context, client net.Conn, uid uint32, s Supervisor) {
 	if err != nil {
 		err = fmt.Errorf("read the request: %w", err)
 	} else if err = checkPeer(client, uid); err == nil {
+		a.Memory = s.Memory()
 		a.Daemons, err = question(ctx, data, s)
 	}
 	a.Version = protocolVersion

@@ -160,6 +160,10 @@ func attacks() []attack {
 			[]string{"kubeletplugin TestConfigValidate"},
 		},
 		{"i", namespaceAdmin, "makes pods hang by a claim deleted under a pod", "the next Prepare has it looked up at once", nil},
+		{
+			"j", container, "fills the node's /run by its MPS pipe directory", "the directory is memory of the claim's own, with a bound",
+			[]string{"pkg/mps/supervise TestContainerFillsItsOwnMemory"},
+		},
 	}
 }
 

@@ -45,6 +45,8 @@ func TestMPS(t *testing.T) {
 		want := map[string]string{
 			"/run/fettle-mps": "/run/fettle-mps rw", "/driver-root": root + " ro",
 			path.Join("/driver-root", mps.ClaimsDir): mps.HostDir(root) + " rw",
+			// The plugin's mounts there can be written to, and nothing else.
+			path.Join("/driver-root", mps.MemoryDir): mps.HostMemoryDir(root) + " ro HostToContainer",
 		}
 		if root != "/" { // the driver may not have the directory
 			want["/driver-root/dev/shm"] = root + "/dev/shm rw"
@@ -57,6 +59,11 @@ func TestMPS(t *testing.T) {
 			t.Errorf("host mounts (-want +got):\n%s", diff)
 		}
 		checkMPSMounts(t, root, spec.Containers[0].VolumeMounts)
+		memory := mps.HostMemoryDir(root)
+		plugin := hostMounts(podOf(t, find(t, renderObjects(t, set), "DaemonSet", "fettle-kubeletplugin")))
+		if want := memory + " rw Bidirectional"; plugin[memory] != want {
+			t.Errorf("the plugin has at %s %q, want %q", memory, plugin[memory], want)
+		}
 	}
 	_, stderr, err := helmTemplate(t, "--set=mps.enabled=true")
 	if err == nil || !strings.Contains(stderr, "nvidia.enabled is not") {

@@ -150,7 +150,8 @@ func TestHostMounts(t *testing.T) {
 			"/host/mnt/disks": "/mnt/disks rw HostToContainer", "/host/srv": "/srv rw HostToContainer",
 			"/driver-root": "/run/nvidia/driver ro HostToContainer", "/var/lib/fettle": "/var/lib/fettle rw Bidirectional",
 			"/host/mnt/models": "/mnt/models ro HostToContainer", "/host/mnt/team": "/mnt/team rw HostToContainer",
-			"/run/fettle-mps": "/run/fettle-mps rw",
+			"/run/fettle-mps":                          "/run/fettle-mps rw",
+			"/run/nvidia/driver/run/fettle/mps-memory": "/run/nvidia/driver/run/fettle/mps-memory rw Bidirectional",
 		}},
 		{"directory that is shared twice", []string{"--set=presets.allowedHostPaths[0].path=/opt"}, map[string]string{
 			"/host/sys": "/sys ro", "/host/dev": "/dev ro", "/host/proc/driver": "/proc/driver ro", "/host/proc/devices": "/proc/devices ro",

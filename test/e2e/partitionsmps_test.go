@@ -129,6 +129,12 @@ func (g *dividedGPUs) mps(ctx SpecContext) {
 	}
 	Expect(g.setting(address)).To(Equal(setting{Mode: computeExclusiveProcess}))
 
+	say("a container fills its claim's directory and nothing of the node")
+	const fill = `d=$CUDA_MPS_PIPE_DIRECTORY; head -c 9437184 /dev/zero >$d/much 2>/dev/null; ` +
+		`[ $(wc -c <$d/much) -le 8388608 ] && echo full; ` +
+		`i=0; while mkdir $d/$i 2>/dev/null; do i=$((i+1)); done; [ $i -lt 2048 ] && echo full; rm -r $d/much $d/[0-9]*`
+	Expect(inside(ctx, pods[0], main, fill)).To(Equal("full\nfull\n"))
+
 	say("a kill and an update of the plugin end no client")
 	killPlugin(ctx, gpuNode)
 	untouched(ctx, pods)
@@ -137,7 +143,7 @@ func (g *dividedGPUs) mps(ctx SpecContext) {
 
 	say("a daemon that dies is started again, and the claim says so")
 	claim := onlyClaim(ctx, pods[0])
-	pid := filepath.Join(harness.MachineRoot, "run/fettle/mps", string(claim.UID), "pipe", "nvidia-cuda-mps-control.pid")
+	pid := filepath.Join(harness.MachineRoot, "run/fettle/mps-memory", string(claim.UID), "pipe", "nvidia-cuda-mps-control.pid")
 	_, err := h.OnNode(ctx, gpuNode, "sh", "-c", "kill -9 $(cat "+pid+")")
 	Expect(err).NotTo(HaveOccurred())
 	eventuallyEvent(ctx, ns, "ResourceClaim", claim.Name, "MPSDaemonEnded", "started again")
@@ -148,7 +154,7 @@ func (g *dividedGPUs) mps(ctx SpecContext) {
 	removePods(ctx, pods...)
 	Eventually(ctx, func() setting { return g.setting(address) }).Should(Equal(setting{}))
 	Eventually(ctx, func() (string, error) {
-		return h.OnNode(ctx, gpuNode, "sh", "-c", "ls "+harness.MachineRoot+"/run/fettle/mps | grep -c . || true")
-	}).Should(Equal("0\n"), "the claim's directory is gone")
+		return h.OnNode(ctx, gpuNode, "sh", "-c", "find "+harness.MachineRoot+"/run/fettle -mindepth 2 | grep -c . || true")
+	}).Should(Equal("0\n"), "the claim's directories are gone")
 	dropPolicy(ctx, "e2e-mps")
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/mps/supervise"
 	"github.com/fettle-dev/fettle/test/check"
@@ -20,7 +21,10 @@ import (
 // place is where a child finds the node of the test.
 type place struct {
 	Config supervise.Config
+	Memory bool
 }
+
+func (p place) node() *node { return &node{root: p.Config.Root, dir: p.Config.Dir, memory: p.Memory} }
 
 func planned(t *testing.T) (place, *fault.Injector) {
 	t.Helper()
@@ -39,7 +43,7 @@ func childPlan(t *testing.T, n *node, kill int) fault.Plan {
 	t.Helper()
 	config := n.config()
 	config.FS = nil
-	data, err := json.Marshal(place{Config: config})
+	data, err := json.Marshal(place{Config: config, Memory: n.memory})
 	check.Must(t, err)
 	return fault.Plan{Faults: []fault.Fault{fault.Kill(kill)}, Quick: true, Data: data}
 }
@@ -56,8 +60,8 @@ func TestChildSupervisor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- mps.Serve(ctx, listener, uint32(os.Geteuid()), s) }()
-	c := mps.Client{Dir: p.Config.Dir}
-	check.Must(t, runner(c).Ensure(t.Context(), limited()))
+	c, n := mps.Client{Dir: p.Config.Dir}, p.node()
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(limited())))
 	check.Must(t, in.Do("ready", func() error { return nil }))
 	check.Must(t, c.Stop(t.Context(), limited().ID))
 	cancel()
@@ -78,13 +82,13 @@ func TestSupervisorCrashPoints(t *testing.T) {
 			check.Eventually(t, "the daemon died with the supervisor", func() bool { return !alive(pid) })
 		}
 		c := n.start()
-		s, err := limited().Step()
+		s, err := n.params(limited()).Step()
 		check.Must(t, err)
 		if kills%2 == 0 { // the claim is still wanted
-			check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
-			check.Must(t, runner(c).Kinds().Verify(t.Context(), s))
+			check.Must(t, n.runner(c).Kinds().Apply(t.Context(), s))
+			check.Must(t, n.runner(c).Kinds().Verify(t.Context(), s))
 		}
-		check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
+		check.Must(t, n.runner(c).Kinds().Undo(t.Context(), s))
 		checkEmpty(t, n)
 		n.stop()
 		if result.Killed == nil {
@@ -100,7 +104,7 @@ func TestSupervisorCrashPoints(t *testing.T) {
 
 func checkEmpty(t *testing.T, n *node) {
 	t.Helper()
-	left, err := filepath.Glob(mps.HostDir(n.root) + "/*")
+	left, err := filepath.Glob(filepath.Dir(mps.HostDir(n.root)) + "/*/*")
 	check.Must(t, err)
 	listed, err := os.ReadDir(filepath.Join(n.dir, mps.ListName))
 	check.Must(t, err)
@@ -112,43 +116,59 @@ func checkEmpty(t *testing.T, n *node) {
 // TestChildPlugin is a plugin that is killed between its acts.
 func TestChildPlugin(t *testing.T) {
 	p, in := planned(t)
-	c := mps.Client{Dir: p.Config.Dir}
-	s, err := limited().Step()
+	c, n := mps.Client{Dir: p.Config.Dir}, p.node()
+	s, err := n.params(limited()).Step()
 	check.Must(t, err)
 	at := func(what string) { check.Must(t, in.Do(what, func() error { return nil })) }
 	at("planned")
+	for _, name := range n.mounts() {
+		check.Must(t, n.runner(c).Memory.MountMemory(name, hostmount.Memory{Free: 1 << 20}))
+		at("mounted " + name)
+	}
 	_, err = c.Run(t.Context(), limited())
 	check.Must(t, err)
 	at("asked")
-	check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
+	check.Must(t, n.runner(c).Kinds().Apply(t.Context(), s))
 	at("applied")
-	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
+	for _, name := range n.mounts() {
+		check.Must(t, c.Stop(t.Context(), limited().ID))
+		at("before unmounting " + name)
+		check.Must(t, n.runner(c).Memory.Detach(name))
+	}
+	check.Must(t, n.runner(c).Kinds().Undo(t.Context(), s))
 	at("undone")
 }
 
-// TestPluginCrashPoints kills the plugin before it asks, while the daemon starts, and when it runs. No daemon ends with the plugin: the
-// next one finds the same process.
+// TestPluginCrashPoints kills the plugin before it asks, while the daemon starts, and when it runs, and before and after each mount. No
+// daemon ends with the plugin: the next one finds the same process and the same mounts.
 func TestPluginCrashPoints(t *testing.T) {
-	for kill, running := range []bool{false, true, true, false} {
-		n := newNode(t)
-		c := n.start()
-		result, err := fault.Child{Test: "TestChildPlugin"}.Run(t.Context(), childPlan(t, n, kill+1))
-		check.Must(t, err)
-		if result.Killed == nil {
-			t.Fatalf("kill %d: the child finished", kill)
+	for memory, points := range map[bool][]bool{
+		false: {false, true, true, false}, true: {false, false, false, true, true, false, false, false},
+	} {
+		for kill, running := range points {
+			n := newNode(t)
+			if memory {
+				n.hasMemory()
+			}
+			c := n.start()
+			result, err := fault.Child{Test: "TestChildPlugin"}.Run(t.Context(), childPlan(t, n, kill+1))
+			check.Must(t, err)
+			if result.Killed == nil {
+				t.Fatalf("kill %d: the child finished", kill)
+			}
+			if got := len(n.s.List()) == 1; got != running {
+				t.Fatalf("killed at %s: the daemon runs: %t, want %t", result.Killed, got, running)
+			}
+			s, err := n.params(limited()).Step()
+			check.Must(t, err)
+			check.Must(t, n.runner(c).Kinds().Apply(t.Context(), s))
+			if status := n.status(limited().ID); status.Restarts != 0 || status.Memory != memory {
+				t.Errorf("killed at %s: the daemon is %+v", result.Killed, status)
+			}
+			check.Must(t, n.runner(c).Kinds().Undo(t.Context(), s))
+			checkEmpty(t, n)
+			n.stop()
 		}
-		if got := len(n.s.List()) == 1; got != running {
-			t.Fatalf("killed at %s: the daemon runs: %t, want %t", result.Killed, got, running)
-		}
-		s, err := limited().Step()
-		check.Must(t, err)
-		check.Must(t, runner(c).Kinds().Apply(t.Context(), s))
-		if restarts := n.status(limited().ID).Restarts; restarts != 0 {
-			t.Errorf("killed at %s: the daemon was started again %d times", result.Killed, restarts)
-		}
-		check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
-		checkEmpty(t, n)
-		n.stop()
 	}
 }
 

@@ -23,6 +23,8 @@ import (
 type daemon struct {
 	mps.Daemon
 	config *Config
+	// base is the directory that its own is in: mps.ClaimsDir, or mps.MemoryDir.
+	base   string
 	cancel context.CancelFunc
 	// ended is closed when no process of the daemon is started any more.
 	ended chan struct{}
@@ -258,5 +260,5 @@ func (d *daemon) end(ctx context.Context, p *process) {
 
 // dir returns the daemon's directory, or one in it, as the daemon sees it.
 func (d *daemon) dir(parts ...string) string {
-	return filepath.Join(append([]string{mps.ClaimsDir, d.ID}, parts...)...)
+	return filepath.Join(append([]string{d.base, d.ID}, parts...)...)
 }

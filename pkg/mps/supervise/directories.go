@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/pkg/hostdir"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
@@ -27,25 +29,30 @@ const (
 	maxLog = 4 << 20
 )
 
+// base returns the directory that a daemon's own is in. What the plugin mounted for its claim tells, so a daemon has the same directories
+// after the supervisor was replaced.
+func (c *Config) base(id string) string {
+	if there, err := hostmount.In(filepath.Join(c.Root, mps.MemoryDir), "").Has(path.Join(id, mps.PipeName)); err == nil && there {
+		return mps.MemoryDir
+	}
+	return mps.ClaimsDir
+}
+
 // makeDirs makes the daemon's directories, and empties those that an earlier process of it used. The pipe directory itself stays, since
 // containers have it mounted. No link below the claims' directory is followed.
 func (d *daemon) makeDirs(ctx context.Context) error {
-	claims := filepath.Join(d.config.Root, mps.ClaimsDir)
-	if err := os.MkdirAll(claims, modeWay); err != nil {
-		return fmt.Errorf("make the daemon's directories: %w", err)
+	base := filepath.Join(d.config.Root, d.base)
+	var err error
+	if d.base == mps.ClaimsDir {
+		err = makeWay(base, d.ID)
 	}
-	for _, dir := range []struct {
-		name string
-		mode fs.FileMode
-	}{
-		{".", modeWay},
-		{d.ID, modeWay},
-		{filepath.Join(d.ID, mps.PipeName), modeOpen},
-		{filepath.Join(d.ID, mps.LogName), modeOpen},
-	} {
-		if err := makeDir(claims, dir.name, dir.mode); err != nil {
-			return fmt.Errorf("make the daemon's directories: %w", err)
+	for _, name := range mps.Directories() { // mounts are there, and a container may have changed the mode of one
+		if err == nil {
+			err = makeDir(base, filepath.Join(d.ID, name), modeOpen)
 		}
+	}
+	if err != nil {
+		return fmt.Errorf("make the daemon's directories: %w", err)
 	}
 	if pipes := filepath.Join(d.config.Root, d.dir(mps.PipeName)); d.Context != "" {
 		if err := d.config.Relabel(pipes, d.Context); err != nil {
@@ -53,12 +60,21 @@ func (d *daemon) makeDirs(ctx context.Context) error {
 				"may relabel files, such as spc_t (kubeletPlugin.seLinuxOptions)", d.Context, pipes, err)
 		}
 	}
-	for _, name := range []string{mps.PipeName, mps.LogName} {
-		if err := d.empty(ctx, name); err != nil {
-			return fmt.Errorf("empty the daemon's directories: %w", err)
-		}
+	if err := d.config.empty(ctx, d.base, d.ID); err != nil {
+		return fmt.Errorf("empty the daemon's directories: %w", err)
 	}
 	return nil
+}
+
+// makeWay makes the way to plain directories of a daemon.
+func makeWay(claims, id string) error {
+	if err := os.MkdirAll(claims, modeWay); err != nil {
+		return err
+	}
+	if err := makeDir(claims, ".", modeWay); err != nil {
+		return err
+	}
+	return makeDir(claims, id, modeWay)
 }
 
 // makeDir makes a directory below another, and gives it a mode.
@@ -91,9 +107,9 @@ func makeDir(below, name string, mode fs.FileMode) error {
 // descriptor is a path to what a descriptor is open for, which nobody else can change.
 func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// openDir opens one of the daemon's directories, to which no link leads.
-func (d *daemon) openDir(name string) (*os.Root, error) {
-	dir, err := rootfs.Beneath(filepath.Join(d.config.Root, mps.ClaimsDir), filepath.Join(d.ID, name))
+// openDir opens one of a daemon's directories, to which no link leads.
+func (c *Config) openDir(base, id, name string) (*os.Root, error) {
+	dir, err := rootfs.Beneath(filepath.Join(c.Root, base), filepath.Join(id, name))
 	if err != nil {
 		return nil, err
 	}
@@ -106,17 +122,27 @@ func relabel(path, context string) error {
 	return unix.Lsetxattr(path, "security.selinux", []byte(context), 0)
 }
 
-// empty removes what is in a directory, without following links: containers may have made some.
-func (d *daemon) empty(ctx context.Context, name string) error {
-	dir, err := d.openDir(name)
-	if err != nil {
-		return err
+// empty removes what is in the directories of a daemon, without following links: containers may have made some.
+func (c *Config) empty(ctx context.Context, base, id string) error {
+	for _, name := range mps.Directories() {
+		dir, err := c.openDir(base, id, name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(hostdir.Empty(ctx, hostdir.OS{Root: dir}), dir.Close()); err != nil {
+			return err
+		}
 	}
-	return errors.Join(hostdir.Empty(ctx, hostdir.OS{Root: dir}), dir.Close())
+	return nil
 }
 
-// remove removes the directory of a daemon.
+// remove removes the directory of a daemon. Mounts are emptied: only the plugin can take them away.
 func (c *Config) remove(ctx context.Context, id string) error {
+	if c.base(id) == mps.MemoryDir {
+		if err := c.empty(ctx, mps.MemoryDir, id); err != nil {
+			return fmt.Errorf("empty the directories of MPS daemon %s: %w", id, err)
+		}
+	}
 	claims, err := hostdir.OpenRoot(filepath.Join(c.Root, mps.ClaimsDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -132,7 +158,7 @@ func (c *Config) remove(ctx context.Context, id string) error {
 
 // trimLogs cuts logs that grew too large. Containers do not have them, but servers that run as their users write to them.
 func (d *daemon) trimLogs(ctx context.Context) {
-	dir, err := d.openDir(mps.LogName)
+	dir, err := d.config.openDir(d.base, d.ID, mps.LogName)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Logs of MPS daemon are not looked at")
 		return

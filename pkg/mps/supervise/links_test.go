@@ -51,7 +51,7 @@ func TestLinkOfAContainerLeadsItsDaemonNowhere(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	other := filepath.Join(mps.HostDir(n.root), "other")
 	check.Must(t, errors.Join(os.MkdirAll(other, 0o755), os.WriteFile(filepath.Join(other, "file"), []byte("x"), 0o600)))
 	link := filepath.Join(n.pipes(d.ID), "log")
@@ -86,7 +86,7 @@ func TestDeepTreeOfAContainer(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	n.deepen(d.ID, depth)
 	var before syscall.Rlimit
 	check.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
@@ -105,7 +105,7 @@ func TestRemovalKeepsNobodyWaiting(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	n.deepen(d.ID, 5_000) // some tenths of a second
 	stopped := make(chan error, 2)
 	for range cap(stopped) {

@@ -127,9 +127,10 @@ func (s *Supervisor) claimsDir() string { return filepath.Join(s.config.Root, mp
 func (s *Supervisor) start(wanted *mps.Daemon) *daemon {
 	ctx, cancel := context.WithCancel(klog.NewContext(s.ctx, klog.FromContext(s.ctx).WithValues("daemon", wanted.ID)))
 	d := &daemon{
-		Daemon: *wanted, config: &s.config, cancel: cancel, ended: make(chan struct{}),
+		Daemon: *wanted, config: &s.config, base: s.config.base(wanted.ID), cancel: cancel, ended: make(chan struct{}),
 		status: mps.Status{ID: wanted.ID, State: mps.Starting, Devices: wanted.Devices},
 	}
+	d.status.Memory = d.base == mps.MemoryDir
 	s.daemons[wanted.ID] = d
 	s.running.Go(func() { d.run(ctx) })
 	return d
@@ -202,6 +203,12 @@ func (s *Supervisor) List() []mps.Status {
 	}
 	slices.SortFunc(out, func(a, b mps.Status) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+// Memory reports whether the process has the directory in which the plugin mounts those of daemons.
+func (s *Supervisor) Memory() bool {
+	info, err := os.Stat(filepath.Join(s.config.Root, mps.MemoryDir))
+	return err == nil && info.IsDir()
 }
 
 // Close ends all daemons, which stay on the list.

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/mps/supervise"
 	"github.com/fettle-dev/fettle/test/check"
@@ -76,8 +77,10 @@ type node struct {
 	looks, grace time.Duration
 	// relabel is the supervisor's Relabel. Nil: its default.
 	relabel func(path, context string) error
-	s       *supervise.Supervisor
-	stop    func()
+	// memory says that directories are the claims' mounts.
+	memory bool
+	s      *supervise.Supervisor
+	stop   func()
 }
 
 func newNode(t testing.TB) *node {
@@ -138,7 +141,15 @@ func (n *node) status(id string) mps.Status {
 }
 
 // pipes is the pipe directory of a daemon, as the host has it.
-func (n *node) pipes(id string) string { return filepath.Join(mps.HostDir(n.root), id, mps.PipeName) }
+func (n *node) pipes(id string) string { return n.at(id, mps.PipeName) }
+
+// at is a directory of a daemon, as the host has it.
+func (n *node) at(id, name string) string {
+	if n.memory {
+		return filepath.Join(mps.HostMemoryDir(n.root), id, name)
+	}
+	return filepath.Join(mps.HostDir(n.root), id, name)
+}
 
 // pid is that of the daemon's process.
 func (n *node) pid(id string) int {
@@ -173,7 +184,12 @@ func (n *node) client(id string, uid uint32) (said string, cmd *exec.Cmd) {
 	return said, cmd
 }
 
-func runner(c mps.Client) mps.Runner { return mps.Runner{Client: c, Wait: check.Patience} }
+func (n *node) runner(c mps.Client) mps.Runner {
+	return mps.Runner{Client: c, Memory: hostmount.In(mps.HostMemoryDir(n.root), ""), Wait: check.Patience}
+}
+
+// params are those of a daemon on this node.
+func (n *node) params(d *mps.Daemon) *mps.Params { return &mps.Params{Daemon: *d, Memory: n.memory} }
 
 func limited() *mps.Daemon {
 	return &mps.Daemon{
@@ -189,8 +205,8 @@ const toldLimits = "user=0 percentage=40.0 pinned:" + gpu1 + "=512M pinned:" + g
 func TestReady(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
-	kinds := runner(c).Kinds()
-	s, err := limited().Step()
+	kinds := n.runner(c).Kinds()
+	s, err := n.params(limited()).Step()
 	check.Must(t, err)
 	check.Must(t, kinds.Apply(t.Context(), s))
 	check.Must(t, kinds.Apply(t.Context(), s))
@@ -232,7 +248,7 @@ func TestLimits(t *testing.T) {
 			check.Must(t, mpssim.Settings{LimitsFrom: from}.Write(n.bin))
 			c := n.start()
 			d := limited()
-			check.Must(t, runner(c).Ensure(t.Context(), d))
+			check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 			if said, _ := n.client(d.ID, 0); !strings.Contains(said, toldLimits) {
 				t.Errorf("a client was told %q, want %q", said, toldLimits)
 			}
@@ -246,7 +262,7 @@ func TestUsers(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := &mps.Daemon{ID: "uid-1", Devices: []string{instance}}
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	said, first := n.client(d.ID, 1000)
 	if !strings.Contains(said, "user=1000 percentage=100.0 devices="+instance) {
 		t.Fatalf("first client: %q", said)
@@ -277,7 +293,7 @@ func TestTogether(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	const clients = 8
 	said := make(chan string, clients)
 	for range clients {
@@ -301,7 +317,7 @@ func TestDies(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	_, client := n.client(d.ID, 0)
 	pid := n.pid(d.ID)
 	check.Must(t, mpssim.Settings{FailStart: "no license for this GPU"}.Write(n.bin))
@@ -311,7 +327,7 @@ func TestDies(t *testing.T) {
 		return s.State == mps.Dead && strings.Contains(s.Reason, "no license for this GPU") && s.Restarts > 0
 	})
 	check.GrowingLimit(t, "an answer with the reason", func(limit time.Duration) bool {
-		err := mps.Runner{Client: c, Wait: limit}.Ensure(t.Context(), d)
+		err := mps.Runner{Client: c, Wait: limit}.Ensure(t.Context(), n.params(d))
 		if !errors.Is(err, mps.ErrNotReady) {
 			t.Fatalf("error %v, want ErrNotReady", err)
 		}
@@ -335,14 +351,14 @@ func TestSlow(t *testing.T) {
 	d := limited()
 	ctx, pass := check.Deadline(t)
 	ended := make(chan error, 1)
-	go func() { ended <- runner(c).Ensure(ctx, d) }()
+	go func() { ended <- n.runner(c).Ensure(ctx, n.params(d)) }()
 	check.Eventually(t, "the daemon is started", func() bool { return n.status(d.ID).State == mps.Starting })
 	pass()
 	if err := <-ended; !errors.Is(err, mps.ErrNotReady) {
 		t.Fatalf("error %v, want ErrNotReady", err)
 	}
 	check.Must(t, os.WriteFile(filepath.Join(n.bin, "gate"), nil, 0o600))
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	if s := n.status(d.ID); s.Restarts != 0 {
 		t.Errorf("status %+v, want the first process", s)
 	}
@@ -355,7 +371,7 @@ func TestDeaf(t *testing.T) {
 	n.looks, n.grace = 200*time.Millisecond, 5*time.Second
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	pid := n.pid(d.ID)
 	check.Must(t, mpssim.Settings{Deaf: true}.Write(n.bin))
 	check.Eventually(t, "the daemon is stalled", func() bool { return n.status(d.ID).State == mps.Stalled })
@@ -395,7 +411,7 @@ func TestSupervisorEnds(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	pid := n.pid(d.ID)
 	if _, err := supervise.Open(t.Context(), n.config()); !errors.Is(err, supervise.ErrRunning) {
 		t.Errorf("a second supervisor: %v", err)
@@ -419,7 +435,7 @@ func TestSupervisorEnds(t *testing.T) {
 	if len(all)+len(left) > 0 {
 		t.Errorf("after a reboot: %+v, %q", all, left)
 	}
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 }
 
 // TestStopWithoutSupervisor: a claim can be given back while no supervisor runs, and the next one does not run its daemon.
@@ -427,13 +443,13 @@ func TestStopWithoutSupervisor(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	n.stop()
-	s, err := d.Step()
+	s, err := n.params(d).Step()
 	check.Must(t, err)
-	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
-	check.Must(t, runner(c).Kinds().Undo(t.Context(), s))
-	if err := runner(c).Kinds().Apply(t.Context(), s); !errors.Is(err, mps.ErrNoSupervisor) {
+	check.Must(t, n.runner(c).Kinds().Undo(t.Context(), s))
+	check.Must(t, n.runner(c).Kinds().Undo(t.Context(), s))
+	if err := n.runner(c).Kinds().Apply(t.Context(), s); !errors.Is(err, mps.ErrNoSupervisor) {
 		t.Errorf("Apply: %v", err)
 	}
 	c = n.start()
@@ -454,7 +470,7 @@ func TestManyClaims(t *testing.T) {
 			d := &mps.Daemon{
 				ID: fmt.Sprintf("uid-%d", i), Devices: []string{fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)}, ActiveThreadPercentage: i + 1,
 			}
-			if err := runner(c).Ensure(t.Context(), d); err != nil {
+			if err := n.runner(c).Ensure(t.Context(), n.params(d)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -477,10 +493,10 @@ func TestRefused(t *testing.T) {
 	n := newNode(t)
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	other := limited()
 	other.ActiveThreadPercentage = 41
-	if err := runner(c).Ensure(t.Context(), other); !errors.Is(err, mps.ErrConflict) {
+	if err := n.runner(c).Ensure(t.Context(), n.params(other)); !errors.Is(err, mps.ErrConflict) {
 		t.Errorf("other settings: %v", err)
 	}
 	check.Must(t, os.WriteFile(filepath.Join(n.bin, "machine"), []byte(`{"UUID":"`+gpu1+`"}`), 0o644))
@@ -515,7 +531,7 @@ func TestPlaces(t *testing.T) {
 	check.Must(t, os.Symlink("/etc/alternatives/"+mps.Program, filepath.Join(n.bin, mps.Program)))
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	check.Must(t, os.Chmod(filepath.Join(real, mps.Program), 0o777))
 	check.Must(t, syscall.Kill(n.pid(d.ID), syscall.SIGKILL))
 	check.Eventually(t, "the reason names the mode", func() bool {
@@ -529,7 +545,7 @@ func TestLogs(t *testing.T) {
 	n.looks = 5 * time.Second // at a daemon and at its logs
 	c := n.start()
 	d := limited()
-	check.Must(t, runner(c).Ensure(t.Context(), d))
+	check.Must(t, n.runner(c).Ensure(t.Context(), n.params(d)))
 	log := filepath.Join(mps.HostDir(n.root), d.ID, mps.LogName, "server.log")
 	check.Must(t, os.WriteFile(log, nil, 0o644))
 	check.Must(t, os.Truncate(log, 5<<20))

@@ -6,6 +6,8 @@ in the same cluster must collide, and Helm then says which release owns the obje
 {{- define "fettle.controllerName" -}}fettle-controller{{- end }}
 {{- define "fettle.webhookName" -}}fettle-webhook{{- end }}
 {{- define "fettle.mpsName" -}}fettle-mps{{- end }}
+{{- /* Where the host has the mounts of claims with MPS: in the driver root, so that the daemons and the container runtime see them. */}}
+{{- define "fettle.mpsMemory" -}}{{ trimSuffix "/" .Values.nvidia.driverRoot }}/run/fettle/mps-memory{{- end }}
 {{- define "fettle.metricsReaderName" -}}fettle-metrics-reader{{- end }}
 {{- define "fettle.uninstallName" -}}fettle-uninstall{{- end }}
 {{- define "fettle.selfTestName" -}}fettle-selftest{{- end }}

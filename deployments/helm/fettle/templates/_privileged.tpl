@@ -18,6 +18,9 @@ adds its line here and nothing else. The reason is printed into the DaemonSet as
 - name: kernelCaches
   enabled: {{ .Values.kernelCaches.enabled }}
   reason: the plugin mounts caches for a claim, which the node must see, and only a privileged container may have Bidirectional propagation
+- name: mps
+  enabled: {{ .Values.mps.enabled }}
+  reason: the plugin mounts memory for a claim's MPS daemon, which the node must see, and only a privileged container may have Bidirectional propagation
 {{- end }}
 
 {{/* Reasons of the features that are on, joined by "; "; empty if none. */}}

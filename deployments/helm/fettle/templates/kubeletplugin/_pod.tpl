@@ -183,6 +183,12 @@ nodeAffinity:
 # Where the supervisor of NVIDIA's MPS is asked.
 - name: mps
   mountPath: /run/fettle-mps
+# Memory for what claims write to the directories of their daemons, at the host's own path.
+- name: mps-memory
+  mountPath: {{ include "fettle.mpsMemory" . }}
+  {{- if include "fettle.privileged" . }}
+  mountPropagation: Bidirectional
+  {{- end }}
 {{- end }}
 - name: host-sys
   mountPath: /host/sys
@@ -337,6 +343,10 @@ proc, which are then made.
 - name: mps
   hostPath:
     path: /run/fettle-mps
+    type: DirectoryOrCreate
+- name: mps-memory
+  hostPath:
+    path: {{ include "fettle.mpsMemory" . }}
     type: DirectoryOrCreate
 {{- end }}
 {{- if include "fettle.coversKubelet" . }}
