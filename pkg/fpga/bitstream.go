@@ -164,6 +164,9 @@ func inspect(r io.ReaderAt, size, maxUnpacked int64) (Bitstream, error) {
 	case Xclbin:
 		b, err = inspectXclbin(w)
 	default:
+		if err := checkOrder(w); err != nil {
+			return Bitstream{}, err
+		}
 		return Bitstream{}, w.errorf(0, "want a GBS, an AOCX or an xclbin; a raw image needs a sidecar that says what it is")
 	}
 	if err != nil {

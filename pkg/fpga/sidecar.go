@@ -4,9 +4,11 @@ package fpga
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"regexp"
 	"strings"
 	"unicode"
@@ -56,11 +58,42 @@ func InspectRaw(r io.ReaderAt, size int64, sidecar []byte) (Bitstream, error) {
 	if _, err := w.read(max(0, size-1), min(1, size), "the last byte"); err != nil {
 		return Bitstream{}, err
 	}
+	if err := checkOrder(w); err != nil {
+		return Bitstream{}, err
+	}
 	b.Size, b.Payload = size, &Payload{Length: size}
 	if err := b.checkPayload(w); err != nil {
 		return Bitstream{}, err
 	}
 	return b, b.findBlocks(w, false)
+}
+
+// What a file of Vivado begins with, and the word after which the device reads commands (UG570, table "Sync Word").
+const (
+	vivadoMagic  = "\x00\x09\x0f\xf0\x0f\xf0\x0f\xf0\x0f\xf0\x00\x00\x01a"
+	syncWord     = "\x66\x55\x99\xaa"
+	vivadoSync   = "\xaa\x99\x55\x66"
+	makeBootable = "make it with bootgen -process_bitstream bin"
+)
+
+// checkOrder refuses images that Vivado writes for a programming cable, with the bytes of each word in the other order. The kernel finds no
+// sync word in them when the region has been taken from its user already (zynq_fpga_ops_write_init in drivers/fpga/zynq-fpga.c). An image
+// without either word, such as an encrypted one, is not judged.
+func checkOrder(w window) error {
+	const first = 4096
+	head, err := w.read(0, min(first, w.size), "the first bytes")
+	if err != nil {
+		return err
+	}
+	if bytes.HasPrefix(head, []byte(vivadoMagic)) {
+		return w.errorf(0, "this is a .bit of Vivado, whose header no kernel takes: %s", makeBootable)
+	}
+	wrong, right := bytes.Index(head, []byte(vivadoSync)), bytes.Index(head, []byte(syncWord))
+	if w.format != BIN || wrong < 0 || right >= 0 && right < wrong {
+		return nil
+	}
+	return w.errorf(int64(wrong), "the sync word aa995566 stands in the order of a programming cable, and the kernel wants 665599aa: %s",
+		makeBootable)
 }
 
 func decodeSidecar(text []byte) (sidecar, error) {
@@ -79,7 +112,22 @@ func decodeSidecar(text []byte) (sidecar, error) {
 	}
 	var s sidecar
 	strict, err := sigsjson.UnmarshalStrict(data, &s)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		err = fmt.Errorf("%s: got a %s, want %s", wrong.Field, wrong.Value, jsonType(wrong.Type))
+	}
 	return s, errors.Join(append(strict, err)...)
+}
+
+// jsonType names what a field of a sidecar holds.
+func jsonType(of reflect.Type) string {
+	switch of.Kind() {
+	case reflect.String:
+		return "a text: put it into quotes"
+	case reflect.Float64, reflect.Int64:
+		return "a number"
+	default:
+		return "an object"
+	}
 }
 
 // nextDocument matches a line that ends a YAML document. Only comments may come before the first such line.

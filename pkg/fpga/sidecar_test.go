@@ -48,6 +48,27 @@ func TestInspectRaw(t *testing.T) {
 	}
 }
 
+// vivado makes a .bit: a header and an image.
+func vivado(design, sync string) []byte {
+	return concat([]byte(vivadoMagic+"\x00"+string(rune(len(design)))+design), bytes.Repeat([]byte{0xff}, 33), []byte(sync))
+}
+
+// TestOrderOfBytes: an image in the order that the kernel wants is taken, whatever comes later in it, and so is one that says nothing.
+func TestOrderOfBytes(t *testing.T) {
+	sidecar := []byte("format: bin\nid: " + nlb0 + "\ninterfaceID: " + shell + "\n")
+	for name, image := range map[string][]byte{
+		"swapped":   []byte("\xff\xff\xff\xff" + syncWord + "\x20\x00\x00\x00" + vivadoSync),
+		"encrypted": bytes.Repeat([]byte{0x5a}, 9000),
+		"far away":  concat(make([]byte, 5000), []byte(vivadoSync)),
+	} {
+		if _, err := InspectRaw(bytes.NewReader(image), int64(len(image)), sidecar); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := Inspect(bytes.NewReader(vivado("d", vivadoSync)), int64(len(vivado("d", vivadoSync))))
+	check.WantErr(t, err, nil, "this is a .bit of Vivado, whose header no kernel takes")
+}
+
 func TestInspectRawRefuses(t *testing.T) {
 	minimal := "format: rbf\nid: " + nlb0 + "\ninterfaceID: " + shell + "\n"
 	for _, test := range []struct {
@@ -60,6 +81,13 @@ func TestInspectRawRefuses(t *testing.T) {
 			"an image that describes itself",
 			minimal, buildGBS(nlb0Metadata, rbf(1)), "rbf: 0x0: the file is not a raw image but describes itself (gbs)",
 		},
+		{"a .bit of Vivado", minimal, vivado("design;Version=2022.2", vivadoSync), "rbf: 0x0: this is a .bit of Vivado"},
+		{
+			"a .bin of Vivado", strings.Replace(minimal, "rbf", "bin", 1), concat(bytes.Repeat([]byte{0xff}, 48), []byte(vivadoSync)),
+			"bin: 0x30: the sync word aa995566 stands in the order of a programming cable",
+		},
+		{"a number", strings.Replace(minimal, nlb0, strings.Repeat("1", 32), 1), rbf(1), "sidecar: id: got a number, want a text: put it"},
+		{"no object", minimal + "clocks: 4\n", rbf(1), "sidecar: clocks: got a number, want an object"},
 		{"legacy header", minimal, concat([]byte(legacyMagic), rbf(100)), "before release 6.4"},
 		{"blocks without an image", minimal, buildBlocks(), "want 1024 bytes of signature and then an image"},
 		{"nothing", "", rbf(1), "sidecar: want an object"},
