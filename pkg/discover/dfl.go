@@ -162,6 +162,8 @@ func (d *draft) region(e dflEngine, p dflPortDir, siblings []dflPortDir) {
 	switch {
 	case errors.Is(err, errAmbiguous):
 		d.withhold(ReasonRegionAmbiguous, fmt.Errorf("%s: %w", p.name, err))
+	case errors.Is(err, errNoDriver):
+		d.withhold(ReasonInterfaceUnknown, fmt.Errorf("%s cannot be programmed yet, and what fits it is unknown: %w", p.name, err))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNoID):
 		d.withhold(ReasonInterfaceUnknown, fmt.Errorf(
 			"%s: its region has no interface id, so that no bitstream fits: %w; load a shell that has one", p.name, err))

@@ -54,6 +54,44 @@ region0/dfl-port.1/dev 245:1
 region0/dfl-port.1/id 1
 region0/dfl-port.1/afu_id ` + nlb3 + "\n"
 
+// TestDFLModules: what waits for kernel modules names them, and no shell.
+func TestDFLModules(t *testing.T) {
+	const bound = "region0/dfl-fme.0/dfl-fme-region.3/driver -> dfl-fme-region\nregion0/dfl-fme.0/dfl-fme-region.4/driver -> dfl-fme-region\n"
+	waiting := []string{
+		"dfl-fme-region.3/fpga_region/region1/compat_id " + shellA, "dfl-fme-region.3/uevent ",
+		"dfl-fme-region.4/fpga_region/region2/compat_id " + shellA, "dfl-fme-region.4/uevent ",
+		"dfl-fme-mgr.0/fpga_manager/fpga0/name DFL FME FPGA Manager", "dfl-fme-mgr.0/uevent ",
+		"dfl-fme-mgr.0/fpga_manager/fpga0/state unknown", "dfl-fme-br.0/uevent ",
+	}
+	for name, tc := range map[string]struct {
+		more, want string
+	}{
+		"all": {
+			"", "no driver has dfl-fme-br.0, dfl-fme-mgr.0, dfl-fme-region.3, dfl-fme-region.4: " +
+				"load the kernel modules dfl_fme_br, dfl_fme_mgr, dfl_fme_region",
+		},
+		"one": {
+			bound + "-- sys/module/* --\ndfl_fme_mgr/initstate live\n",
+			"no driver has dfl-fme-br.0, dfl-fme-mgr.0: load the kernel modules dfl_fme_br",
+		},
+		"none": {
+			"-- sys/module/* --\ndfl_fme_mgr/initstate live\ndfl_fme_br/initstate live\ndfl_fme_region/initstate live\n",
+			"although the modules are loaded: see the kernel's log",
+		},
+	} {
+		got := discoverIn(t, inMachine(t, oneFPGA+tc.more, waiting...), Options{})
+		found := 0
+		for _, p := range got.Problems {
+			if p.Reason == ReasonInterfaceUnknown && strings.HasSuffix(p.Message, tc.want) {
+				found++
+			}
+		}
+		if len(got.Devices) > 0 || found != 2 {
+			t.Errorf("%s: %d devices, problems %v, want two that end with %q", name, len(got.Devices), got.Problems, tc.want)
+		}
+	}
+}
+
 func TestDFL(t *testing.T) {
 	const address, port0, port1 = "0000:3b:00.0", "intel-0000-3b-00-0-port0", "intel-0000-3b-00-0-port1"
 	const region3, region4 = "dfl-fme-region.3/fpga_region/region1/compat_id " + shellA, "dfl-fme-region.4/fpga_region/region2/compat_id "

@@ -164,13 +164,54 @@ func readManager(tree *sysfs.Tree, dir string) (string, error) {
 		if len(names) != 1 {
 			return "", fmt.Errorf("list %s: %w: %d entries %sN, want 1", sysfs.HostPath(dir), sysfs.ErrMalformed, len(names), class.prefix)
 		}
+		engine := dir
 		dir = path.Join(dir, names[0], class.below)
+		if err := checkBound(tree, engine, dir); err != nil {
+			return "", err
+		}
 	}
 	return dir, nil
 }
 
+// errNoDriver says that what programs a card waits for kernel modules.
+var errNoDriver = errors.New("no driver has")
+
+// checkBound fails with errNoDriver if a directory is not there since the drivers of an engine's parts are not: a region is only there once
+// the manager and the bridge are (fme_region_probe in drivers/fpga/dfl-fme-region.c).
+func checkBound(tree *sysfs.Tree, engine, dir string) error {
+	if tree.Exists(dir) {
+		return nil
+	}
+	names, err := tree.ReadDir(engine)
+	if err != nil {
+		return err
+	}
+	var unbound, modules []string
+	for _, name := range names {
+		part, _, _ := strings.Cut(name, ".")
+		_, unboundErr := tree.ReadLink(path.Join(engine, name, "driver"))
+		if unboundErr == nil || !slices.Contains([]string{"dfl-fme-br", "dfl-fme-mgr", "dfl-fme-region"}, part) {
+			continue
+		}
+		unbound = append(unbound, name)
+		if module := strings.ReplaceAll(part, "-", "_"); !tree.Exists(path.Join(sysfs.Modules, module)) && !slices.Contains(modules, module) {
+			modules = append(modules, module)
+		}
+	}
+	switch {
+	case len(unbound) == 0:
+		return nil
+	case len(modules) == 0:
+		return fmt.Errorf("%w %s, although the modules are loaded: see the kernel's log", errNoDriver, strings.Join(unbound, ", "))
+	}
+	return fmt.Errorf("%w %s: load the kernel modules %s", errNoDriver, strings.Join(unbound, ", "), strings.Join(modules, ", "))
+}
+
 func readRegion(tree *sysfs.Tree, dir string, number uint64) dflRegion {
 	region := dflRegion{number: number}
+	if region.err = checkBound(tree, path.Dir(dir), path.Join(dir, "fpga_region")); region.err != nil {
+		return region
+	}
 	names, err := tree.ReadDir(path.Join(dir, "fpga_region"))
 	names = slices.DeleteFunc(names, func(name string) bool { return !isNumbered(name, fpgaRegion) })
 	switch {
@@ -304,11 +345,14 @@ func (e dflEngine) regionOf(p dflPortDir, siblings int) (dflRegion, error) {
 	case len(e.regions) < siblings:
 		return dflRegion{}, fmt.Errorf("%s has %d regions for %d ports: %w", path.Base(e.dir), len(e.regions), siblings, errAmbiguous)
 	}
+	first := e.regions[0]
+	if errors.Is(first.err, errNoDriver) {
+		return first, first.err // as all others have
+	}
 	var errs []error
 	for _, r := range e.regions {
 		errs = append(errs, r.err)
 	}
-	first := e.regions[0]
 	if !slices.ContainsFunc(e.regions, func(r dflRegion) bool { return r.interfaceID != first.interfaceID }) {
 		return first, errors.Join(errs...)
 	}
