@@ -138,6 +138,9 @@ func writeStackPlan(p *stack.Preview, stdout io.Writer) error {
 	if err := writeEvictions(shown, stdout); err != nil {
 		return err
 	}
+	if err := writePossibleHolders(shown, stdout); err != nil {
+		return err
+	}
 	if err := writeLines("warning", p.Warnings, stdout); err != nil {
 		return err
 	}
@@ -243,6 +246,22 @@ func writeEvictions(nodes []stack.NodePreview, stdout io.Writer) error {
 				kept = "not known: the pod was not read"
 			}
 			fmt.Fprintf(table, "%s\t%s/%s\t%s\t%s\t%s\n", n.Node, p.Namespace, p.Name, strings.Join(p.Claims, ","), access, kept)
+		}
+	}
+	return table.Flush()
+}
+
+// writePossibleHolders lists the pods that may keep a driver from being unloaded.
+func writePossibleHolders(nodes []stack.NodePreview, stdout io.Writer) error {
+	if !slices.ContainsFunc(nodes, func(n stack.NodePreview) bool { return len(n.MayHold) > 0 }) {
+		return nil
+	}
+	fmt.Fprintln(stdout)
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tLEAVES POD\tMAY HOLD THE DRIVER BY") // a tabwriter's errors come at Flush
+	for _, n := range nodes {
+		for _, p := range n.MayHold {
+			fmt.Fprintf(table, "%s\t%s/%s\t%s\n", n.Node, p.Namespace, p.Name, p.Why)
 		}
 	}
 	return table.Flush()

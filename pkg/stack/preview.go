@@ -80,6 +80,8 @@ type NodePreview struct {
 	To   *DriverPreview `json:"to,omitempty"`
 	// Pods are those that the change evicts, those with admin access last.
 	Pods []PodPreview `json:"pods,omitempty"`
+	// MayHold are the pods that may hold the driver without a claim. The change does not evict them.
+	MayHold []PossibleHolder `json:"mayHold,omitempty"`
 }
 
 // DriverPreview is a driver of an engine. Version is empty if only the image has it.
@@ -249,12 +251,14 @@ func (p *previewer) phases(rules UpgradeRules, nodes []UpgradeNode) {
 		changes, checks = true, checks || s.Phase == PhaseChecking
 		if s.Phase != PhaseChanging && s.Phase != PhaseChecking {
 			p.evicted(of, nodes[i].Holders)
+			of.MayHold = p.possibleHolders(of.Node, nodes[i].Holders)
 		}
 	}
 	p.turns(rules, nodes, steps)
 	if changes {
 		p.unknown("whether the images of the new driver are in their registry, and whether the driver loads")
 		p.unknown("what budgets allow, and which pods hold devices, once the first pods have gone")
+		p.unknown("programs of a node outside of pods that hold its driver, such as the vendor's daemons")
 	}
 	if checks {
 		p.unknown("whether claims are checked at all, which selfTest.enabled says, and results of checks that are not written down yet")
@@ -297,6 +301,9 @@ func (p *previewer) evicted(of *NodePreview, holders []Holder) {
 	at := map[types.NamespacedName]int{}
 	for _, h := range holders {
 		key := types.NamespacedName{Namespace: h.Namespace, Name: h.Name}
+		if pod := p.pods[key]; pod != nil && string(pod.UID) == h.UID && hasEnded(pod) {
+			continue // its claim is freed without it
+		}
 		i, known := at[key]
 		if !known {
 			i, at[key] = len(of.Pods), len(of.Pods)

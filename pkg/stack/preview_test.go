@@ -239,9 +239,6 @@ func TestPreviewBudgets(t *testing.T) {
 			o.Budgets[0] = budget("b", 0, "p")
 			o.Budgets[0].Namespace = "other"
 		}, ""},
-		{"the pod has ended", func(o *stack.Objects, p *corev1.Pod) {
-			o.Budgets[0], p.Status.Phase = budget("b", 0, "p"), corev1.PodFailed
-		}, ""},
 		{"the pod is going", func(o *stack.Objects, p *corev1.Pod) {
 			o.Budgets[0], p.DeletionTimestamp = budget("b", 0, "p"), new(metav1.Now())
 		}, ""},
@@ -285,5 +282,60 @@ func TestPreviewBudgets(t *testing.T) {
 	holds(o, "a", "kube-system", "p", false)
 	if got := o.Previews("s")[0].Nodes[0].Pods[0]; !strings.Contains(got.Refused, "namespace kube-system are not evicted") {
 		t.Errorf("a pod of Kubernetes: %+v", got)
+	}
+}
+
+// TestWhoMayHold: pods that no claim gives devices are named by what their YAML shows, and pods that have ended are not.
+func TestWhoMayHold(t *testing.T) {
+	privileged := &corev1.SecurityContext{Privileged: new(true)}
+	volume := func(at string) []corev1.Volume {
+		return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: at}}}}
+	}
+	visible := func(value string) []corev1.Container {
+		return []corev1.Container{{Name: "c", Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: value}}}}
+	}
+	for name, tc := range map[string]struct {
+		spec corev1.PodSpec
+		want string
+	}{
+		"a plain pod":       {},
+		"the runtime":       {corev1.PodSpec{RuntimeClassName: new("nvidia-cdi")}, "runtimeClassName nvidia-cdi"},
+		"another runtime":   {corev1.PodSpec{RuntimeClassName: new("kata")}, ""},
+		"all devices":       {corev1.PodSpec{Containers: visible("all")}, "NVIDIA_VISIBLE_DEVICES of container c"},
+		"no devices":        {corev1.PodSpec{Containers: visible("void")}, ""},
+		"in an init":        {corev1.PodSpec{InitContainers: visible("0")}, "NVIDIA_VISIBLE_DEVICES of container c"},
+		"a node":            {corev1.PodSpec{Volumes: volume("/dev/nvidia0")}, "hostPath /dev/nvidia0"},
+		"a node by detours": {corev1.PodSpec{Volumes: volume("/dev//dri/")}, "hostPath /dev/dri"},
+		"other nodes":       {corev1.PodSpec{Volumes: volume("/dev/shm")}, ""},
+		"all of the host": {
+			corev1.PodSpec{Volumes: volume("/"), Containers: []corev1.Container{{SecurityContext: privileged}}}, "privileged, with hostPath /",
+		},
+		"the host without rights": {corev1.PodSpec{Volumes: volume("/dev")}, ""},
+		"rights alone":            {corev1.PodSpec{Containers: []corev1.Container{{SecurityContext: privileged}}}, ""},
+	} {
+		o := previewed("a")
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p", UID: "u"}, Spec: tc.spec}
+		p.Spec.NodeName = "a"
+		other, ended := p.DeepCopy(), p.DeepCopy()
+		other.Spec.NodeName, other.Name = "b", "elsewhere"
+		ended.Status.Phase, ended.Name = corev1.PodSucceeded, "ended"
+		o.Pods = append(o.Pods, p, other, ended)
+		var want []stack.PossibleHolder
+		if tc.want != "" {
+			want = []stack.PossibleHolder{{Namespace: "team", Name: "p", Why: tc.want}}
+		}
+		if diff := cmp.Diff(want, o.Previews("s")[0].Nodes[0].MayHold); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	o := previewed("a")
+	holder := holds(o, "a", "web", "p", false)
+	holder.Spec.NodeName, holder.Spec.RuntimeClassName = "a", new("nvidia")
+	if got := o.Previews("s")[0].Nodes[0]; len(got.Pods) != 1 || len(got.MayHold) > 0 {
+		t.Errorf("a pod with a claim is evicted: %+v", got)
+	}
+	holder.Status.Phase = corev1.PodFailed
+	if got := o.Previews("s")[0].Nodes[0]; len(got.Pods) > 0 {
+		t.Errorf("a pod that has ended is not evicted: %+v", got.Pods)
 	}
 }
