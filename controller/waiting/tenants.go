@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -239,8 +238,8 @@ func bareContainer(pod *corev1.Pod) corev1.Container {
 	return c
 }
 
-// bareList drops what is asked for with nothing of it, and all but the resources of Kubernetes of a list that is too long: kubelet runs no
-// pod that asks for what its node does not have.
+// bareList drops what is asked for with nothing of it, and all but what every node has of a list that is too long: kubelet runs no pod that
+// asks for what its node does not have, and no node has so many resources or sizes of huge pages.
 func bareList(list corev1.ResourceList) corev1.ResourceList {
 	list = maps.Clone(list)
 	maps.DeleteFunc(list, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.IsZero() })
@@ -249,7 +248,9 @@ func bareList(list corev1.ResourceList) corev1.ResourceList {
 		bytes += len(name)
 	}
 	if bytes > maxResources {
-		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { return strings.Contains(string(name), "/") })
+		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool {
+			return name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage
+		})
 	}
 	return list
 }

@@ -319,3 +319,19 @@ func TestBarePodWithManyPorts(t *testing.T) {
 		t.Errorf("%d bytes, ports %v", size, ports)
 	}
 }
+
+// TestBarePodWithManyHugePages: a pod takes little memory however many sizes of huge pages it asks for: no node has so many. What it takes
+// of CPU and memory stays known.
+func TestBarePodWithManyHugePages(t *testing.T) {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")}
+	for i := range 30_000 {
+		list[corev1.ResourceName(fmt.Sprint(corev1.ResourceHugePagesPrefix, i+1))] = *resource.NewQuantity(int64(i+1), resource.DecimalSI)
+	}
+	bare := barePod(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Resources: corev1.ResourceRequirements{Requests: list, Limits: list},
+	}}}})
+	requests := bare.Spec.Containers[0].Resources.Requests
+	if size := bare.Size(); size > maxBare || requests.Cpu().Value() != 2 || requests.Memory().Value() != 1<<30 {
+		t.Errorf("%d bytes, %s CPUs, %s memory", size, requests.Cpu(), requests.Memory())
+	}
+}
