@@ -175,14 +175,21 @@ func ownerOf(o metav1.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*owner}
 }
 
-// barePod returns what others have to know of a pod. What it takes of the cluster's share of memory is bounded.
+// barePod returns what others have to know of a pod, nil for one that has ended. What it takes of the cluster's share of memory is bounded.
 func barePod(pod *corev1.Pod) *corev1.Pod {
+	if ended(pod) {
+		return nil
+	}
 	out := placedPod(pod)
 	if out.Size() > maxBare {
 		out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = nil, nil // the claims still say for which pod they are
 		podspec.LeaveOut(out)
 	}
 	return out
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // placedPod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which

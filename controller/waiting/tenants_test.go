@@ -335,3 +335,33 @@ func TestBarePodWithManyHugePages(t *testing.T) {
 		t.Errorf("%d bytes, %s CPUs, %s memory", size, requests.Cpu(), requests.Memory())
 	}
 }
+
+// TestEndedPods: pods that have ended take nothing of their node. Of a reduced namespace nothing of them is kept, however many there are,
+// and they keep no others away.
+func TestEndedPods(t *testing.T) {
+	pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "batch", Name: name}}
+		pod.Spec.NodeName, pod.Status.Phase = "n1", phase
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: "zone"}},
+		}}
+		return pod
+	}
+	w := newWorld(t, pod("done", corev1.PodSucceeded), pod("failed", corev1.PodFailed), pod("runs", corev1.PodRunning))
+	check := func(where string, pods []*corev1.Pod) {
+		if len(pods) != 1 || pods[0].Name != "runs" {
+			t.Errorf("%s: %d pods are kept", where, len(pods))
+		}
+	}
+	var bare []*corev1.Pod
+	r, of := &pageReader{Reader: w.client, left: podsBytes}, tenants{reduced: map[string]bool{"batch": true}}
+	if err := ofTenants(t.Context(), r, &of, &corev1.PodList{}, &bare, trimPod, barePod, onNode("n1")); err != nil {
+		t.Fatal(err)
+	}
+	check("of a reduced namespace", bare)
+	repelling, err := Repelling(t.Context(), w.client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("that repel", repelling)
+}
