@@ -69,14 +69,23 @@ func Pending(ctx context.Context, live client.Reader) ([]*corev1.Pod, error) {
 	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
 	var pods []*corev1.Pod
 	none := func(*corev1.Pod) *corev1.Pod { return nil }
-	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &pods, trimPod, none, onNode("")); err != nil {
+	trim := func(pod *corev1.Pod) *corev1.Pod {
+		if !mayWait(pod) {
+			return nil
+		}
+		return trimPod(pod)
+	}
+	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &pods, trim, none, onNode("")); err != nil {
 		return nil, fmt.Errorf("list pods without a node: %w", err)
 	}
 	of.log(ctx, "Waiting pods of namespaces that have too large ones are not looked at")
-	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
-			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" || len(pod.Spec.ResourceClaims) == 0 && len(extended(pod)) == 0
-	}), nil
+	return pods, nil
+}
+
+// mayWait says whether a pod may wait for devices.
+func mayWait(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 &&
+		(pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "") && (len(pod.Spec.ResourceClaims) > 0 || len(extended(pod)) > 0)
 }
 
 // extended lists the extended resources of a pod, which may stand for devices.

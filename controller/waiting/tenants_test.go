@@ -365,3 +365,27 @@ func TestEndedPods(t *testing.T) {
 	}
 	check("that repel", repelling)
 }
+
+// TestPendingPodsOfOtherKinds: pods that cannot wait for devices take nothing of what is kept, so that one of the same namespace that does
+// is looked at.
+func TestPendingPodsOfOtherKinds(t *testing.T) {
+	w := newWorld(t)
+	add := func(name string, change func(*corev1.Pod)) {
+		labels := map[string]string{"l": strings.Repeat("l", 500_000)}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "batch", Name: name, Labels: labels}}
+		change(pod)
+		check.Must(t, w.client.Create(t.Context(), pod))
+	}
+	asks := []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+	for i := range 10 {
+		add(fmt.Sprint("cpu-", i), func(*corev1.Pod) {})
+		add(fmt.Sprint("gated-", i), func(pod *corev1.Pod) {
+			pod.Spec.ResourceClaims, pod.Spec.SchedulingGates = asks, []corev1.PodSchedulingGate{{Name: "queue"}}
+		})
+	}
+	add("waits", func(pod *corev1.Pod) { pod.Spec.ResourceClaims = asks })
+	pods, err := Pending(t.Context(), w.client)
+	if check.Must(t, err); len(pods) != 1 || pods[0].Name != "waits" {
+		t.Errorf("%d pods wait", len(pods))
+	}
+}
