@@ -265,7 +265,7 @@ func bareList(list corev1.ResourceList) corev1.ResourceList {
 // bareClaim returns the devices that a claim has, and who uses them. It returns nil for a claim that has none.
 func bareClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	a := c.Status.Allocation
-	if a == nil {
+	if a == nil || len(a.Devices.Results) == 0 {
 		return nil
 	}
 	out := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{

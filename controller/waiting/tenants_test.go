@@ -389,3 +389,12 @@ func TestPendingPodsOfOtherKinds(t *testing.T) {
 		t.Errorf("%d pods wait", len(pods))
 	}
 }
+
+// TestBareClaimWithoutDevices: a claim that asks for nothing is allocated by any pod. It has no devices, and nothing of it is kept.
+func TestBareClaimWithoutDevices(t *testing.T) {
+	c := &resourceapi.ResourceClaim{}
+	c.Status.Allocation = &resourceapi.AllocationResult{}
+	if bareClaim(c) != nil {
+		t.Error("is kept")
+	}
+}
