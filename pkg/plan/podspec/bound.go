@@ -91,11 +91,18 @@ func LeaveOut(pod *corev1.Pod) {
 
 func tooLarge(s *metav1.LabelSelector) bool { return s != nil && s.Size() > maxSelector }
 
-// merged returns a term for each label of nodes, of which only whether it reaches other namespaces is known. Terms for more labels than
-// maxTerms are left out: nodes have few labels whose values are domains.
+// merged returns a term for each label of nodes, of which only whether it reaches other namespaces is known. Of more labels than maxTerms
+// it returns one term, for all nodes.
 func merged(terms []corev1.PodAffinityTerm) []corev1.PodAffinityTerm {
+	keys := map[string]bool{}
+	for _, t := range terms {
+		keys[t.TopologyKey] = true
+	}
 	out := map[string]corev1.PodAffinityTerm{}
 	for _, t := range terms {
+		if len(keys) > maxTerms {
+			t.TopologyKey = anyDomain
+		}
 		of := corev1.PodAffinityTerm{TopologyKey: t.TopologyKey, LabelSelector: leftOut()}
 		if len(t.Namespaces) > 0 || t.NamespaceSelector != nil || out[t.TopologyKey].NamespaceSelector != nil {
 			of.NamespaceSelector = leftOut()
@@ -107,5 +114,5 @@ func merged(terms []corev1.PodAffinityTerm) []corev1.PodAffinityTerm {
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b corev1.PodAffinityTerm) int { return cmp.Compare(a.TopologyKey, b.TopologyKey) })
-	return all[:min(len(all), maxTerms)]
+	return all
 }

@@ -14,6 +14,9 @@ import (
 // anyPort stands for ports that were too many to keep: it may be each of them.
 const anyPort = -1
 
+// anyDomain is the key of a term that stands for terms of too many labels: all nodes are in its domain. No label of a node is empty.
+const anyDomain = ""
+
 // Port is a port of the host. The zero address is all addresses of the host.
 type Port struct {
 	address  string
@@ -146,6 +149,9 @@ func (t *Term) about(name string, namespace *corev1.Namespace) (in, known bool) 
 // Domain returns a node's value of a topology label. A node without the label is in no domain, but for kubelet's label of every node.
 func Domain(node *corev1.Node, key string) (value string, in bool) {
 	value, in = node.Labels[key]
+	if key == anyDomain {
+		return "", true
+	}
 	if !in && key == corev1.LabelHostname {
 		return node.Name, true
 	}
