@@ -4,6 +4,7 @@ package uninstall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -112,7 +113,8 @@ func (u Uninstall) answers(ctx context.Context, name string) (bool, error) {
 	return nodeReady(&node), nil // a Node that is gone is not
 }
 
-// remove evicts or deletes the pod. It is no error if a disruption budget refuses the eviction.
+// remove evicts or deletes the pod. It is no error if the API server refuses the eviction: by a budget, since a pod has two of them, or by
+// a webhook.
 func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool) error {
 	if byDeletion {
 		klog.FromContext(ctx).Info("Deleting a pod that could not be evicted", "pod", klog.KObj(pod))
@@ -127,7 +129,13 @@ func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool)
 		// An eviction cannot be created in a namespace that is being deleted. The pod is deleted with its namespace anyway.
 		return u.remove(ctx, pod, true)
 	}
-	if err != nil && !evict.Gone(err) && !evict.Refused(err) {
+	if _, refused := errors.AsType[*apierrors.StatusError](err); refused {
+		if !evict.Gone(err) {
+			klog.FromContext(ctx).Info("A pod is not evicted", "pod", klog.KObj(pod), "reason", err.Error())
+		}
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -11,10 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
@@ -128,6 +130,43 @@ func TestForcedUninstallWaits(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(before), err)
 		}
 	})
+}
+
+// TestForcedUninstallOfRefusedPods: a pod that the API server does not evict, for whatever reason, is deleted after a while.
+func TestForcedUninstallOfRefusedPods(t *testing.T) {
+	for name, refusal := range map[string]metav1.Status{
+		"a budget": {Code: 429, Reason: metav1.StatusReasonTooManyRequests},
+		// As the registry of pods says it, without a reason.
+		"two budgets": {Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."},
+		"a webhook":   {Code: 403, Reason: metav1.StatusReasonForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := install(t, nil)
+				w.held(t, "refused", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}})
+				go w.follows(t)
+				w.WithWatch = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+					SubResourceCreate: func(
+						context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption,
+					) error {
+						return &apierrors.StatusError{ErrStatus: refusal}
+					},
+					Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+						if _, pod := o.(*corev1.Pod); pod { // its claim goes with it
+							c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "refused"}}
+							check.Must(t, w.Delete(ctx, c))
+						}
+						return c.Delete(ctx, o, options...)
+					},
+				})
+				before := time.Now()
+				check.Must(t, w.force(t))
+				if took := time.Since(before); took < patience || took > 2*patience {
+					t.Errorf("it took %s", took)
+				}
+			})
+		})
+	}
 }
 
 // follows has the plugins follow annotations as long as the test runs.
