@@ -123,7 +123,7 @@ func (s *step) followJob(claim *corev1.PersistentVolumeClaim, job *batchv1.Job) 
 func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
 	if writers := s.writers(); len(writers) > 0 {
 		s.volume.JobName = ""
-		s.setPhase(v1alpha1.CacheVolumePending, "its Job is made when what writes another digest there has ended: %s", firstOf(writers))
+		s.setPhase(v1alpha1.CacheVolumePending, "its Job is made when what still writes there has ended: %s", firstOf(writers))
 		return
 	}
 	need, has, users := Capacity(s.Status.Image), capacityOf(claim), s.users()
@@ -144,7 +144,7 @@ func (s *step) startJob(claim *corev1.PersistentVolumeClaim) {
 	s.setPhase(v1alpha1.CacheVolumePending, "its Job is being made")
 }
 
-// writers lists the other Jobs of the cache that may still write to the claim, and their pods, which may outlast them.
+// writers lists the other Jobs of the cache that may still write to the claim, and pods of Jobs, which may outlast these.
 func (s *step) writers() (names []string) {
 	for _, key := range slices.SortedFunc(maps.Keys(s.observed.Jobs), compareKeys) {
 		j := s.observed.Jobs[key]
@@ -154,7 +154,7 @@ func (s *step) writers() (names []string) {
 		}
 	}
 	for i := range s.observed.Pods {
-		if p := &s.observed.Pods[i]; s.owns(p.Labels) && p.Labels[batchv1.JobNameLabel] != s.volume.JobName && s.uses(p) {
+		if p := &s.observed.Pods[i]; s.owns(p.Labels) && s.uses(p) {
 			names = append(names, "pod "+p.Name)
 		}
 	}

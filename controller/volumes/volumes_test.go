@@ -490,7 +490,7 @@ func TestOneJobAtATime(t *testing.T) {
 			w.Claims[Key{"a", "cache"}].Annotations[DigestAnnotation] = ""
 		}
 		o = object(v1alpha1.CacheROXVolume, two, "a")
-		const waits = "a/cache Pending : its Job is made when what writes another digest there has ended: Job cache-111111111111"
+		const waits = "a/cache Pending : its Job is made when what still writes there has ended: Job cache-111111111111"
 		p := Make(o, on(), w)
 		want(t, p, "delete Job a/cache-111111111111", waits)
 		w.Jobs[Key{"a", "cache-111111111111"}].DeletionTimestamp = new(metav1.Now())
@@ -499,10 +499,23 @@ func TestOneJobAtATime(t *testing.T) {
 		w.Pods = []corev1.Pod{podOf("a", "cache-111111111111-x", "cache", func(p *corev1.Pod) {
 			p.Labels = map[string]string{UIDLabel: "uid", batchv1.JobNameLabel: "cache-111111111111"}
 		})}
-		want(t, Make(o, on(), w), "a/cache Pending : its Job is made when what writes another digest there has ended: pod cache-111111111111-x")
+		want(t, Make(o, on(), w), "a/cache Pending : its Job is made when what still writes there has ended: pod cache-111111111111-x")
 		w.Pods[0].Status.Phase = corev1.PodFailed
 		want(t, Make(o, on(), w), "create Job a/cache-222222222222", "a/cache Pending : its Job is being made")
 	}
+}
+
+// TestPodOutlastsItsJob: a Job that somebody deleted without its pod is made again when the pod has ended.
+func TestPodOutlastsItsJob(t *testing.T) {
+	o, w := object(v1alpha1.CacheROXVolume, one, "a"), observed("a", "")
+	w = w.after(Make(o, on(), w))
+	clear(w.Jobs)
+	w.Pods = []corev1.Pod{podOf("a", "cache-111111111111-x", "cache", func(p *corev1.Pod) {
+		p.Labels = map[string]string{UIDLabel: "uid", batchv1.JobNameLabel: "cache-111111111111"}
+	})}
+	want(t, Make(o, on(), w), "a/cache Pending : its Job is made when what still writes there has ended: pod cache-111111111111-x")
+	w.Pods[0].Status.Phase = corev1.PodFailed
+	want(t, Make(o, on(), w), "create Job a/cache-111111111111", "a/cache Pending : its Job is being made")
 }
 
 // TestUsers counts the pods that use the content of a claim, and no others.
