@@ -140,15 +140,34 @@ func (f *filler) apply(ctx context.Context, p Plan) error {
 		note(m.Claim, f.mark(ctx, m))
 	}
 	create := slices.DeleteFunc(slices.Clone(p.Create), func(o client.Object) bool { return failed[o.GetNamespace()] })
-	for _, o := range create {
-		if err := f.client.Create(ctx, o, client.FieldOwner(names.Controller)); err != nil && !apierrors.IsAlreadyExists(err) {
+	return errors.Join(append(faults, f.create(ctx, create)...)...)
+}
+
+// create makes claims and Jobs. A Job whose claim was not made has to wait: it would write to a claim of somebody who was faster, or would
+// have to be deleted again.
+func (f *filler) create(ctx context.Context, objects []client.Object) (faults []error) {
+	var made []klog.ObjectRef
+	without := map[Key]bool{}
+	for _, o := range objects {
+		if without[Key{o.GetNamespace(), o.GetAnnotations()[ClaimAnnotation]}] {
+			continue
+		}
+		err := f.client.Create(ctx, o, client.FieldOwner(names.Controller))
+		if err == nil {
+			made = append(made, klog.KObj(o))
+			continue
+		}
+		if _, claim := o.(*corev1.PersistentVolumeClaim); claim {
+			without[Key{o.GetNamespace(), o.GetName()}] = true
+		}
+		if !apierrors.IsAlreadyExists(err) {
 			faults = append(faults, fmt.Errorf("make %s %s: %w", o.GetObjectKind().GroupVersionKind().Kind, klog.KObj(o), err))
 		}
 	}
-	if made := len(create); made > 0 {
-		klog.FromContext(ctx).Info("Made claims and Jobs of volumes", "count", made, "first", klog.KObj(create[0]))
+	if len(made) > 0 {
+		klog.FromContext(ctx).Info("Made claims and Jobs of volumes", "count", len(made), "first", made[0])
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // mark writes to a claim's annotations what it holds. The annotation of an unknown content is empty, so that the claim is not taken for one

@@ -12,7 +12,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -126,4 +128,32 @@ func TestTroubleOfOneNamespace(t *testing.T) {
 	check.WantErr(t, err, nil, "a/cache", "Too long")
 	check.Must(t, api.Get(t.Context(), client.ObjectKey{Namespace: "b", Name: "cache"}, &corev1.PersistentVolumeClaim{}))
 	check.Must(t, api.Get(t.Context(), client.ObjectKey{Namespace: "b", Name: "cache-111111111111"}, &batchv1.Job{}))
+}
+
+// TestClaimNotMade: without its claim no Job is made, whether a quota refuses the claim or somebody was faster with one of that name.
+func TestClaimNotMade(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	check.Must(t, err)
+	claims := schema.GroupResource{Resource: "persistentvolumeclaims"}
+	for name, refusal := range map[string]error{
+		"a quota":       apierrors.NewForbidden(claims, "cache", errors.New("exceeded quota")),
+		"another claim": apierrors.NewAlreadyExists(claims, "cache"),
+	} {
+		api := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+				if _, claim := o.(*corev1.PersistentVolumeClaim); claim && o.GetNamespace() == "a" {
+					return refusal
+				}
+				return c.Create(ctx, o, options...)
+			},
+		}).Build()
+		err := (&filler{client: api}).apply(t.Context(), Make(object(v1alpha1.CacheROXVolume, one, "a", "b"), on(), observed("a b", "")))
+		if (err == nil) != apierrors.IsAlreadyExists(refusal) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var jobs batchv1.JobList
+		if check.Must(t, api.List(t.Context(), &jobs)); len(jobs.Items) != 1 || jobs.Items[0].Namespace != "b" {
+			t.Errorf("%s: %d Jobs", name, len(jobs.Items))
+		}
+	}
 }
