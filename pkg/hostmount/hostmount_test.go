@@ -353,3 +353,24 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 }
+
+// TestAnotherKind: a reboot leaves mount points. The host may have a directory then where it had a file, and the other way round.
+func TestAnotherKind(t *testing.T) {
+	n := newNode(t)
+	at, s := n.plan(below("team", true))
+	team := filepath.Join(n.host, "data/team")
+	n.apply(s)
+	for _, directory := range []bool{false, true} {
+		check.Must(t, errors.Join(unix.Unmount(at, unix.MNT_DETACH), os.RemoveAll(team)))
+		if directory {
+			n.write("data/team/file", "again")
+			n.apply(s)
+			n.reads(filepath.Join(at, "file"), "again")
+		} else {
+			n.write("data/team", "a file")
+			n.apply(s)
+			n.reads(at, "a file")
+		}
+	}
+	n.undo(s)
+}

@@ -90,9 +90,14 @@ func (d *Dir) newDetached(p *params) (mount *os.File, directory bool, err error)
 	return d.cloneCopy(p.Copy)
 }
 
-// makeMountPoint makes an empty directory or file to mount on.
+// makeMountPoint makes an empty directory or file to mount on. A reboot leaves one, which may be of the other kind.
 func makeMountPoint(at string, directory bool) error {
-	var err error
+	there, err := os.Lstat(at)
+	if err == nil && there.IsDir() != directory {
+		if err := removeMountPoint(at); err != nil {
+			return err
+		}
+	}
 	if directory {
 		err = os.Mkdir(at, 0o700)
 	} else {
@@ -122,18 +127,26 @@ func (d *Dir) undo(name string) error {
 			return wrap("unmount", at, err)
 		}
 	}
-	err := unix.Rmdir(at)
-	if errors.Is(err, unix.ENOTDIR) {
-		err = unix.Unlink(at)
+	if err := removeMountPoint(at); err != nil {
+		return err
 	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return wrap("remove", at, err)
-	}
-	err = unix.Rmdir(filepath.Dir(at))
+	err := unix.Rmdir(filepath.Dir(at))
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
 		return nil // the claim has other mounts, or the directory is gone
 	}
 	return wrap("remove", filepath.Dir(at), err)
+}
+
+// removeMountPoint removes an empty directory, or the file that is mounted on.
+func removeMountPoint(at string) error {
+	err := unix.Rmdir(at)
+	if errors.Is(err, unix.ENOTDIR) {
+		err = unix.Unlink(at)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return wrap("remove", at, err)
 }
 
 func wrap(verb, path string, err error) error {
