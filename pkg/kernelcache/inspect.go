@@ -51,7 +51,7 @@ func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 	if format != "" {
 		cache.Dir = formatDir(format)
 	}
-	s := scanner{fsys: fsys, cache: &cache, roots: map[Root]*Root{}, layouts: map[string]bool{}}
+	s := scanner{fsys: fsys, cache: &cache, roots: map[Root]*Root{}, layouts: map[string]bool{}, binaries: map[[3]string]int{}}
 	cache.models = map[string]*manifestModel{}
 	if err := s.dir("."); err != nil {
 		return Cache{}, err
@@ -98,6 +98,8 @@ type scanner struct {
 	odd     targetSet
 	roots   map[Root]*Root
 	layouts map[string]bool
+	// binaries are the places of directories HASH/rank_R_D/PREFIX in the lists of their models.
+	binaries map[[3]string]int
 	// entries counts files and directories, read the bytes of metadata, and paths those that files name.
 	entries int
 	read    int64

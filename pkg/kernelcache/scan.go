@@ -293,17 +293,17 @@ func (s *scanner) model(hash, layout string) *manifestModel {
 	return s.cache.models[key]
 }
 
-// binary returns the manifest's entry of a directory HASH/rank_R_D/PREFIX.
+// binary returns the manifest's entry of a directory HASH/rank_R_D/PREFIX. An image may have very many.
 func (s *scanner) binary(parts []string, at int) *manifestBinary {
-	model := s.model(parts[at-1], LayoutBinary)
-	for i := range model.Binary {
-		if model.Binary[i].Rank == parts[at] && model.Binary[i].Prefix == parts[at+1] {
-			return &model.Binary[i]
-		}
+	model, key := s.model(parts[at-1], LayoutBinary), [3]string(parts[at-1:at+2])
+	index, known := s.binaries[key]
+	if !known {
+		s.keep(len(parts[at]) + len(parts[at+1]) + keptFact)
+		index = len(model.Binary)
+		s.binaries[key] = index
+		model.Binary = append(model.Binary, manifestBinary{Rank: parts[at], Prefix: parts[at+1]})
 	}
-	s.keep(len(parts[at]) + len(parts[at+1]) + keptFact)
-	model.Binary = append(model.Binary, manifestBinary{Rank: parts[at], Prefix: parts[at+1]})
-	return &model.Binary[len(model.Binary)-1]
+	return &model.Binary[index]
 }
 
 func (s *scanner) artifact(parts []string, at int, saved string) {
