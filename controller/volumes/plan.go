@@ -96,7 +96,7 @@ func Make(o Object, options Options, w Observed) Plan {
 }
 
 // orphans plans the deletion of claims and Jobs of the object that are not wanted: Jobs first, so that none writes to a claim that is
-// deleted. Jobs of claims that stay are kept until the controller has resolved a changed spec.
+// deleted, or that somebody else has made in its place. Jobs of claims that stay are kept until the controller has resolved a changed spec.
 func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w Observed) {
 	claims, jobs := map[Key]bool{}, map[Key]bool{}
 	for _, v := range wanted {
@@ -104,8 +104,10 @@ func (p *Plan) orphans(o Object, wanted []v1alpha1.CacheVolume, w Observed) {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(w.Jobs), compareKeys) {
 		j := w.Jobs[key]
-		unknown := !o.current && claims[Key{j.Namespace, j.Annotations[ClaimAnnotation]}]
-		if o.owns(j.Labels) && !jobs[key] && !unknown && j.DeletionTimestamp == nil {
+		fills := Key{j.Namespace, j.Annotations[ClaimAnnotation]}
+		unknown, claim := !o.current && claims[fills], w.Claims[fills]
+		foreign := claim != nil && !o.owns(claim.Labels)
+		if o.owns(j.Labels) && (foreign || !jobs[key] && !unknown) && j.DeletionTimestamp == nil {
 			p.Delete = append(p.Delete, j)
 		}
 	}

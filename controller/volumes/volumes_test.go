@@ -316,6 +316,18 @@ func TestStrangers(t *testing.T) {
 	want(t, Make(o, on(), w), "a/cache Pending : its claim is being deleted, which waits for the pods that use it: p1, p2, p3 and 1 more")
 }
 
+// TestJobOfForeignClaim: where an administrator deleted a claim before it was filled, and made another one of its name, no Job of the cache
+// goes on to fill that.
+func TestJobOfForeignClaim(t *testing.T) {
+	o := object(v1alpha1.CacheROXVolume, one, "a")
+	w := observed("a", "", Make(o, on(), observed("a", "")))
+	w.Claims[Key{"a", "cache"}].Labels = nil
+	const foreign = "a/cache Failed : PersistentVolumeClaim cache exists and does not belong to this cache: delete it, or rename the cache"
+	want(t, Make(o, on(), w), "delete Job a/cache-111111111111", foreign)
+	o.current = false
+	want(t, Make(o, on(), w), "delete Job a/cache-111111111111", foreign, "no volume is filled before the image is resolved and verified")
+}
+
 // TestDeletedClaim makes a claim again that an administrator deleted, as messages advise: the pods of its Job keep the claim, and go first.
 func TestDeletedClaim(t *testing.T) {
 	o := object(v1alpha1.CacheROXVolume, one, "a")
