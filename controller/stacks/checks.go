@@ -95,7 +95,7 @@ func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (
 		return over, err
 	}
 	for _, r := range ended {
-		results = withResult(results, r)
+		results = withResult(results, r, n.Checks.Classes)
 	}
 	n.Accelerator = n.Accelerator.DeepCopy()
 	n.Accelerator.SetChecks(results)
@@ -111,9 +111,20 @@ func (j *judge) liveResults(ctx context.Context, node string) ([]v1alpha1.NodeCh
 	return live.Status.Checks, nil
 }
 
-func withResult(results []v1alpha1.NodeCheck, r v1alpha1.NodeCheck) []v1alpha1.NodeCheck {
+// withResult adds a result. Of too many the oldest goes that is of none of the classes.
+func withResult(results []v1alpha1.NodeCheck, r v1alpha1.NodeCheck, classes []string) []v1alpha1.NodeCheck {
 	results = slices.DeleteFunc(results, func(old v1alpha1.NodeCheck) bool { return old.DeviceClassName == r.DeviceClassName })
 	results = append(results, r)
+	wanted := func(c v1alpha1.NodeCheck) int {
+		if slices.Contains(classes, c.DeviceClassName) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(results, func(a, b v1alpha1.NodeCheck) int {
+		return cmp.Or(cmp.Compare(wanted(a), wanted(b)), a.Time.Compare(b.Time.Time), cmp.Compare(a.DeviceClassName, b.DeviceClassName))
+	})
+	results = results[max(len(results)-v1alpha1.MaxNodeChecks, 0):]
 	slices.SortFunc(results, func(a, b v1alpha1.NodeCheck) int { return cmp.Compare(a.DeviceClassName, b.DeviceClassName) })
 	return results
 }

@@ -154,6 +154,28 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestResultsOfEarlierClasses: however many classes were checked before, the results of those that are checked now are in the status.
+func TestResultsOfEarlierClasses(t *testing.T) {
+	name := func(i int) string { return fmt.Sprintf("class-%02d", i) }
+	begun := time.Unix(1e9, 0)
+	for _, classes := range [][]string{nil, {name(15), "last"}} {
+		var results []v1alpha1.NodeCheck
+		for i := range v1alpha1.MaxNodeChecks {
+			r := v1alpha1.NodeCheck{DeviceClassName: name(i), Time: metav1.NewTime(begun.Add(-time.Duration(i) * time.Second))}
+			results = withResult(results, r, classes)
+		}
+		results = withResult(results, v1alpha1.NodeCheck{DeviceClassName: "last", Time: metav1.NewTime(begun)}, classes)
+		var status v1alpha1.AcceleratorNodeStatus
+		status.SetChecks(results)
+		has := func(class string) bool {
+			return slices.ContainsFunc(status.Checks, func(c v1alpha1.NodeCheck) bool { return c.DeviceClassName == class })
+		}
+		if !has("last") || !has(name(0)) || has(name(15)) != (classes != nil) || has(name(14)) != (classes == nil) {
+			t.Errorf("for classes %q %d results are kept: %+v", classes, len(status.Checks), status.Checks)
+		}
+	}
+}
+
 // TestChecksWithoutRoom: checks that wait for room on nodes which are full do not run, and keep no other node from its check.
 func TestChecksWithoutRoom(t *testing.T) {
 	f := newFixture(t)
