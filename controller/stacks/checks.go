@@ -72,7 +72,7 @@ func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (
 			continue
 		}
 		evidence := stack.Evidence(n, class)
-		if evidence != p.Annotations[evidenceAnnotation] { // of another boot, driver or plugin: it proves nothing
+		if evidence == "" || evidence != p.Annotations[evidenceAnnotation] { // of another boot, driver or plugin: it proves nothing
 			over = append(over, p)
 			continue
 		}

@@ -176,6 +176,25 @@ func TestResultsOfEarlierClasses(t *testing.T) {
 	}
 }
 
+// TestPodWithoutEvidence: a pod that does not say what it was made for proves nothing of a node without a report, and is deleted.
+func TestPodWithoutEvidence(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	f.restart()
+	check.Must(t, f.api.Delete(t.Context(), &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	check.Must(t, f.api.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "checks", Name: "p", Labels: map[string]string{checkLabel: "claim"},
+			Annotations: map[string]string{stackAnnotation: "s", nodeAnnotation: "a", classAnnotation: "gpu.fettle.dev"},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodSucceeded},
+	}))
+	f.reconcile(t, "s")
+	if pods := f.pods(t); pods["a"] != nil {
+		t.Error("the pod is left")
+	}
+}
+
 // TestChecksWithoutRoom: checks that wait for room on nodes which are full do not run, and keep no other node from its check.
 func TestChecksWithoutRoom(t *testing.T) {
 	f := newFixture(t)
