@@ -25,6 +25,8 @@ type engine struct {
 	deliver func(*stack.Node) stack.Verdict
 	// change changes the driver of a node that nothing uses any more, a step each time it is called. Nil: the engine changes no driver.
 	change func(context.Context, *stack.Node) error
+	// away says that what changes drivers does not answer now. Nodes under way stay as they are: their driver may be half changed.
+	away bool
 	// again is when the engine has to be asked again although nothing changed; 0: never.
 	again time.Duration
 	// fault is why not all could be done. Nodes are judged all the same.

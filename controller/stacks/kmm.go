@@ -53,7 +53,7 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 			Message: fmt.Sprintf("KMM is not installed, or does not serve %s: install the operator Kernel Module Management",
 				stack.KMMGroupVersion()),
 		})
-		e.again = operatorPause
+		e.again, e.away = operatorPause, true
 		return e, nil
 	} else if err != nil {
 		return engine{}, err

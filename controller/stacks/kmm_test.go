@@ -7,13 +7,17 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -70,5 +74,43 @@ func TestDroppedModule(t *testing.T) {
 	f.reconcile(t, "s")
 	if got := f.labels(t, "a", nil); !maps.Equal(got, others) {
 		t.Errorf("the labels are %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(others)))
+	}
+}
+
+// TestKMMAway: while the API server does not serve KMM's kinds, as when KMM itself is changed, no node whose driver is being changed gets
+// its devices back.
+func TestKMMAway(t *testing.T) {
+	f := newFixture(t).verified(t)
+	f.drivers = drivers
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineKMM, KMM: &v1alpha1.KMMDriver{
+		Version: "2", KernelMappings: []v1alpha1.KernelMapping{{Regexp: ".*", Image: "registry.example/d"}},
+		Modprobe: v1alpha1.KMMModprobe{ModuleName: "amdgpu"},
+	}}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	var a v1alpha1.AcceleratorNode
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	notes := map[string]string{
+		v1alpha1.UpgradeAnnotation: "s " + time.Now().UTC().Format(time.RFC3339), v1alpha1.QuiesceAnnotation: v1alpha1.QuiesceByUpgrade,
+	}
+	a.Annotations = maps.Clone(notes)
+	check.Must(t, f.api.Update(t.Context(), &a))
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if of, is := o.(interface{ GetKind() string }); is && of.GetKind() == "Module" {
+				return &meta.NoKindMatchError{GroupKind: moduleKind().GroupKind(), SearchedVersions: []string{moduleKind().Version}}
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+	})
+	f.restart()
+	got := f.reconcile(t, "s")
+	if !slices.ContainsFunc(got.Status.Waiting, func(w v1alpha1.WaitingStackNode) bool { return w.Reason == stack.ReasonKMMMissing }) {
+		t.Errorf("nodes wait for %+v", got.Status.Waiting)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	if !maps.Equal(a.Annotations, notes) {
+		t.Errorf("the node has %v", a.Annotations)
 	}
 }

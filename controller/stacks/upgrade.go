@@ -44,6 +44,9 @@ func (j *judge) upgrade(
 	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine,
 	seen *stack.Observed,
 ) (runs bool, err error) {
+	if driver.away {
+		return false, nil
+	}
 	if driver.change == nil {
 		return false, j.release(ctx, seen, func(node, _ string) bool {
 			return slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return n.Name == node })
