@@ -140,15 +140,20 @@ func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 	return nil
 }
 
-// foreignClaims reads claims of other owners that have a name of the object's claims. The manager's cache does not hold them.
+// foreignClaims reads claims of other owners that have a name of the object's claims. The manager's cache does not hold them. There may be
+// one for each node, so before anything is made only those are read that a Job may still write to.
 func (r Reader) foreignClaims(ctx context.Context, o Object, w *Observed) error {
 	wanted, _ := o.wanted(*w)
 	if !o.Wants() {
 		return nil
 	}
+	filled := map[Key]bool{}
+	for _, j := range w.Jobs {
+		filled[Key{j.Namespace, j.Annotations[ClaimAnnotation]}] = true
+	}
 	for _, v := range wanted {
 		key := Key{v.Namespace, v.ClaimName}
-		if w.Claims[key] != nil {
+		if w.Claims[key] != nil || o.digest() == "" && !filled[key] {
 			continue
 		}
 		c := &corev1.PersistentVolumeClaim{}

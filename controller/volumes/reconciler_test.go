@@ -5,6 +5,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -155,5 +156,37 @@ func TestClaimNotMade(t *testing.T) {
 		if check.Must(t, api.List(t.Context(), &jobs)); len(jobs.Items) != 1 || jobs.Items[0].Namespace != "b" {
 			t.Errorf("%s: %d Jobs", name, len(jobs.Items))
 		}
+	}
+}
+
+// TestUnresolvedCache: a cache whose image is not resolved costs no read for each node, again and again, and a claim that a Job of it could
+// write to is found.
+func TestUnresolvedCache(t *testing.T) {
+	scheme, err := reconciler.Scheme()
+	check.Must(t, err)
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "cache-n-1"}},
+	}
+	for i := range 50 {
+		name := fmt.Sprint("n-", i)
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			&v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	o := object(v1alpha1.CacheRWOPerNode, one, "a")
+	objects = append(objects, o.job(v1alpha1.CacheVolume{Namespace: "a", ClaimName: "cache-n-1", JobName: "job"}, on()))
+	o.current = false
+	var read []string
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	live := interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			read = append(read, key.Name)
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+	r := Reader{Cached: api, Live: live, Clock: clocktesting.NewFakePassiveClock(start)}
+	p, err := r.Plan(t.Context(), o, on())
+	if check.Must(t, err); len(p.Volumes) != 50 || len(p.Delete) != 1 || !slices.Equal(read, []string{"cache-n-1"}) {
+		t.Errorf("%d volumes, %d Jobs are deleted, and read are %q", len(p.Volumes), len(p.Delete), read)
 	}
 }
