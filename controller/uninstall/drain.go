@@ -22,15 +22,20 @@ import (
 // reserved for what does not end by itself before it is left as it is.
 const patience = 30 * time.Second
 
-// drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first: without
-// them the scheduler allocates nothing to the pods by which a Deployment or Job replaces an evicted pod. Claims are added to left whose
-// consumers nobody can end: pods that are gone, pods of nodes that cannot answer, and what is no pod.
+// drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first, and has the
+// plugins publish nothing any more, since an administrator's own classes stay: so the scheduler allocates nothing to the pods by which a
+// Deployment or Job replaces an evicted pod. Claims are added to left whose consumers nobody can end: pods that are gone, pods of nodes
+// that cannot answer, and what is no pod.
 func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold) error {
 	if err := u.classes(ctx); err != nil {
 		return err
 	}
 	asked, stuck := map[types.UID]time.Time{}, map[types.NamespacedName]time.Time{}
+	warned := map[string]bool{}
 	for {
+		if err := u.askAll(ctx, warned); err != nil {
+			return err
+		}
 		in, err := u.inUse(ctx, left)
 		if err != nil {
 			return err
@@ -61,6 +66,15 @@ func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold
 			return fmt.Errorf("%w: %w", err, in)
 		}
 	}
+}
+
+// askAll asks every plugin to retire, as retire does.
+func (u Uninstall) askAll(ctx context.Context, warned map[string]bool) error {
+	f, err := u.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	return u.ask(ctx, f, warned)
 }
 
 // endAll ends the pods of a claim. It says whether one of them is still going to end.

@@ -4,6 +4,8 @@ package uninstall
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -167,6 +169,39 @@ func TestForcedUninstallOfRefusedPods(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestForcedUninstallOfReplacedPods: a Deployment makes another pod of each that is evicted, whose claim is of a class of the
+// administrator's own, which stays. It gets no device once the plugins publish none.
+func TestForcedUninstallOfReplacedPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := install(t, nil)
+		const enough = 5
+		api, made := w.WithWatch, 0
+		scheduled := func() {
+			made++
+			w.held(t, fmt.Sprint("replica-", made), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}})
+		}
+		scheduled()
+		go w.follows(t)
+		w.WithWatch = interceptor.NewClient(api, interceptor.Funcs{
+			SubResourceCreate: func(
+				ctx context.Context, _ client.Client, _ string, o, _ client.Object, _ ...client.SubResourceCreateOption,
+			) error {
+				c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: o.GetName()}}
+				check.Must(t, errors.Join(api.Delete(ctx, o), api.Delete(ctx, c)))
+				var a v1alpha1.AcceleratorNode
+				check.Must(t, api.Get(ctx, client.ObjectKey{Name: "a"}, &a))
+				if a.Annotations[v1alpha1.RetireAnnotation] == "" && made < enough {
+					scheduled()
+				}
+				return nil
+			},
+		})
+		if check.Must(t, w.force(t)); made >= enough {
+			t.Errorf("%d pods had to go", made)
+		}
+	})
 }
 
 // follows has the plugins follow annotations as long as the test runs.
