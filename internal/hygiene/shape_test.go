@@ -40,7 +40,8 @@ func TestPackagesAreSmall(t *testing.T) {
 // devicehealth and status call each other only by functions that the root package gives them.
 func partImports() map[string][]string {
 	parts := map[string][]string{
-		"notify": {}, "follow": {}, "podresources": {}, "prepare": {}, "retirement": {},
+		"notify": {}, "follow": {}, "podresources": {}, "retirement": {}, "prepare/conflict": {},
+		"prepare":       {"prepare/conflict"},
 		"deviceclasses": {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},

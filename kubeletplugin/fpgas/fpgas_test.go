@@ -28,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/artifacts"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/kubeletplugin/status"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/pin"
@@ -960,7 +961,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%v has reason %s, want %s", tc.err, got, tc.want)
 		}
 	}
-	if got := prepare.Reason(fmt.Errorf("wrapped: %w", &prepare.TenantError{Device: "r0"})); got != "ChipInUse" {
+	if got := prepare.Reason(fmt.Errorf("wrapped: %w", &conflict.TenantError{Device: "r0"})); got != "ChipInUse" {
 		t.Errorf("a chip of another tenant has reason %s", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -60,6 +61,19 @@ func (e *Engine) createAsked(ctx context.Context, r *record.Record, asked *budge
 		err = errors.Join(err, e.Store.Remove(r))
 	}
 	return err
+}
+
+// checkOverlaps calls write, which writes a record, unless another claim holds something that overlaps a device of the record.
+func (e *Engine) checkOverlaps(ctx context.Context, r *record.Record, write func() error) error {
+	machine := e.Machine()
+	if machine == nil {
+		return errNotScanned
+	}
+	return e.conflicts(machine).Overlaps(ctx, r, write)
+}
+
+func (e *Engine) conflicts(machine Machine) conflict.Check {
+	return conflict.Check{Store: e.Store, Machine: machine, Node: e.Node, BootID: e.BootID}
 }
 
 // holding returns what a record makes the node hold: the needs of its steps that are not undone.

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -54,8 +55,8 @@ func TestTenantsMeet(t *testing.T) {
 				s.heldBy("u2", aChip("r1"))
 				return
 			}
-			tenant, ok := errors.AsType[*TenantError](err)
-			want := TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Namespace: tc.namespace, Rule: tc.apart}
+			tenant, ok := errors.AsType[*conflict.TenantError](err)
+			want := conflict.TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/claim-u1", Namespace: tc.namespace, Rule: tc.apart}
 			if !ok || *tenant != want {
 				t.Fatalf("error %v, want %+v", err, want)
 			}
@@ -78,7 +79,7 @@ func TestTenantOfNamespaceMadeAgain(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		_, err := s.ask(ruled(allocated("u2", aChip("r1")), own))
-		if tenant, ok := errors.AsType[*TenantError](err); !ok || tenant.Rule != own {
+		if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Rule != own {
 			t.Errorf("error %v, want that the chip is another namespace's", err)
 		}
 	}
@@ -98,7 +99,7 @@ func TestTenantOfNamespaceMadeAgain(t *testing.T) {
 
 // TestTenantMessage says who is in the way, by which rule, and what helps.
 func TestTenantMessage(t *testing.T) {
-	err := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-a", Rule: v1alpha1.CoTenancyExclusive}
+	err := &conflict.TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-a", Rule: v1alpha1.CoTenancyExclusive}
 	for _, words := range []string{"device r1", "claim team-a/work holds r0 of the same chip", "policy.coTenancy Exclusive", "delete"} {
 		if !strings.Contains(err.Error(), words) {
 			t.Errorf("%v: does not say %q", err, words)
@@ -136,7 +137,7 @@ func TestTenantOfUnknownRule(t *testing.T) {
 	refused := func(who string) {
 		t.Helper()
 		_, err := s.ask(shared)
-		if tenant, ok := errors.AsType[*TenantError](err); !ok || tenant.Claim != who || tenant.Rule != v1alpha1.CoTenancyExclusive {
+		if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Claim != who || tenant.Rule != v1alpha1.CoTenancyExclusive {
 			t.Errorf("error %v, want that %s shares with nobody", err, who)
 		}
 	}
@@ -163,8 +164,8 @@ func TestTenantsAtOnce(t *testing.T) {
 		}
 		hold.Release()
 		a, b := receive(t, one), receive(t, two)
-		_, refusedA := errors.AsType[*TenantError](a.err)
-		_, refusedB := errors.AsType[*TenantError](b.err)
+		_, refusedA := errors.AsType[*conflict.TenantError](a.err)
+		_, refusedB := errors.AsType[*conflict.TenantError](b.err)
 		if (a.err == nil) == (b.err == nil) || !refusedA && !refusedB {
 			t.Errorf("got %v and %v, want one of the two", a.err, b.err)
 		}

@@ -13,8 +13,8 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/fettle-dev/fettle/api/mountpath"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -41,7 +41,7 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 		mounts = append(mounts, featureMounts(f.Name(), c.Edits)...)
 	}
 	if old == nil { // what a claim had in an earlier boot, it keeps
-		errs = append(errs, checkMounts(mounts))
+		errs = append(errs, conflict.Mounts(mounts))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -225,73 +225,25 @@ func addStep(r *record.Record, s step.Step) {
 	r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
 }
 
-// mounted is one mount that the containers of a claim get.
-type mounted struct {
-	container.Mount
-	// feature is the one that mounts it. It is empty for a mount of a device.
-	feature string
-	// giver names the object or device that the mount is from.
-	giver string
-}
-
-// MountError refuses a claim in which two objects or devices mount something at one path of a container, or at paths of which one lies
-// below the other. The runtime would hide one of them, or fail to make the place for the inner one in the outer one.
-type MountError struct {
-	// Outer and Inner name what mounts at OuterPath and at InnerPath. InnerPath is OuterPath or lies below it.
-	Outer, OuterPath, Inner, InnerPath string
-}
-
-func (e *MountError) Error() string {
-	const remedy = "give one of them another path in the container, or ask for it in a claim of its own"
-	if e.OuterPath == e.InnerPath {
-		return fmt.Sprintf("%s and %s both mount at %s: %s", e.Outer, e.Inner, e.InnerPath, remedy)
-	}
-	return fmt.Sprintf("%s mounts at %s, below %s, where %s mounts: %s", e.Inner, e.InnerPath, e.OuterPath, e.Outer, remedy)
-}
-
 // deviceMounts lists the mounts of a claim's devices.
-func deviceMounts(r *record.Record) []mounted {
-	var out []mounted
+func deviceMounts(r *record.Record) []conflict.Mount {
+	var out []conflict.Mount
 	for i := range r.Devices {
 		for _, m := range r.Devices[i].Edits.Mounts {
-			out = append(out, mounted{Mount: m, giver: "device " + r.Devices[i].Name})
+			out = append(out, conflict.Mount{Mount: m, Giver: "device " + r.Devices[i].Name})
 		}
 	}
 	return out
 }
 
 // featureMounts lists the mounts of a feature's contribution.
-func featureMounts(feature string, edits map[string]Edits) []mounted {
-	var out []mounted
+func featureMounts(feature string, edits map[string]Edits) []conflict.Mount {
+	var out []conflict.Mount
 	for request, added := range edits {
 		for _, m := range slices.Concat(added.Shared.Mounts, added.Own.Mounts) {
 			giver := cmp.Or(added.Givers[m.ContainerPath], "the feature "+feature+" for request "+request)
-			out = append(out, mounted{Mount: m, feature: feature, giver: giver})
+			out = append(out, conflict.Mount{Mount: m, Feature: feature, Giver: giver})
 		}
 	}
 	return out
-}
-
-// checkMounts returns a MountError for each two mounts that exclude each other. It compares those of different features, and of features
-// with those of devices. It does not know which requests a container uses, so it compares all of the claim. Each feature decides between
-// its own mounts. Two devices may be at one path: a class may give it to each request, and each container may use one request.
-func checkMounts(all []mounted) error {
-	slices.SortStableFunc(all, func(a, b mounted) int {
-		return cmp.Or(cmp.Compare(a.ContainerPath, b.ContainerPath), cmp.Compare(a.giver, b.giver))
-	})
-	var errs []error
-	seen := map[MountError]bool{}
-	for i, inner := range all {
-		for _, outer := range all[:i] { // an outer path sorts before those below it
-			if outer.feature == inner.feature || outer.Mount == inner.Mount || !mountpath.Overlap(outer.ContainerPath, inner.ContainerPath) {
-				continue
-			}
-			found := MountError{Outer: outer.giver, OuterPath: outer.ContainerPath, Inner: inner.giver, InnerPath: inner.ContainerPath}
-			if !seen[found] {
-				seen[found] = true
-				errs = append(errs, &found)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -205,7 +206,7 @@ func heldBy(err error) (owner *record.Record, deleted *bool) {
 	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
 		return inUse.Owner, &inUse.Deleted
 	}
-	if overlap, ok := errors.AsType[*OverlapError](err); ok {
+	if overlap, ok := errors.AsType[*conflict.OverlapError](err); ok {
 		return overlap.Owner, &overlap.Deleted
 	}
 	return nil, nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
@@ -88,7 +89,7 @@ func TestDoubtOfDeviceThatIsGone(t *testing.T) {
 	}
 	s.reported()
 	_, err := s.ask(allocated("u2", aDisk("disk0")))
-	overlap, ok := errors.AsType[*OverlapError](err)
+	overlap, ok := errors.AsType[*conflict.OverlapError](err)
 	if !ok || !overlap.Unknown || !strings.Contains(err.Error(), "holds as ssd0, which is not on") {
 		t.Errorf("error %v, want that the directory may be the other claim's", err)
 	}

@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -77,12 +78,7 @@ type Observer interface {
 }
 
 // Machine is the result of one scan of the node's devices.
-type Machine interface {
-	Find(kind device.Kind, name string) (device.Device, bool)
-	All() []device.Device
-	// Card returns the counters of a card whose parts are among the devices.
-	Card(name string) (device.Card, bool)
-}
+type Machine = conflict.Machine
 
 // Engine prepares claims on one node. It can lose its memory at any time: all state is on disk.
 type Engine struct {
@@ -225,12 +221,10 @@ func (e *Engine) linkedDevices(op *operation, r *record.Record) []record.Device 
 	}
 	var all []record.Device
 	for _, d := range machine.All() {
-		all = append(all, record.Device{Pool: e.poolOf(d), Name: d.Name})
+		all = append(all, record.Device{Pool: device.PoolName(e.Node, d.Kind), Name: d.Name})
 	}
 	return e.Store.LinkedTo(op.uid, all)
 }
-
-func (e *Engine) poolOf(d device.Device) string { return e.Node + "/" + string(d.Kind) }
 
 // load reads a record and returns nil if there is none. The caller has locked the claim.
 func (e *Engine) load(ctx context.Context, uid string) (*record.Record, error) {

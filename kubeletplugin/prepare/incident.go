@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -60,10 +61,10 @@ func Holder(err error) string {
 	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
 		return inUse.Holder()
 	}
-	if tenant, ok := errors.AsType[*TenantError](err); ok {
+	if tenant, ok := errors.AsType[*conflict.TenantError](err); ok {
 		return "claim " + tenant.Claim
 	}
-	if overlap, ok := errors.AsType[*OverlapError](err); ok {
+	if overlap, ok := errors.AsType[*conflict.OverlapError](err); ok {
 		return "the claim with UID " + overlap.Owner.UID
 	}
 	return ""
@@ -75,13 +76,13 @@ func Reason(err error) string {
 		return string(refused.Reason)
 	}
 	switch {
-	case is[*record.InUseError](err), is[*OverlapError](err):
+	case is[*record.InUseError](err), is[*conflict.OverlapError](err):
 		return reasonInUse
-	case is[*MovedError](err), errors.Is(err, step.ErrReplaced):
+	case is[*conflict.MovedError](err), errors.Is(err, step.ErrReplaced):
 		return ReasonDeviceMoved
 	case is[*PendingError](err):
 		return reasonPending
-	case is[*TenantError](err):
+	case is[*conflict.TenantError](err):
 		return reasonChipInUse
 	case is[*budget.ExceededError](err):
 		return reasonOverBudget

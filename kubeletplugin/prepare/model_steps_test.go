@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
@@ -373,7 +374,7 @@ func (m *model) damageRecord() {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		now, known := modelMachine().Find(d.Kind(), d.Name)
-		if !known || !sameThing(d, &record.Device{Edits: now.Edits, Place: now.Place}) && d.Kind() == device.KindHost {
+		if !known || !conflict.SameThing(d, &record.Device{Edits: now.Edits, Place: now.Place}) && d.Kind() == device.KindHost {
 			return
 		}
 	}
@@ -399,7 +400,7 @@ func (m *model) makeDirty() {
 func (m *model) job() {
 	d := gpu([]string{"gpu0", "gpu1"}[m.random.IntN(2)], 0)
 	node := m.node()
-	pool := node.poolOf(d)
+	pool := device.PoolName(node.Node, d.Kind)
 	m.story.note("a job on %s", d.Name)
 	go func() {
 		ctx, cancel := context.WithTimeout(m.t.Context(), time.Second)

@@ -19,6 +19,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -94,7 +95,7 @@ func TestOneThingOneClaim(t *testing.T) {
 			second := allocated("u2", tc.asked)
 			s.put(second)
 			_, err := s.Prepare(t.Context(), second, s.now())
-			overlap, refused := errors.AsType[*OverlapError](err)
+			overlap, refused := errors.AsType[*conflict.OverlapError](err)
 			switch {
 			case tc.free && err != nil, !tc.free && !refused:
 				t.Errorf("error %v", err)
@@ -259,7 +260,7 @@ func TestDirectoryIsAnotherOne(t *testing.T) {
 	s.setMachine(machine{hostDevice("ssd0", "/mnt/disks/other")})
 	s = s.restart()
 	_, err := s.Prepare(t.Context(), c, s.now())
-	if moved, ok := errors.AsType[*MovedError](err); !ok || !strings.Contains(moved.Error(), "/mnt/disks/ssd0") ||
+	if moved, ok := errors.AsType[*conflict.MovedError](err); !ok || !strings.Contains(moved.Error(), "/mnt/disks/ssd0") ||
 		!strings.Contains(moved.Error(), "/mnt/disks/other") {
 		t.Errorf("error %v, want one that names both directories", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -110,26 +111,35 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 			result.Pool, result.Device, ErrDeviceGone, e.Node)
 	}
 	if old == nil {
-		if err := e.checkCoTenancy(p.record, result, dev, machine); err != nil {
+		if err := e.conflicts(machine).CoTenancy(p.record, result, dev); err != nil {
 			return err
 		}
 	}
 	e.settle(result, dev)
+	if old != nil && old.BootID == e.BootID {
+		return e.addDevice(p, result, dev, &old.Devices[len(p.record.Devices)])
+	}
+	return e.addDevice(p, result, dev, nil)
+}
+
+// addDevice adds a device to the plan. Before is its entry in the claim's record of this boot, nil if there is none.
+func (e *Engine) addDevice(p *plan, result *claim.Result, dev device.Device, before *record.Device) error {
 	edits, err := claim.Edits(*result, dev)
 	if err != nil {
 		return err
 	}
-	e.keepNodes(old, len(p.record.Devices), &edits)
-	r, d := p.record, deviceRecord(result, dev, edits)
-	e.keepSetting(old, len(r.Devices), &d)
-	if err := e.checkMoved(old, len(r.Devices), &d); err != nil {
+	keepNodes(before, &edits)
+	d := deviceRecord(result, dev, edits)
+	keepSetting(before, &d)
+	if err := conflict.Moved(before, &d); err != nil {
 		return err
 	}
+	r := p.record
 	if edits.Empty() {
 		r.Devices = append(r.Devices, d) // admin access without any edit
 		return nil
 	}
-	recorded := e.recordedName(old, len(r.Devices), edits)
+	recorded := recordedName(before, edits)
 	isCommon := (recorded != "" || equality.Semantic.DeepEqual(edits, dev.Edits)) && len(edits.Made) == 0 && !isOwnDevice(recorded)
 	if isCommon {
 		if d.CDIDevice, err = e.addCommonSpec(p, edits, recorded); err != nil {
@@ -154,29 +164,29 @@ func (c *Config) settle(result *claim.Result, dev device.Device) {
 
 // keepNodes leaves a device with the nodes of its record while these are still its own: within a boot, a node that comes or goes beside
 // them needs no new answer.
-func (e *Engine) keepNodes(old *record.Record, i int, edits *container.Edits) {
-	if old == nil || old.BootID != e.BootID {
+func keepNodes(before *record.Device, edits *container.Edits) {
+	if before == nil {
 		return
 	}
-	if was := old.Devices[i].Edits; len(was.Nodes) > 0 && slices.Equal(was.Made, edits.Made) && sameNumbers(was, *edits) {
+	if was := before.Edits; len(was.Nodes) > 0 && slices.Equal(was.Made, edits.Made) && sameNumbers(was, *edits) {
 		edits.Nodes = was.Nodes
 	}
 }
 
 // keepSetting leaves a device with the setting of its record: it is decided once within a boot, as contributions are.
-func (e *Engine) keepSetting(old *record.Record, i int, d *record.Device) {
-	if old != nil && old.BootID == e.BootID {
-		d.Effect, d.Setting = old.Devices[i].Effect, old.Devices[i].Setting
+func keepSetting(before, d *record.Device) {
+	if before != nil {
+		d.Effect, d.Setting = before.Effect, before.Setting
 	}
 }
 
 // recordedName returns the CDI device that kubelet got for a device in this boot, or "" if it got none for the same edits. kubelet hands
 // that name to every restart of a container, so it stays, whichever version of Fettle made it.
-func (e *Engine) recordedName(old *record.Record, i int, edits container.Edits) string {
-	if old == nil || old.BootID != e.BootID || !equality.Semantic.DeepEqual(old.Devices[i].Edits, edits) {
+func recordedName(before *record.Device, edits container.Edits) string {
+	if before == nil || !equality.Semantic.DeepEqual(before.Edits, edits) {
 		return ""
 	}
-	return old.Devices[i].CDIDevice
+	return before.CDIDevice
 }
 
 // deviceRecord returns the record's entry for a result.
@@ -257,7 +267,7 @@ func (e *Engine) holdsMore(uid string, r *record.Record) (bool, error) {
 		return false, errNotScanned
 	}
 	for _, kind := range device.Kinds() {
-		pool := e.poolOf(device.Device{Kind: kind})
+		pool := device.PoolName(e.Node, kind)
 		names, err := e.Store.HeldIn(pool)
 		if err != nil {
 			return false, err

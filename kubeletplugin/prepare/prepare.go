@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -60,7 +61,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	}
 	waiting, cancel := context.WithTimeoutCause(op.ctx, e.Budget, errBudget) // the fetch may have outlived the call
 	defer cancel()
-	hold, old, err := e.lock(waiting, op, op.uid, append(deviceNames(a), e.cardLocks(a)...))
+	hold, old, err := e.lock(waiting, op, op.uid, append(deviceNames(a), conflict.CardLocks(e.Machine(), a)...))
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
@@ -228,7 +229,7 @@ func TestInUseElsewhere(t *testing.T) {
 	if got := Holder(err); got != "claim team-a/claim-u1 (UID u1)" {
 		t.Errorf("the log reads %q", got)
 	}
-	chip := &TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-b", Rule: v1alpha1.CoTenancyExclusive}
+	chip := &conflict.TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-b", Rule: v1alpha1.CoTenancyExclusive}
 	if strings.Contains(chip.Error(), "team-a") || Holder(chip) != "claim team-a/work" {
 		t.Errorf("team-b reads %q, the log %q", chip, Holder(chip))
 	}

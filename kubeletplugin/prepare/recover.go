@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -167,7 +168,7 @@ func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
 		return err
 	}
 	defer hold.Release()
-	pool := e.poolOf(o.Device)
+	pool := device.PoolName(e.Node, o.Device.Kind)
 	// A Prepare that is about to take the device has it locked. The pass does not wait for that.
 	once, cancel := context.WithCancel(ctx)
 	cancel()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package prepare
+package conflict
 
 import (
 	"cmp"
@@ -13,110 +13,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
-
-// TenantError refuses a region of a chip because of a claim on another region of that chip.
-type TenantError struct {
-	// Device is the allocated region, Sibling a region that another claim holds, Claim that claim's namespace/name, Namespace that of the
-	// claim that asked.
-	Device, Sibling, Claim, Namespace string
-	// Rule is the stricter co-tenancy of the two claims.
-	Rule v1alpha1.CoTenancy
-}
-
-// Error says what is in the way and the remedy. It names the other claim only to that claim's own namespace.
-func (e *TenantError) Error() string {
-	other := "another claim"
-	if strings.HasPrefix(e.Claim, e.Namespace+"/") {
-		other = "claim " + e.Claim
-	}
-	return fmt.Sprintf("device %s: %s holds %s of the same chip, and policy.coTenancy %s keeps them apart: "+
-		"retried until that claim is gone; delete the pod to let the scheduler choose another chip", e.Device, other, e.Sibling, e.Rule)
-}
-
-// cardLocks returns the lock names of the chips of an allocation's regions, so that one claim at a time checks co-tenancy on a chip. The
-// regions of a chip are programmed one at a time anyway.
-func (e *Engine) cardLocks(a claim.Allocation) []string {
-	machine := e.Machine()
-	if machine == nil {
-		return nil
-	}
-	var names []string
-	for i := range a.Results {
-		r := &a.Results[i]
-		dev, ok := machine.Find(r.Kind, r.Device)
-		if name := "card/" + cardOf(dev); ok && cardOf(dev) != "" && !r.AdminAccess && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func cardOf(d device.Device) string {
-	if d.Region == nil {
-		return ""
-	}
-	return d.Region.Card
-}
-
-// checkCoTenancy refuses a region while an incompatible claim holds another region of its chip. The caller has locked the chip. A claim
-// counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin.
-func (e *Engine) checkCoTenancy(c *record.Record, result *claim.Result, dev device.Device, machine Machine) error {
-	if cardOf(dev) == "" || result.AdminAccess || result.Config.FPGA == nil {
-		return nil
-	}
-	for _, sibling := range machine.All() {
-		if sibling.Name == dev.Name || cardOf(sibling) != cardOf(dev) {
-			continue
-		}
-		holders, err := e.Store.Holders(e.poolOf(sibling), sibling.Name)
-		if err != nil {
-			return err
-		}
-		for _, uid := range holders {
-			if uid == c.UID {
-				continue
-			}
-			if rule, holder, conflict := e.coTenancyConflict(uid, sibling, c.NamespaceUID, result.Config.FPGA.CoTenancy); conflict {
-				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Namespace: c.Namespace, Rule: rule}
-			}
-		}
-	}
-	return nil
-}
-
-// coTenancyConflict reports whether the holder of a sibling conflicts with a claim of a namespace, which its UID names. It also returns the
-// stricter rule and the name of the holder. A holder of which no namespace is recorded, as by an older version, is of another one.
-func (e *Engine) coTenancyConflict(
-	uid string, sibling device.Device, tenant string, own v1alpha1.CoTenancy,
-) (rule v1alpha1.CoTenancy, holder string, conflict bool) {
-	other, holder, theirTenant := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
-	if r, err := e.Store.Load(uid); err == nil {
-		holder, theirTenant = r.Namespace+"/"+r.Name, r.NamespaceUID
-		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling.Name && d.Pool == e.poolOf(sibling) })
-		if i >= 0 && r.Devices[i].CoTenancy != "" {
-			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
-		}
-	}
-	rule = other
-	if own.Rank() < other.Rank() {
-		rule = own
-	}
-	switch rule {
-	case v1alpha1.CoTenancyShared:
-		return rule, holder, false
-	case v1alpha1.CoTenancySameNamespace:
-		return rule, holder, theirTenant == "" || theirTenant != tenant
-	default:
-		return v1alpha1.CoTenancyExclusive, holder, true
-	}
-}
 
 // OverlapError refuses a device because another claim holds the same thing by another name: the whole of which the device is a part,
 // another form of it, or a directory or node that had another name in the configuration.
@@ -142,19 +43,15 @@ func (e *OverlapError) Error() string {
 		"the scheduler choose another device", e.Device, e.Held, e.Owner.HolderTo(e.Namespace, e.Deleted))
 }
 
-// checkOverlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
+// Overlaps refuses a record if another claim holds something that overlaps one of its devices. The scheduler should have prevented
 // that by the counters of the card; counters change, and so does the admin's configuration. It comes before the record: an Undo of what was
 // only intended would empty the other claim's directory. No other caller decides on such a record until write, which writes the record,
 // has returned. A step takes too long for that.
-func (e *Engine) checkOverlaps(ctx context.Context, r *record.Record, write func() error) error {
-	machine := e.Machine()
-	if machine == nil {
-		return errNotScanned
-	}
-	check := overlapCheck{Engine: e, machine: machine, record: r, names: map[string][]string{}}
+func (c Check) Overlaps(ctx context.Context, r *record.Record, write func() error) error {
+	check := overlapCheck{Check: c, record: r, names: map[string][]string{}}
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		dev, _ := machine.Find(d.Kind(), d.Name)
+		dev, _ := c.Machine.Find(d.Kind(), d.Name)
 		if d.AdminAccess {
 			continue
 		}
@@ -170,7 +67,7 @@ func (e *Engine) checkOverlaps(ctx context.Context, r *record.Record, write func
 	if len(check.exposed) == 0 {
 		return write()
 	}
-	hold, err := e.Store.LockOverlaps(ctx)
+	hold, err := c.Store.LockOverlaps(ctx)
 	if err != nil {
 		return err
 	}
@@ -183,9 +80,8 @@ func (e *Engine) checkOverlaps(ctx context.Context, r *record.Record, write func
 
 // overlapCheck looks for claims that hold what a record asks for by another name.
 type overlapCheck struct {
-	*Engine
-	machine Machine
-	record  *record.Record
+	Check
+	record *record.Record
 	// exposed are the devices of the record that may have another name.
 	exposed []exposed
 	// names are the devices that claims hold, by pool, see heldIn.
@@ -215,15 +111,15 @@ func (c *overlapCheck) run() error {
 
 // card looks at the other devices of the card: the function that makes the counters says which exclude each other.
 func (c *overlapCheck) card(d exposed) error {
-	card, known := c.machine.Card(d.found.Card)
+	card, known := c.Machine.Card(d.found.Card)
 	if !known {
 		return nil
 	}
-	for _, other := range c.machine.All() {
+	for _, other := range c.Machine.All() {
 		if other.Card != d.found.Card || other.Name == d.found.Name || !partition.Excludes(card, d.found, other) {
 			continue
 		}
-		if err := c.holders(d.asked, c.poolOf(other), other.Name, nil); err != nil {
+		if err := c.holders(d.asked, c.pool(other), other.Name, nil); err != nil {
 			return err
 		}
 	}
@@ -250,9 +146,9 @@ func (c *overlapCheck) unlisted(d exposed) error {
 		return err
 	}
 	physical := cmp.Or(d.found.Parent, d.found.Card, d.found.Name)
-	card, divided := c.machine.Card(d.found.Card)
+	card, divided := c.Machine.Card(d.found.Card)
 	for _, name := range names {
-		if _, listed := c.machine.Find(d.asked.Kind(), name); listed || name != physical && !strings.HasPrefix(name, physical+"-") {
+		if _, listed := c.Machine.Find(d.asked.Kind(), name); listed || name != physical && !strings.HasPrefix(name, physical+"-") {
 			continue
 		}
 		err := c.holders(d.asked, d.asked.Pool, name, func(other *record.Device) bool {
@@ -289,7 +185,7 @@ func (c *overlapCheck) things(d *record.Device) error {
 		if name == d.Name {
 			continue
 		}
-		if err := c.holders(d, d.Pool, name, func(other *record.Device) bool { return sameThing(d, other) }); err != nil {
+		if err := c.holders(d, d.Pool, name, func(other *record.Device) bool { return SameThing(d, other) }); err != nil {
 			return err
 		}
 	}
@@ -331,7 +227,7 @@ func (c *overlapCheck) entry(uid, pool, name string) (*record.Record, *record.De
 		return owner, &held
 	}
 	held := record.Device{Pool: pool, Name: name}
-	now, known := c.machine.Find(held.Kind(), name)
+	now, known := c.Machine.Find(held.Kind(), name)
 	if !known {
 		return owner, nil
 	}
@@ -351,12 +247,11 @@ func (e *MovedError) Error() string {
 		"put it back, or its configuration, or delete the pod", e.Device, strings.Join(e.Was, ", "), strings.Join(e.Now, ", "))
 }
 
-// checkMoved compares a device with what the claim holds by its name since this boot.
-func (e *Engine) checkMoved(old *record.Record, i int, d *record.Device) error {
-	if old == nil || old.BootID != e.BootID || d.Kind() != device.KindHost || d.AdminAccess {
+// Moved refuses a device that is another one than the claim holds by its name since this boot. Before is nil if it holds none.
+func Moved(before, d *record.Device) error {
+	if before == nil || d.Kind() != device.KindHost || d.AdminAccess {
 		return nil
 	}
-	before := &old.Devices[i]
 	was, now := sources(before.Edits), sources(d.Edits)
 	switch {
 	case before.Place.Moved(d.Place):
@@ -380,9 +275,9 @@ func sources(edits container.Edits) []string {
 	return out
 }
 
-// sameThing says whether two devices of the admin's configuration give a container the same directory, or one inside the other's, or the
+// SameThing says whether two devices of the admin's configuration give a container the same directory, or one inside the other's, or the
 // same node.
-func sameThing(a, b *record.Device) bool {
+func SameThing(a, b *record.Device) bool {
 	return device.SharesDirectory(a.Edits, b.Edits, a.Place, b.Place) || slices.ContainsFunc(a.Edits.Nodes, func(one container.Node) bool {
 		return slices.ContainsFunc(b.Edits.Nodes, func(other container.Node) bool { return one.Major == other.Major && one.Minor == other.Minor })
 	})
