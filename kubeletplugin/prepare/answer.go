@@ -85,25 +85,11 @@ func (e *Engine) verify(ctx context.Context, r *record.Record) error {
 
 // verifySteps checks each effect of an earlier Prepare.
 func (e *Engine) verifySteps(ctx context.Context, r *record.Record) error {
-	if err := e.restoreInputs(ctx, r); err != nil {
+	if err := e.Features.restore(ctx, r); err != nil {
 		return err
 	}
 	for _, s := range r.Steps {
 		if err := e.kinds.Verify(ctx, s.Step); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// restoreInputs has the features restore the files that the steps of a record need and cannot fetch.
-func (e *Engine) restoreInputs(ctx context.Context, r *record.Record) error {
-	for _, f := range e.Features {
-		restorer, ok := f.(Restorer)
-		if !ok {
-			continue
-		}
-		if err := restorer.Restore(ctx, r); err != nil {
 			return err
 		}
 	}

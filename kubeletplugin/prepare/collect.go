@@ -51,7 +51,7 @@ func (e *Engine) collect(ctx context.Context) {
 	defer cancel()
 	for _, uid := range slices.Sorted(maps.Keys(missed)) {
 		if missed[uid] >= missesToCollect {
-			e.attend(waiting, uid, func() { e.releaseLost(ctx, uid) })
+			e.operations.attend(waiting, uid, func() { e.releaseLost(ctx, uid) })
 		}
 	}
 }
@@ -93,9 +93,6 @@ func (e *Engine) lookUp(ctx context.Context, r *record.Record) (gone bool, err e
 	return err == nil && !matchesAllocation(r, allocation), err
 }
 
-// errNotLost: the claim is used again, or may be.
-var errNotLost = errors.New("is not lost")
-
 // isLost reports whether neither kubelet nor the API server has a claim. It returns false if one of them cannot be asked.
 func (e *Engine) isLost(ctx context.Context, uid string) bool {
 	asking, cancel := context.WithTimeout(ctx, e.Budget)
@@ -118,7 +115,7 @@ func (e *Engine) releaseLost(ctx context.Context, uid string) {
 	hold.Release()
 	accept := func(*operation) bool { return false }
 	//nolint:contextcheck // the work has its operation's context
-	r, err := e.do(ctx, uid, recovering, accept, func(op *operation) (*record.Record, error) {
+	r, err := e.operations.do(ctx, uid, recovering, accept, func(op *operation) (*record.Record, error) {
 		return e.unprepare(op, e.Now(), false, func(ctx context.Context) bool { return e.isLost(ctx, uid) })
 	})
 	switch {

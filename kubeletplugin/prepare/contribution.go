@@ -117,11 +117,7 @@ func (p *plan) addContribution(feature string, c *Contribution, edits map[string
 		sum.Shared, sum.Own = sum.Shared.With(more.Shared), sum.Own.With(more.Own)
 		edits[request] = sum
 	}
-	for _, s := range c.Steps {
-		if !containsStep(p.record.Steps, s) { // two requests of a claim may need the same step
-			addStep(p.record, s)
-		}
-	}
+	addMissing(p.record, c.Steps) // two requests of a claim may need the same step
 	if c.Decision == nil {
 		return
 	}
@@ -219,6 +215,15 @@ func sharedDevices(r *record.Record) []sharedDevice {
 		}
 	}
 	return out
+}
+
+// addMissing adds the steps that a record does not have yet.
+func addMissing(r *record.Record, steps []step.Step) {
+	for _, s := range steps {
+		if !containsStep(r.Steps, s) {
+			addStep(r, s)
+		}
+	}
 }
 
 func addStep(r *record.Record, s step.Step) {

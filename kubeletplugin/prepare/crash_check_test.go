@@ -262,7 +262,7 @@ func (w *world) empty() error {
 
 // asDiscovered says what is left over of all claims.
 func (w *world) asDiscovered() error {
-	w.engine.wg.Wait()
+	w.engine.operations.wg.Wait()
 	if err := w.empty(); err != nil { // what the ends of claims had no time for
 		return err
 	}

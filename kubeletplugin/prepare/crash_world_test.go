@@ -124,7 +124,7 @@ func (w *world) start(boot string) error {
 		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + "-uid", nil },
 		Uptime:       func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})
-	w.engine.runFollowUp = func(later func()) {
+	w.engine.operations.runFollowUp = func(later func()) {
 		if w.answered != nil {
 			<-w.answered
 		}
@@ -280,7 +280,7 @@ func (w *world) path(sub string) string { return filepath.Join(w.dir, sub) }
 // recover is what the process does in the background, at once.
 func (w *world) recover() {
 	w.engine.pass(context.Background(), nil)
-	w.engine.wg.Wait()
+	w.engine.operations.wg.Wait()
 }
 
 // kubeletHolds writes kubelet's own list of prepared claims.
@@ -310,7 +310,7 @@ func (w *world) act(what string, do func() error) error {
 	w.answered = make(chan struct{})
 	defer func() {
 		close(w.answered)
-		w.engine.wg.Wait()
+		w.engine.operations.wg.Wait()
 	}()
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -438,7 +438,7 @@ func script(w *world) []func() error {
 			return w.unprepare("d")
 		},
 		func() error { // the process ends while a step is applied
-			w.onEffect = func() error { w.engine.stop(); return context.Canceled }
+			w.onEffect = func() error { w.engine.operations.stop(); return context.Canceled }
 			defer func() { w.onEffect = nil }()
 			if err := w.prepare("e"); err == nil {
 				return errors.New("prepared by a process that has ended")

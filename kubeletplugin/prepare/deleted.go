@@ -4,13 +4,11 @@ package prepare
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
 
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -198,22 +196,4 @@ func (e *Engine) explainInUse(err error) error {
 		}
 	}
 	return err
-}
-
-// heldBy returns the holder of what an error refuses, and where the error says that the holder was deleted. It returns nil for an error
-// that is about no holder.
-func heldBy(err error) (owner *record.Record, deleted *bool) {
-	if inUse, ok := errors.AsType[*record.InUseError](err); ok {
-		return inUse.Owner, &inUse.Deleted
-	}
-	if overlap, ok := errors.AsType[*conflict.OverlapError](err); ok {
-		return overlap.Owner, &overlap.Deleted
-	}
-	return nil, nil
-}
-
-// HeldByDeletedClaim reports whether a refusal lasts until the pod of a deleted claim ends.
-func HeldByDeletedClaim(err error) bool {
-	owner, deleted := heldBy(err)
-	return owner != nil && *deleted
 }

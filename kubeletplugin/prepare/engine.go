@@ -12,90 +12,21 @@ import (
 	"errors"
 	"maps"
 	"sync"
-	"time"
-
-	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
-	"github.com/fettle-dev/fettle/pkg/budget"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Config has the settings and services of an engine. All are required but KubeletState.
-type Config struct {
-	// Node is the name of the Node object.
-	Node string
-	// BootID is /proc/sys/kernel/random/boot_id.
-	BootID string
-	Store  *record.Store
-	Specs  *cdi.Dir
-	// Names names the CDI devices of new claims.
-	Names *cdi.Names
-	// Features contribute to each claim, in this order. The leftovers of a lost record are undone in reverse order.
-	Features []Feature
-	// Machine returns the result of the newest scan, nil before the first.
-	Machine func() Machine
-	Health  Health
-	// Claim reads a claim from the API server. Its errors are those of package api/errors.
-	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
-	// NamespaceUID reads the UID of a namespace from the API server. It is asked for claims with regions only.
-	NamespaceUID func(ctx context.Context, name string) (string, error)
-	// Classes returns the DeviceClasses of these names as they are now, without those that do not exist.
-	Classes func(ctx context.Context, names []string) (map[string]*resourceapi.DeviceClass, error)
-	// KubeletState is the path of kubelet's dra_manager_state, or of the socket of fettle-claims. If it is empty, no claim is collected.
-	KubeletState string
-	// Uptime returns CLOCK_BOOTTIME.
-	Uptime func() time.Duration
-	// Budget is how long a call waits for background work. It is below kubelet's 45 s.
-	Budget   time.Duration
-	Observer Observer
-	// Limits are the most that claims may hold of what the steps of the features need.
-	Limits budget.Limits
-}
-
-// Health says which devices claims must not get.
-type Health interface {
-	// Check refuses an allocated device that a claim without devices must not get.
-	Check(c *resourceapi.ResourceClaim, r *claim.Result) error
-	// Quarantine withholds a record's devices from all other claims after a step could not be undone. Clear ends that, unless another record
-	// still withholds a device that both share.
-	Quarantine(r *record.Record, cause error)
-	Clear(r *record.Record)
-}
-
-// Observer receives reports about claims outside of kubelet's calls. Its methods must not block.
-type Observer interface {
-	// Incident reports something that no answer to kubelet contains.
-	Incident(ctx context.Context, i Incident)
-	// Released is called when all work on an unprepared claim is done, after kubelet has its answer.
-	Released(r *record.Record)
-	// DeletedChanged is called when HeldByDeleted returns something else than before.
-	DeletedChanged()
-}
-
-// Machine is the result of one scan of the node's devices.
-type Machine = conflict.Machine
-
 // Engine prepares claims on one node. It can lose its memory at any time: all state is on disk.
 type Engine struct {
 	Config
 	// kinds are the step kinds of all features and the one that writes CDI specs.
-	kinds step.Kinds
-	// base ends when the engine is stopped. That cancels background work, which the next process finds in the records.
-	base context.Context //nolint:containedctx // it is the life of the background work, not of one call
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-	// runFollowUp runs the rest of an operation that was answered. Tests delay it.
-	runFollowUp func(followUp func())
+	kinds      step.Kinds
+	operations *operations
 
-	mu         sync.Mutex
-	operations map[string]*operation
-	// calls are the calls of do that were not answered yet, by claim and in the order in which they came.
-	calls map[string][]*call
+	mu sync.Mutex
 	// recovering are the devices of interrupted claims, by the claims' UIDs. They are free only when all claims that share them are undone.
 	recovering map[string][]record.Device
 	// deleted are the records of claims that hold devices and are gone from the API server.
@@ -105,8 +36,6 @@ type Engine struct {
 	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed   map[string]int
 	holdings holdings
-	// attended are the claims for which a pass does something, see attend.
-	attended sync.Map
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
 	// abandoned are the claims that Abandon named.
@@ -115,17 +44,17 @@ type Engine struct {
 
 // New returns an engine. It reads and changes nothing before Index.
 func New(c Config) *Engine {
-	base, stop := context.WithCancel(context.Background())
-	return &Engine{
-		Config: c, kinds: kindsOf(c), base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
-		operations: map[string]*operation{}, calls: map[string][]*call{}, recovering: map[string][]record.Device{}, missed: map[string]int{},
+	e := &Engine{
+		Config: c, kinds: kindsOf(&c), recovering: map[string][]record.Device{}, missed: map[string]int{},
 		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
+	e.operations = newOperations(&e.Config)
+	return e
 }
 
 // kindsOf merges the step kinds that claims can use.
-func kindsOf(c Config) step.Kinds {
-	kinds := step.Kinds{cdi.StepKind: c.Specs.Kind(c.made)}
+func kindsOf(c *Config) step.Kinds {
+	kinds := step.Kinds{cdi.StepKind: c.Specs.Kind(c.Features.made)}
 	for _, f := range c.Features {
 		maps.Copy(kinds, f.Kinds())
 	}
@@ -133,21 +62,7 @@ func kindsOf(c Config) step.Kinds {
 }
 
 // Stop cancels background work and waits up to 5 s for it. A step that hangs in a device ends with the process.
-func (e *Engine) Stop() {
-	const patience = 5 * time.Second
-	e.mu.Lock() // no operation starts from now on
-	e.stop()
-	e.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		e.wg.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(patience):
-	}
-}
+func (e *Engine) Stop() { e.operations.end() }
 
 // Now returns the time with which calls are stamped.
 func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }

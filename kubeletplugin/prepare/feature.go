@@ -44,21 +44,6 @@ type Maker interface {
 	Made(name string) (container.Edits, error)
 }
 
-// made asks the features that make parts.
-func (c *Config) made(name string) (container.Edits, error) {
-	for _, f := range c.Features {
-		maker, ok := f.(Maker)
-		if !ok {
-			continue
-		}
-		edits, err := maker.Made(name)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return edits, err
-		}
-	}
-	return container.Edits{}, fmt.Errorf("part %s of a device: no step made it: %w", name, fs.ErrNotExist)
-}
-
 // Settler is a Feature that knows what an administrator has decided for a device that several claims share.
 type Settler interface {
 	// Settle completes the configuration of a share with what its claim left open, before it is compared with those of other claims.
@@ -134,3 +119,57 @@ type Edits struct {
 
 // Empty reports whether there is nothing to edit.
 func (e *Edits) Empty() bool { return e.Shared.Empty() && e.Own.Empty() }
+
+// Features are all features, in the order in which they contribute to a claim.
+type Features []Feature
+
+// made asks the features that make parts.
+func (all Features) made(name string) (container.Edits, error) {
+	for _, f := range all {
+		maker, ok := f.(Maker)
+		if !ok {
+			continue
+		}
+		edits, err := maker.Made(name)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return edits, err
+		}
+	}
+	return container.Edits{}, fmt.Errorf("part %s of a device: no step made it: %w", name, fs.ErrNotExist)
+}
+
+// settle has the features complete the configuration of a share.
+func (all Features) settle(result *claim.Result, dev device.Device) {
+	for _, f := range all {
+		if s, ok := f.(Settler); ok {
+			s.Settle(result, dev)
+		}
+	}
+}
+
+// restore has the features restore the files that the steps of a record need and cannot fetch.
+func (all Features) restore(ctx context.Context, r *record.Record) error {
+	for _, f := range all {
+		restorer, ok := f.(Restorer)
+		if !ok {
+			continue
+		}
+		if err := restorer.Restore(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leftovers returns the steps to undo for a device of a claim whose record is lost.
+func (all Features) leftovers(ctx context.Context, uid string, dev device.Device) ([]step.Step, error) {
+	var out []step.Step
+	for _, f := range all {
+		steps, err := f.Leftovers(ctx, uid, dev)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, steps...)
+	}
+	return out, nil
+}

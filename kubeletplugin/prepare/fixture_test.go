@@ -358,7 +358,7 @@ func (s *site) atRest(uid string) {
 func (s *site) tidy() (expected map[string]bool) {
 	s.t.Helper()
 	expected = s.pass(s.t.Context(), nil)
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	return expected
 }
 

@@ -214,13 +214,13 @@ func (hw *hardware) act(s *site, verb string, u use, act func(u use) error) erro
 	if hung != nil {
 		select {
 		case <-hung:
-		case <-s.base.Done():
+		case <-s.operations.base.Done():
 		}
 	}
 	<-time.After(pause)
 	hw.mu.Lock()
 	defer hw.mu.Unlock()
-	if err := context.Cause(s.base); err != nil {
+	if err := context.Cause(s.operations.base); err != nil {
 		return err
 	}
 	if hw.stuck[u.Device] {

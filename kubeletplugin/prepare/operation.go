@@ -55,43 +55,6 @@ const (
 	recovering  verb = "is being recovered"
 )
 
-// PendingError is the answer while the work on a claim continues. The next call waits for it or gets its result.
-type PendingError struct {
-	UID string
-	// Activity is for example "is being prepared: applies step fpga.program (…)".
-	Activity string
-	For      time.Duration
-	// Cause is the reason for which the call stopped waiting.
-	Cause error
-}
-
-// Error describes the current activity.
-func (e *PendingError) Error() string {
-	return fmt.Sprintf("claim %s %s, for %s so far; it goes on in the background and kubelet's next try picks the result up (%v)",
-		e.UID, e.Activity, e.For.Round(time.Millisecond), e.Cause)
-}
-
-// hungError reports a step that may never end. Its text does not change while the step hangs.
-type hungError struct {
-	activity string
-	limit    time.Duration
-}
-
-func (e *hungError) Error() string {
-	return fmt.Sprintf("it %s, for longer than a call may take (%s)", e.activity, e.limit)
-}
-
-// Unwrap returns the cause.
-func (e *PendingError) Unwrap() error { return e.Cause }
-
-// ErrOvertaken cancels a Prepare when an Unprepare of the claim arrives.
-var ErrOvertaken = errors.New("the claim is being unprepared")
-
-var (
-	errBudget  = errors.New("the call's time is used up")
-	errStopped = errors.New("the plugin is stopping: kubelet asks the next one")
-)
-
 // setActivity sets the activity that PendingError shows.
 func (o *operation) setActivity(activity string) {
 	o.mu.Lock()
@@ -120,14 +83,67 @@ func (o *operation) detach() error {
 	return context.Cause(o.ctx)
 }
 
+// operations are the work on claims that goes on in this process: at most one operation for each claim, and the calls that wait for it.
+type operations struct {
+	*Config
+	// base ends when the engine is stopped. That cancels background work, which the next process finds in the records.
+	base context.Context //nolint:containedctx // it is the life of the background work, not of one call
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	// runFollowUp runs the rest of an operation that was answered. Tests delay it.
+	runFollowUp func(followUp func())
+
+	mu      sync.Mutex
+	running map[string]*operation
+	// calls are the calls of do that were not answered yet, by claim and in the order in which they came.
+	calls map[string][]*call
+	// attended are the claims for which a pass does something, see attend.
+	attended sync.Map
+}
+
+func newOperations(c *Config) *operations {
+	base, stop := context.WithCancel(context.Background())
+	return &operations{
+		Config: c, base: base, stop: stop, runFollowUp: func(followUp func()) { followUp() },
+		running: map[string]*operation{}, calls: map[string][]*call{},
+	}
+}
+
+// end cancels background work and waits up to 5 s for it. A step that hangs in a device ends with the process.
+func (o *operations) end() {
+	const patience = 5 * time.Second
+	o.mu.Lock() // no operation starts from now on
+	o.stop()
+	o.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		o.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+	}
+}
+
+// stopped reports whether background work was cancelled.
+func (o *operations) stopped() bool { return o.base.Err() != nil }
+
+// isBusy reports whether an operation works on a claim.
+func (o *operations) isBusy(uid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.running[uid] != nil
+}
+
 // pending builds the answer to a call that waited its full time. If most of that was spent on undoing one step, the step may never end, and
 // the devices go into quarantine.
-func (e *Engine) pending(op *operation, cause error) *PendingError {
+func (o *operations) pending(op *operation, cause error) *PendingError {
 	op.mu.Lock()
 	defer op.mu.Unlock() // hold it until Quarantine returns: Clear, after the undoing, must come later
-	pending := &PendingError{UID: op.uid, Activity: string(op.verb) + ": " + op.activity, For: e.Uptime() - op.started, Cause: cause}
-	if op.undoing != nil && errors.Is(cause, errBudget) && time.Since(op.undoingSince) > e.Budget/2 {
-		e.Health.Quarantine(op.undoing, &hungError{activity: pending.Activity, limit: e.Budget})
+	pending := &PendingError{UID: op.uid, Activity: string(op.verb) + ": " + op.activity, For: o.Uptime() - op.started, Cause: cause}
+	if op.undoing != nil && errors.Is(cause, errBudget) && time.Since(op.undoingSince) > o.Budget/2 {
+		o.Health.Quarantine(op.undoing, &hungError{activity: pending.Activity, limit: o.Budget})
 	}
 	return pending
 }
@@ -144,13 +160,13 @@ type call struct {
 // do runs work on a claim. If the same work is already running and accept agrees to its result, do shares that. It waits for other work on
 // the claim; Unprepare cancels that first. Calls that want opposite things have their turns in the order in which they came: a Prepare that
 // came after an Unprepare neither shares the Prepare that is being undone nor begins before the Unprepare did.
-func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operation) bool, w work) (*record.Record, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, e.Budget, errBudget)
+func (o *operations) do(ctx context.Context, uid string, v verb, accept func(*operation) bool, w work) (*record.Record, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Budget, errBudget)
 	defer cancel()
-	c, leave := e.enter(uid, v)
+	c, leave := o.enter(uid, v)
 	defer leave()
 	for {
-		op, isNew, earlier, err := e.begin(ctx, uid, c, w)
+		op, isNew, earlier, err := o.begin(ctx, uid, c, w)
 		if err != nil {
 			return nil, err
 		}
@@ -158,12 +174,12 @@ func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operat
 			op.cancel(ErrOvertaken)
 		}
 		if earlier != nil {
-			if err := e.awaitTurn(ctx, uid, op, earlier); err != nil {
+			if err := o.awaitTurn(ctx, uid, op, earlier); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if err := e.awaitWork(ctx, op, isNew); err != nil {
+		if err := o.awaitWork(ctx, op, isNew); err != nil {
 			return nil, err
 		}
 		if isNew || op.verb == v && op.err == nil && accept(op) {
@@ -173,24 +189,24 @@ func (e *Engine) do(ctx context.Context, uid string, v verb, accept func(*operat
 }
 
 // enter puts a call at the end of its claim's line. The second result takes it out.
-func (e *Engine) enter(uid string, v verb) (c *call, leave func()) {
+func (o *operations) enter(uid string, v verb) (c *call, leave func()) {
 	c = &call{verb: v, done: make(chan struct{})}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.calls[uid] = append(e.calls[uid], c)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.calls[uid] = append(o.calls[uid], c)
 	return c, func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		line := slices.DeleteFunc(e.calls[uid], func(other *call) bool { return other == c })
-		if e.calls[uid] = line; len(line) == 0 {
-			delete(e.calls, uid)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		line := slices.DeleteFunc(o.calls[uid], func(other *call) bool { return other == c })
+		if o.calls[uid] = line; len(line) == 0 {
+			delete(o.calls, uid)
 		}
 		close(c.done)
 	}
 }
 
 // awaitWork waits until the work has ended, or until the call has and the work goes on without it.
-func (e *Engine) awaitWork(ctx context.Context, op *operation, isNew bool) error {
+func (o *operations) awaitWork(ctx context.Context, op *operation, isNew bool) error {
 	select {
 	case <-op.done:
 		return nil
@@ -203,11 +219,11 @@ func (e *Engine) awaitWork(ctx context.Context, op *operation, isNew bool) error
 		case <-op.detached:
 		}
 	}
-	return e.pending(op, context.Cause(ctx))
+	return o.pending(op, context.Cause(ctx))
 }
 
 // awaitTurn waits until the work that runs, or an earlier call, has ended. There may be no work.
-func (e *Engine) awaitTurn(ctx context.Context, uid string, op *operation, earlier *call) error {
+func (o *operations) awaitTurn(ctx context.Context, uid string, op *operation, earlier *call) error {
 	var ended chan struct{}
 	if op != nil {
 		ended = op.done
@@ -217,7 +233,7 @@ func (e *Engine) awaitTurn(ctx context.Context, uid string, op *operation, earli
 	case <-earlier.done:
 	case <-ctx.Done():
 		if op != nil {
-			return e.pending(op, context.Cause(ctx))
+			return o.pending(op, context.Cause(ctx))
 		}
 		return &PendingError{UID: uid, Activity: string(earlier.verb), For: 0, Cause: context.Cause(ctx)}
 	}
@@ -226,55 +242,85 @@ func (e *Engine) awaitTurn(ctx context.Context, uid string, op *operation, earli
 
 // begin starts work on a claim for a call, or returns the operation that is already running. It starts nothing while an earlier call wants
 // the opposite, and returns that call, too. It fails when the engine is stopping.
-func (e *Engine) begin(ctx context.Context, uid string, c *call, w work) (op *operation, isNew bool, earlier *call, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	line := e.calls[uid]
+func (o *operations) begin(ctx context.Context, uid string, c *call, w work) (op *operation, isNew bool, earlier *call, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	line := o.calls[uid]
 	before := line[:slices.Index(line, c)]
 	if i := slices.IndexFunc(before, func(other *call) bool { return other.verb != c.verb }); i >= 0 {
 		earlier = before[i]
 	}
-	if op := e.operations[uid]; op != nil || earlier != nil {
+	if op := o.running[uid]; op != nil || earlier != nil {
 		return op, false, earlier, nil
 	}
-	op, err = e.startOperation(ctx, uid, c.verb, w)
+	op, err = o.start(ctx, uid, c.verb, w)
 	return op, err == nil, nil, err
 }
 
-// startOperation starts work on a claim. The caller has the engine's lock.
-func (e *Engine) startOperation(ctx context.Context, uid string, v verb, w work) (*operation, error) {
-	if e.base.Err() != nil {
+// start begins work on a claim. The caller has locked mu.
+func (o *operations) start(ctx context.Context, uid string, v verb, w work) (*operation, error) {
+	if o.base.Err() != nil {
 		return nil, errStopped
 	}
 	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	op := &operation{
-		verb: v, uid: uid, started: e.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{}),
+		verb: v, uid: uid, started: o.Uptime(), ctx: detached, cancel: cancel, detached: make(chan struct{}), done: make(chan struct{}),
 	}
 	op.unlink = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	unstop := context.AfterFunc(e.base, func() { //nolint:contextcheck // it ends with the engine, not with the call
-		cancel(context.Cause(e.base))
+	unstop := context.AfterFunc(o.base, func() { //nolint:contextcheck // it ends with the plugin, not with the call
+		cancel(context.Cause(o.base))
 	})
-	e.operations[uid] = op
-	e.wg.Go(func() {
+	o.running[uid] = op
+	o.wg.Go(func() {
 		defer unstop()
 		op.record, op.err = w(op)
 		if op.err != nil && errors.Is(context.Cause(detached), ErrOvertaken) && !Overtaken(op.err) { // whatever the features make of it
 			op.err = fmt.Errorf("%w: %w", ErrOvertaken, op.err)
 		}
 		op.unlink()
-		e.mu.Lock()
-		delete(e.operations, uid)
-		e.mu.Unlock()
+		o.mu.Lock()
+		delete(o.running, uid)
+		o.mu.Unlock()
 		cancel(nil)
 		close(op.done)
 		if op.followUp != nil {
 			runtime.Gosched() // let the caller answer first on this processor: waking another one takes about as long as the rest
-			e.runFollowUp(op.followUp)
+			o.runFollowUp(op.followUp)
 		}
-		if took := e.Uptime() - op.started; took > e.Budget {
+		if took := o.Uptime() - op.started; took > o.Budget {
 			klog.FromContext(detached).Info("Work on a claim took longer than a call",
 				"claimUID", uid, "verb", v, "seconds", took.Seconds(), "err", op.err)
 		}
 	})
 	return op, nil
+}
+
+// attend runs what a pass does for a claim, and waits for it until waiting ends. What takes longer goes on in the background, so that a
+// device that hangs delays no other claim; until it ends nothing else is done for this claim. It reports whether f has ended.
+func (o *operations) attend(waiting context.Context, uid string, f func()) bool {
+	if _, attended := o.attended.LoadOrStore(uid, true); attended {
+		return false
+	}
+	ended := make(chan struct{})
+	o.wg.Go(func() {
+		defer close(ended)
+		defer o.attended.Delete(uid)
+		f()
+	})
+	select {
+	case <-ended:
+		return true
+	case <-waiting.Done():
+		return false
+	}
+}
+
+// background returns a context that outlives the operation's call and ends when the engine stops.
+func (o *operations) background(op *operation) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(op.ctx))
+	unstop := context.AfterFunc(o.base, func() { cancel(context.Cause(o.base)) })
+	return ctx, func() {
+		unstop()
+		cancel(nil)
+	}
 }

@@ -51,9 +51,9 @@ func (s *site) unpreparing(uid string) <-chan answer {
 
 // busy says whether work on a claim goes on.
 func (s *site) busy(uid string) bool {
-	s.Engine.mu.Lock()
-	defer s.Engine.mu.Unlock()
-	return s.operations[uid] != nil
+	s.operations.mu.Lock()
+	defer s.operations.mu.Unlock()
+	return s.operations.running[uid] != nil
 }
 
 // at wants the next call that stands at the gate to be this.
@@ -115,7 +115,7 @@ func TestPendingEndsAlone(t *testing.T) {
 		_, err := s.ask(allocated("u1", aDisk("ssd0")))
 		s.pending(err)
 		g.open()
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		s.inPhase("u1", record.Prepared)
 		if s.busy("u1") {
 			t.Error("the operation is over and still there")
@@ -158,7 +158,7 @@ func TestPendingFails(t *testing.T) {
 		g.through <- errInjected
 		s.at(g, "undo")
 		g.open()
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		s.records()
 		s.prepare(c)
 	})
@@ -370,7 +370,7 @@ func TestSlowFetchHoldsNothing(t *testing.T) {
 		s.prepare(allocated("u2", aDisk("ssd0")))
 		s.unprepare("u2")
 		close(registry)
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		s.inPhase("u1", record.Prepared)
 		s.prepare(c)
 	})
@@ -389,7 +389,7 @@ func TestSlowRestoreHoldsNothing(t *testing.T) {
 		_, err := s.Unprepare(t.Context(), "u1", s.now())
 		check.Must(t, err)
 		close(registry)
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		s.records()
 		s.reported()
 	})
@@ -632,7 +632,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	s.records()
 	s.heldBy("", aDisk("ssd0"), aDisk("ssd1"))
 	s.tidy()

@@ -4,7 +4,6 @@ package prepare
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,12 +18,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
-
-// ErrDeviceGone is returned for a device that was published when the claim was allocated and has left since.
-var ErrDeviceGone = errors.New("is not on this node any more, it left or its driver did")
-
-// errNotScanned is returned while there is no result of a scan.
-var errNotScanned = errors.New("the machine was not scanned yet: kubelet tries again")
 
 // plan is everything that a Prepare will do.
 type plan struct {
@@ -115,7 +108,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 			return err
 		}
 	}
-	e.settle(result, dev)
+	e.Features.settle(result, dev)
 	if old != nil && old.BootID == e.BootID {
 		return e.addDevice(p, result, dev, &old.Devices[len(p.record.Devices)])
 	}
@@ -151,15 +144,6 @@ func (e *Engine) addDevice(p *plan, result *claim.Result, dev device.Device, bef
 	}
 	r.Devices = append(r.Devices, d)
 	return nil
-}
-
-// settle has the features complete the configuration of a share.
-func (c *Config) settle(result *claim.Result, dev device.Device) {
-	for _, f := range c.Features {
-		if s, ok := f.(Settler); ok {
-			s.Settle(result, dev)
-		}
-	}
 }
 
 // keepNodes leaves a device with the nodes of its record while these are still its own: within a boot, a node that comes or goes beside
@@ -245,9 +229,11 @@ func (e *Engine) rebuildRecord(op *operation) (*record.Record, error) {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		dev, _ := machine.Find(d.Kind(), d.Name)
-		if err := e.addLeftovers(op.ctx, r, dev); err != nil {
+		steps, err := e.Features.leftovers(op.ctx, r.UID, dev)
+		if err != nil {
 			return nil, err
 		}
+		addMissing(r, steps)
 	}
 	if err := e.Store.Create(r); err != nil {
 		// A full disk must not keep pods from ending. The damaged file stays until all is undone, so the next try finds the claim in doubt again.
@@ -283,20 +269,4 @@ func (e *Engine) holdsMore(uid string, r *record.Record) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// addLeftovers adds the steps to undo for a device of a claim whose record is lost.
-func (e *Engine) addLeftovers(ctx context.Context, r *record.Record, dev device.Device) error {
-	for _, f := range e.Features {
-		steps, err := f.Leftovers(ctx, r.UID, dev)
-		if err != nil {
-			return err
-		}
-		for _, s := range steps {
-			if !containsStep(r.Steps, s) {
-				addStep(r, s)
-			}
-		}
-	}
-	return nil
 }

@@ -23,9 +23,6 @@ import (
 // the call. Tombstones cover an Unprepare that overtakes the call within that time.
 const freshFor = time.Second
 
-// ErrChanged refuses a call if the claim changed since the call arrived.
-var ErrChanged = errors.New("changed while its Prepare waited: kubelet asks again if a pod still needs it")
-
 // Prepare prepares a claim and returns its record for the answer to kubelet. It may be called again at any time: if the claim has held the
 // same devices since this boot, Prepare checks that all effects of the record are in place and returns it. A *PendingError says that the
 // work continues in the background. Siblings are the claims of the same call; they may include this claim.
@@ -38,7 +35,7 @@ func (e *Engine) Prepare(
 	}
 	accept := func(op *operation) bool { return matchesAllocation(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
-	return e.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
+	return e.operations.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
 		return e.prepare(op, input{claim: c, siblings: siblings, allocation: allocation, recorded: recorded}, arrived)
 	})
 }
@@ -209,7 +206,7 @@ func (e *Engine) restart(op *operation, in input, old *record.Record) (*record.R
 func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record, error) {
 	err := e.Store.Acquire(r)
 	if err == nil {
-		err = e.restoreInputs(op.ctx, r)
+		err = e.Features.restore(op.ctx, r)
 	}
 	if err == nil {
 		err = e.complete(op, r, p.specs)

@@ -256,7 +256,7 @@ func TestHangingUndoIsQuarantined(t *testing.T) {
 				want := "quarantine u1 gpu0 ssd0: " + tt.doing + ": undoes step host.scratch (/mnt/disks/ssd0)"
 				v.are(t, "told when the call's time was used up", want)
 				g.open()
-				next.wg.Wait()
+				next.operations.wg.Wait()
 				v.are(t, "told when it was undone", "clear u1 gpu0 ssd0")
 				next.records()
 			})
@@ -273,7 +273,7 @@ func TestWaitingIsNoQuarantine(t *testing.T) {
 			_, err := s.ask(allocated("u1", aDisk("ssd0")))
 			s.pending(err, "applies step")
 			g.open()
-			s.wg.Wait()
+			s.operations.wg.Wait()
 			v.are(t, "told")
 		})
 	})
@@ -301,7 +301,7 @@ func TestWaitingIsNoQuarantine(t *testing.T) {
 			s.pending(err, "applies step")
 			v.are(t, "told", "clear u1 ssd0")
 			g.open()
-			s.wg.Wait()
+			s.operations.wg.Wait()
 			v.are(t, "told in the end")
 		})
 	})
@@ -368,7 +368,7 @@ func TestQuarantineBeforeClear(t *testing.T) {
 		}
 		_, err := s.Unprepare(t.Context(), "u1", s.now())
 		s.pending(err)
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		want := []string{"quarantine u1 ssd0: is being unprepared: undoes step host.scratch (/mnt/disks/ssd0)", "clear u1 ssd0"}

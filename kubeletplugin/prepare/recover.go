@@ -127,26 +127,6 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 	return expected
 }
 
-// attend runs what a pass does for a claim, and waits for it until waiting ends. What takes longer goes on in the background, so that a
-// device that hangs delays no other claim; until it ends nothing else is done for this claim. It reports whether f has ended.
-func (e *Engine) attend(waiting context.Context, uid string, f func()) bool {
-	if _, attended := e.attended.LoadOrStore(uid, true); attended {
-		return false
-	}
-	ended := make(chan struct{})
-	e.wg.Go(func() {
-		defer close(ended)
-		defer e.attended.Delete(uid)
-		f()
-	})
-	select {
-	case <-ended:
-		return true
-	case <-waiting.Done():
-		return false
-	}
-}
-
 // adopt writes a record for each orphan, as for a claim that is being released, so that the pass repairs it like any other.
 func (e *Engine) adopt(ctx context.Context) {
 	for _, f := range e.Features {
@@ -187,29 +167,28 @@ func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
 	r := &record.Record{
 		UID: o.UID, BootID: e.BootID, Phase: record.Releasing, Devices: []record.Device{{Pool: pool, Name: o.Device.Name}},
 	}
-	if err := e.addLeftovers(ctx, r, o.Device); err != nil {
+	steps, err := e.Features.leftovers(ctx, r.UID, o.Device)
+	if err != nil {
 		return err
 	}
+	addMissing(r, steps)
 	return errors.Join(e.Store.Create(r), e.Store.Acquire(r))
 }
 
 // recover undoes an interrupted claim in the background, so that one stuck device does not delay the others.
 func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func()) {
-	e.mu.Lock()
-	_, busy := e.operations[seen.UID]
-	e.mu.Unlock()
-	if busy {
+	if e.operations.isBusy(seen.UID) {
 		return
 	}
-	e.wg.Go(func() {
+	e.operations.wg.Go(func() {
 		accept := func(*operation) bool { return true }
-		r, err := e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
+		r, err := e.operations.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
 		for _, pending := errors.AsType[*PendingError](err); pending; _, pending = errors.AsType[*PendingError](err) {
 			e.report(ctx, ReasonRecoveryFailed, seen, err.Error())
-			r, err = e.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
+			r, err = e.operations.do(context.WithoutCancel(ctx), seen.UID, recovering, accept, e.undoInterrupted)
 		}
 		switch {
-		case e.base.Err() != nil:
+		case e.operations.stopped():
 			return
 		case err != nil:
 			e.report(ctx, ReasonRecoveryFailed, seen, err.Error()+": tried again at the next pass")

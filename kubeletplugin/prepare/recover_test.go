@@ -236,7 +236,7 @@ func TestUndoFailsInRecovery(t *testing.T) {
 		repair()
 		changes := 0
 		next.pass(t.Context(), func() { changes++ })
-		next.wg.Wait()
+		next.operations.wg.Wait()
 		if changes == 0 {
 			t.Error("nobody was told that devices are free")
 		}
@@ -328,7 +328,7 @@ func TestUnprepareDuringRecovery(t *testing.T) {
 		synctest.Wait()
 		g.open()
 		check.Must(t, receive(t, back).err)
-		next.wg.Wait()
+		next.operations.wg.Wait()
 		next.records()
 		if got := next.Recovering(); len(got) > 0 {
 			t.Errorf("still recovering %v", got)
@@ -346,7 +346,7 @@ func TestRecoveryLooksAgain(t *testing.T) {
 	gone.UID, gone.Phase = "u2", record.Intended
 	s.recover(t.Context(), seen, nil)
 	s.recover(t.Context(), gone, nil)
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	s.inPhase("u1", record.Prepared)
 	s.reported()
 }

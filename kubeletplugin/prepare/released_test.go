@@ -23,7 +23,7 @@ import (
 // putOff keeps what is left to do after an answer until the function that it returns is called.
 func (s *site) putOff() (goOn func()) {
 	gate := make(chan struct{})
-	s.runFollowUp = func(later func()) {
+	s.operations.runFollowUp = func(later func()) {
 		<-gate
 		later()
 	}
@@ -74,7 +74,7 @@ func TestAnswerFirst(t *testing.T) {
 			}
 			before, since := s.changes(since)
 			goOn()
-			s.wg.Wait()
+			s.operations.wg.Wait()
 			after, _ := s.changes(since)
 			if diff := cmp.Diff([][]fault.Kind{tt.before, tt.after}, [][]fault.Kind{before, after}); diff != "" {
 				t.Errorf("operations before and after the answer (-want +got):\n%s", diff)
@@ -136,7 +136,7 @@ func TestEmptiedBeforeTheAnswer(t *testing.T) {
 		t.Error("kubelet was told that the claim is given back, and its data is where it was")
 	}
 	goOn()
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	s.records()
 }
 
@@ -149,7 +149,7 @@ func TestLastingFails(t *testing.T) {
 	if _, err := s.Unprepare(t.Context(), "u1", s.now()); err != nil {
 		t.Error(err)
 	}
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	s.heldBy("u1", aGPU("gpu0"), aDisk("ssd0"))
 	s.reported(ReasonRecoveryFailed + " u1")
 	v.are(t, "told", "quarantine u1 gpu0 ssd0: injected")
@@ -188,7 +188,7 @@ func TestLastingHangs(t *testing.T) {
 		s.reported(ReasonRecoveryFailed + " u1")
 		v.are(t, "told", "quarantine u1 ssd0: is being unprepared: undoes step host.scratch (/mnt/disks/ssd0)")
 		close(goOn)
-		s.wg.Wait()
+		s.operations.wg.Wait()
 		v.are(t, "told", "clear u1 ssd0")
 		s.records()
 	})
@@ -205,7 +205,7 @@ func TestNoPromiseOnAFullDisk(t *testing.T) {
 	check.Must(t, err)
 	s.heldBy("", aDisk("ssd0"))
 	goOn()
-	s.wg.Wait()
+	s.operations.wg.Wait()
 	s.records()
 }
 

@@ -102,7 +102,8 @@ func TestReleasedMeanwhile(t *testing.T) {
 	}
 	s.unprepare("u1")
 	arrived := s.now()
-	_, err = s.do(t.Context(), "u1", preparing, func(*operation) bool { return false }, func(op *operation) (*record.Record, error) {
+	accept := func(*operation) bool { return false }
+	_, err = s.operations.do(t.Context(), "u1", preparing, accept, func(op *operation) (*record.Record, error) {
 		return s.Engine.prepare(op, input{claim: c, siblings: nil, allocation: allocation, recorded: recorded}, arrived)
 	})
 	if !errors.Is(err, ErrChanged) {

@@ -43,7 +43,7 @@ func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, t
 		return
 	}
 	whole := false
-	ended := e.attend(waiting, r.UID, func() { whole = e.restore(ctx, r) })
+	ended := e.operations.attend(waiting, r.UID, func() { whole = e.restore(ctx, r) })
 	for _, file := range gone {
 		if ended && whole { // else it is reported once a pass, not every few seconds
 			expected[file] = true
@@ -172,7 +172,7 @@ func (e *Engine) withdraw(ctx context.Context, uid string) error {
 // since its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow
 // registry must not keep its pod from ending.
 func (e *Engine) restoreEffects(ctx context.Context, read *record.Record) (restored bool, err error) {
-	if err := e.restoreInputs(ctx, read); err != nil {
+	if err := e.Features.restore(ctx, read); err != nil {
 		if !e.HasRecord(read.UID) {
 			err = nil
 		}

@@ -19,22 +19,12 @@ import (
 
 // rollBack undoes a failed Prepare. If the process stops meanwhile, the next one recovers the claim.
 func (e *Engine) rollBack(op *operation, r *record.Record) error {
-	if e.base.Err() != nil {
+	if e.operations.stopped() {
 		return nil
 	}
-	ctx, cancel := e.backgroundContext(op)
+	ctx, cancel := e.operations.background(op)
 	defer cancel()
 	return e.release(ctx, op, r)
-}
-
-// backgroundContext returns a context that outlives the operation's call and ends when the engine stops.
-func (e *Engine) backgroundContext(op *operation) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(op.ctx))
-	unstop := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
-	return ctx, func() {
-		unstop()
-		cancel(nil)
-	}
 }
 
 // Unprepare releases a claim and returns the released record, or nil if the claim had none. Cleanup may continue after the return; the
@@ -43,7 +33,7 @@ func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Momen
 	// A Prepare that arrived between two Unprepares must not take effect after the second, so a later call does not share an earlier result.
 	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
 	//nolint:contextcheck // the cleanup after the answer uses the operation's context, which outlives the call's
-	return e.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
+	return e.operations.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
 		op.arrived = arrived.Since
 		return e.unprepare(op, arrived, true, func(context.Context) bool { return true })
 	})
@@ -115,15 +105,15 @@ func (e *Engine) markReleasing(r *record.Record) bool {
 
 // finishRelease runs after Unprepare was answered. No caller waits, so failures are reported as recovery incidents.
 func (e *Engine) finishRelease(op *operation, r *record.Record) {
-	ctx, cancel := e.backgroundContext(op)
+	ctx, cancel := e.operations.background(op)
 	defer cancel()
-	report := time.AfterFunc(e.Budget, func() { e.report(ctx, ReasonRecoveryFailed, r, e.pending(op, errBudget).Error()) })
+	report := time.AfterFunc(e.Budget, func() { e.report(ctx, ReasonRecoveryFailed, r, e.operations.pending(op, errBudget).Error()) })
 	err := e.undo(ctx, op, r, partFinish)
 	report.Stop()
 	if err == nil {
 		err = e.Store.Remove(r)
 	}
-	if err != nil && e.base.Err() == nil {
+	if err != nil && !e.operations.stopped() {
 		e.report(ctx, ReasonRecoveryFailed, r, err.Error()+": tried again at the next pass")
 	}
 }
