@@ -19,7 +19,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
-	"github.com/fettle-dev/fettle/pkg/step"
 )
 
 // addContributions adds the contributions of the features to the plan. Within a boot they are decided once: a later change of an object
@@ -166,7 +165,7 @@ func (e *Engine) addEdits(p *plan, d *record.Device, named record.Addition) erro
 
 // addCommonSpec adds the common spec of edits to the plan and returns its name. It is the recorded one, unless that is empty.
 func (e *Engine) addCommonSpec(p *plan, edits container.Edits, recorded string) (string, error) {
-	spec, there, err := e.commonSpec(edits, recorded)
+	spec, there, err := e.specs.common(edits, recorded)
 	if err != nil {
 		return "", err
 	}
@@ -194,40 +193,6 @@ func (e *Engine) keepContributions(p *plan, old *record.Record) error {
 		}
 	}
 	return nil
-}
-
-// sharedDevice is a CDI device that kubelet got for a claim and that other claims may use, too.
-type sharedDevice struct {
-	name  string
-	edits *container.Edits
-}
-
-// sharedDevices lists the CDI devices of a record that are not in the claim's own file.
-func sharedDevices(r *record.Record) []sharedDevice {
-	var out []sharedDevice
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		if d.CDIDevice != "" && !isOwnDevice(d.CDIDevice) {
-			out = append(out, sharedDevice{d.CDIDevice, &d.Edits})
-		}
-		if d.Added != nil && d.Added.CDIDevice != "" {
-			out = append(out, sharedDevice{d.Added.CDIDevice, &d.Added.Edits})
-		}
-	}
-	return out
-}
-
-// addMissing adds the steps that a record does not have yet.
-func addMissing(r *record.Record, steps []step.Step) {
-	for _, s := range steps {
-		if !containsStep(r.Steps, s) {
-			addStep(r, s)
-		}
-	}
-}
-
-func addStep(r *record.Record, s step.Step) {
-	r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
 }
 
 // deviceMounts lists the mounts of a claim's devices.

@@ -121,7 +121,7 @@ func (w *world) effective(r *record.Record) error {
 	for _, s := range r.Steps {
 		switch s.Kind {
 		case cdi.StepKind:
-			if w.engine.anyMissing(map[string]bool{s.Target: true}) {
+			if w.engine.specs.anyMissing(map[string]bool{s.Target: true}) {
 				errs = append(errs, fmt.Errorf("claim %s has no spec %s", r.UID, s.Target))
 			}
 		case hostdir.StepKind:

@@ -9,12 +9,10 @@ package prepare
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 
 	"github.com/fettle-dev/fettle/cdi"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -25,6 +23,8 @@ type Engine struct {
 	// kinds are the step kinds of all features and the one that writes CDI specs.
 	kinds      step.Kinds
 	operations *operations
+	records    *records
+	specs      *cdiSpecs
 
 	mu sync.Mutex
 	// recovering are the devices of interrupted claims, by the claims' UIDs. They are free only when all claims that share them are undone.
@@ -34,8 +34,7 @@ type Engine struct {
 	// suspects are the UIDs of claims that hold what another claim was refused.
 	suspects chan string
 	// missed counts for each claim how many passes in a row found it gone, see collect.
-	missed   map[string]int
-	holdings holdings
+	missed map[string]int
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
 	// abandoned are the claims that Abandon named.
@@ -49,6 +48,8 @@ func New(c Config) *Engine {
 		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
 	e.operations = newOperations(&e.Config)
+	e.records = &records{Config: &e.Config, kinds: e.kinds}
+	e.specs = &cdiSpecs{Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records}
 	return e
 }
 
@@ -66,15 +67,6 @@ func (e *Engine) Stop() { e.operations.end() }
 
 // Now returns the time with which calls are stamped.
 func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }
-
-// HasRecord reports whether a claim has a record that is not released, readable or not.
-func (e *Engine) HasRecord(uid string) bool {
-	r, err := e.Store.Load(uid)
-	if err == nil {
-		return !r.Released()
-	}
-	return !isNotExist(err) || e.Store.InDoubt(uid)
-}
 
 // Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of one
 // such claim.
@@ -104,56 +96,9 @@ func (e *Engine) setRecovering(r *record.Record, on bool) {
 	}
 }
 
-// lock locks a claim, the devices of its allocation and those of its record. It returns the record, or nil if there is none. A damaged
-// record is set aside.
-func (e *Engine) lock(ctx context.Context, op *operation, uid string, devices []string) (*record.Hold, *record.Record, error) {
-	op.setActivity("waits for other work on the claim")
-	hold, err := e.Store.LockClaim(ctx, uid)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, err := e.load(ctx, uid)
-	if err == nil {
-		op.inDoubt = r == nil && e.Store.InDoubt(uid)
-		op.setActivity("waits for its devices")
-		err = hold.Devices(ctx, append(devices, heldNames(e.linkedDevices(op, r))...))
-	}
-	if err != nil {
-		hold.Release()
-		return nil, nil, err
-	}
-	return hold, r, nil
-}
+// HasRecord reports whether a claim has a record that is not released, readable or not.
+func (e *Engine) HasRecord(uid string) bool { return e.records.has(uid) }
 
-// linkedDevices returns the devices of a record. If the record is lost, it finds the devices with a link of the claim.
-func (e *Engine) linkedDevices(op *operation, r *record.Record) []record.Device {
-	if r != nil {
-		return r.Devices
-	}
-	machine := e.Machine()
-	if machine == nil || !op.inDoubt {
-		return nil
-	}
-	var all []record.Device
-	for _, d := range machine.All() {
-		all = append(all, record.Device{Pool: device.PoolName(e.Node, d.Kind), Name: d.Name})
-	}
-	return e.Store.LinkedTo(op.uid, all)
-}
-
-// load reads a record and returns nil if there is none. The caller has locked the claim.
-func (e *Engine) load(ctx context.Context, uid string) (*record.Record, error) {
-	r, err := e.Store.Load(uid)
-	switch {
-	case isNotExist(err):
-		return nil, nil //nolint:nilnil // documented above
-	case errors.Is(err, record.ErrDamaged):
-		if aside := e.Store.SetAside(uid); aside != nil {
-			return nil, errors.Join(err, aside)
-		}
-		e.report(ctx, ReasonRecordDamaged, &record.Record{UID: uid}, err.Error()+
-			": it was set aside; the claim is prepared again or given back when kubelet asks")
-		return nil, nil //nolint:nilnil // documented above
-	}
-	return r, err
-}
+// SweepSpecs removes the spec files that neither a present device nor a claim needs. It locks and reads nothing unless there is a file that
+// looks like a leftover.
+func (e *Engine) SweepSpecs(ctx context.Context) error { return e.specs.sweep(ctx) }

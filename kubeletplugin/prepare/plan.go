@@ -6,11 +6,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -18,6 +18,30 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
+
+// Resolve returns what a claim holds, under the policies that Prepare applies.
+func (e *Engine) Resolve(ctx context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error) {
+	allocation, _, err := e.resolve(ctx, c)
+	return allocation, err
+}
+
+// resolve resolves an allocation. Policies are read from the classes as they are now, unless the claim holds its devices since this boot:
+// that was decided, and an edit of a class must not stop the pod. recorded reports the latter.
+func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a claim.Allocation, recorded bool, err error) {
+	in := claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node}
+	if old, err := e.Store.Load(string(c.UID)); err == nil {
+		a, err := claim.Resolve(in)
+		if err != nil || isHeldIn(e.BootID, old, a) {
+			return a, true, err
+		}
+		in.Prepared = wasPrepared(old, a)
+	}
+	if in.Classes, err = e.Classes(ctx, claim.ClassNames(in)); err != nil {
+		return claim.Allocation{}, false, fmt.Errorf("read the classes of claim %s/%s: %w", c.Namespace, c.Name, err)
+	}
+	a, err = claim.Resolve(in)
+	return a, false, err
+}
 
 // plan is everything that a Prepare will do.
 type plan struct {
@@ -104,7 +128,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 			result.Pool, result.Device, ErrDeviceGone, e.Node)
 	}
 	if old == nil {
-		if err := e.conflicts(machine).CoTenancy(p.record, result, dev); err != nil {
+		if err := e.records.conflicts(machine).CoTenancy(p.record, result, dev); err != nil {
 			return err
 		}
 	}
@@ -206,67 +230,4 @@ func (e *Engine) addSpecStep(p *plan) error {
 	s, err := cdi.Step(spec)
 	addStep(p.record, s)
 	return err
-}
-
-// isOwnDevice reports whether a CDI device is in the file of a single claim.
-func isOwnDevice(qualified string) bool { return strings.HasPrefix(qualified, cdi.ClaimKind+"=") }
-
-func shareID(r *claim.Result) string {
-	if r.ShareID == nil {
-		return ""
-	}
-	return string(*r.ShareID)
-}
-
-// rebuildRecord makes a record for a claim whose record is lost, so that the claim can be released. The devices come from the owner links.
-// The effects on them are unknown, so the record lists every step that may have run. The caller has locked the claim and the devices.
-func (e *Engine) rebuildRecord(op *operation) (*record.Record, error) {
-	machine := e.Machine()
-	if machine == nil {
-		return nil, errNotScanned
-	}
-	r := &record.Record{UID: op.uid, BootID: e.BootID, Phase: record.Releasing, Devices: e.linkedDevices(op, nil)}
-	for i := range r.Devices {
-		d := &r.Devices[i]
-		dev, _ := machine.Find(d.Kind(), d.Name)
-		steps, err := e.Features.leftovers(op.ctx, r.UID, dev)
-		if err != nil {
-			return nil, err
-		}
-		addMissing(r, steps)
-	}
-	if err := e.Store.Create(r); err != nil {
-		// A full disk must not keep pods from ending. The damaged file stays until all is undone, so the next try finds the claim in doubt again.
-		klog.FromContext(op.ctx).Error(err, "The release of a claim whose record is damaged is not recorded", "claimUID", op.uid)
-	}
-	return r, nil
-}
-
-// holdsMore reports whether a claim whose record was lost holds a device that its record, which was made again, is without. Without such a
-// record: one that the machine does not have now, or the configuration has no more. What was done to it cannot be undone before it is back.
-func (e *Engine) holdsMore(uid string, r *record.Record) (bool, error) {
-	if !e.Store.InDoubt(uid) {
-		return false, nil
-	}
-	machine := e.Machine()
-	if machine == nil {
-		return false, errNotScanned
-	}
-	for _, kind := range device.Kinds() {
-		pool := device.PoolName(e.Node, kind)
-		names, err := e.Store.HeldIn(pool)
-		if err != nil {
-			return false, err
-		}
-		for _, name := range names {
-			_, known := machine.Find(kind, name)
-			if r != nil {
-				known = r.Holds(pool, name)
-			}
-			if !known && len(e.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})) > 0 {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
 }

@@ -58,7 +58,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	}
 	waiting, cancel := context.WithTimeoutCause(op.ctx, e.Budget, errBudget) // the fetch may have outlived the call
 	defer cancel()
-	hold, old, err := e.lock(waiting, op, op.uid, append(deviceNames(a), conflict.CardLocks(e.Machine(), a)...))
+	hold, old, err := e.records.lock(waiting, op, append(deviceNames(a), conflict.CardLocks(e.Machine(), a)...))
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 // releaseStaleDevices releases a claim whose record is lost if it holds devices that are not in its allocation: another pod had these. If
 // all are in the allocation, that pod may still run, and its effects stay.
 func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
-	more, err := e.holdsMore(op.uid, nil)
+	more, err := e.records.holdsMore(op.uid, nil)
 	if err != nil {
 		return err
 	}
@@ -106,10 +106,10 @@ func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
 			ErrDeviceGone)
 	}
 	wanted := deviceNames(a)
-	if !slices.ContainsFunc(e.linkedDevices(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
+	if !slices.ContainsFunc(e.records.linked(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
 		return nil
 	}
-	r, err := e.rebuildRecord(op)
+	r, err := e.records.rebuild(op)
 	if err != nil {
 		return err
 	}
@@ -119,16 +119,16 @@ func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
 // continuePrepare prepares a claim that already has a record for its allocation.
 func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
 	switch {
-	case old.Phase == record.Intended && old.BootID == e.BootID && e.sameAnswer(old, planned.record):
+	case old.Phase == record.Intended && old.BootID == e.BootID && sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
 	case old.Phase == record.Intended:
 		return e.restart(op, in, old)
-	case old.BootID != e.BootID || !e.sameAnswer(old, planned.record):
+	case old.BootID != e.BootID || !sameAnswer(old, planned.record):
 		return e.renew(op, old, planned)
 	case old.Phase == record.Renewing:
 		return e.resume(op, old, planned)
 	}
-	return old, e.verify(op.ctx, old)
+	return old, e.specs.verify(op.ctx, old)
 }
 
 // mustRelease reports whether the claim must be released before it is prepared: it is half released, or holds other devices.
@@ -145,7 +145,7 @@ func (e *Engine) checkInput(ctx context.Context, in input, old *record.Record, l
 			return err
 		}
 	}
-	if in.recorded && !e.isHeld(old, in.allocation) {
+	if in.recorded && !isHeldIn(e.BootID, old, in.allocation) {
 		return fmt.Errorf("claim %s/%s %w", in.claim.Namespace, in.claim.Name, ErrChanged)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if op.inDoubt && r.Phase == record.Intended {
 		r.Phase = record.Renewing
 	}
-	if err := e.createWithin(op.ctx, r, op.inDoubt); err != nil {
+	if err := e.records.create(op.ctx, r, op.inDoubt); err != nil {
 		return nil, e.explainInUse(err)
 	}
 	e.unrecorded.Delete(r.UID)
@@ -225,7 +225,7 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 		return nil, err
 	}
 	// Refused before anything is undone: the pod may need it.
-	if err := e.checkOverlaps(op.ctx, r, func() error { return nil }); err != nil {
+	if err := e.records.checkOverlaps(op.ctx, r, func() error { return nil }); err != nil {
 		return nil, err
 	}
 	for i := len(old.Steps) - 1; i >= 0; i-- {
@@ -237,7 +237,7 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 		}
 	}
 	r.Phase = record.Renewing
-	if err := e.checkOverlaps(op.ctx, r, func() error { return e.Store.Create(r) }); err != nil {
+	if err := e.records.checkOverlaps(op.ctx, r, func() error { return e.Store.Create(r) }); err != nil {
 		return nil, err
 	}
 	return r, e.complete(op, r, p.specs)
@@ -270,7 +270,7 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 	if err != nil {
 		return err
 	}
-	if err := e.ensureSpecs(op.ctx, slices.Concat(shared, shown)); err != nil {
+	if err := e.specs.ensure(op.ctx, slices.Concat(shared, shown)); err != nil {
 		return err
 	}
 	if r.Phase == record.Prepared {

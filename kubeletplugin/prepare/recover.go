@@ -33,7 +33,7 @@ func (e *Engine) index(ctx context.Context, uid string) {
 		return // another process works on it
 	}
 	defer hold.Release()
-	r, err := e.load(ctx, uid)
+	r, err := e.records.load(ctx, uid)
 	switch {
 	case errors.Is(err, record.ErrForeign):
 		e.report(ctx, ReasonRecordForeign, &record.Record{UID: uid}, err.Error())
@@ -59,12 +59,6 @@ func (e *Engine) index(ctx context.Context, uid string) {
 	}
 }
 
-// interrupted reports whether a process ended in the middle of a Prepare or Unprepare. kubelet does not have the answer that the claim is
-// prepared.
-func interrupted(r *record.Record) bool {
-	return r.Phase == record.Intended || r.Phase == record.Releasing
-}
-
 // Run recovers and checks all claims now and at every interval until ctx ends. It calls changed when withheld devices become free.
 func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()) {
 	const fileInterval = 5 * time.Second
@@ -81,7 +75,7 @@ func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()
 			expected = e.pass(ctx, changed)
 		case <-fileTicker.C:
 			// A wiped CDI directory is noticed soon: containers that restart need its files.
-			if e.anyMissing(expected) {
+			if e.specs.anyMissing(expected) {
 				expected = e.pass(ctx, changed)
 			}
 		}
@@ -115,13 +109,13 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 			unfinished[uid] = true
 			e.recover(ctx, r, changed)
 		case r.Phase == record.Prepared && r.BootID == e.BootID:
-			e.checkPrepared(ctx, waiting, r, there, expected)
+			e.specs.checkPrepared(ctx, waiting, r, there, expected)
 		}
 	}
 	if e.forgetRecovered(unfinished) && changed != nil {
 		changed()
 	}
-	if err := e.SweepSpecs(ctx); err != nil {
+	if err := e.specs.sweep(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Leftovers stay until the next pass")
 	}
 	return expected
@@ -161,7 +155,7 @@ func (e *Engine) adoptOne(ctx context.Context, o Orphan) error {
 	if holders, err := e.Store.Holders(pool, o.Device.Name); err != nil || len(holders) > 0 {
 		return err
 	}
-	if r, err := e.load(ctx, o.UID); err != nil || r != nil {
+	if r, err := e.records.load(ctx, o.UID); err != nil || r != nil {
 		return err
 	}
 	r := &record.Record{
@@ -222,7 +216,7 @@ func (e *Engine) undoInterrupted(op *operation) (*record.Record, error) {
 		return nil, err
 	}
 	defer hold.Release()
-	r, err := e.load(op.ctx, op.uid)
+	r, err := e.records.load(op.ctx, op.uid)
 	if err != nil || r == nil || !interrupted(r) {
 		return nil, err
 	}

@@ -6,15 +6,99 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 )
 
+// cdiSpecs are the CDI specs on disk, and the effects that claims have on devices: both are checked, and restored from the records.
+type cdiSpecs struct {
+	*Config
+	kinds      step.Kinds
+	operations *operations
+	records    *records
+}
+
+// ensure writes missing shared specs. Its lock keeps sweep from removing any meanwhile.
+func (s *cdiSpecs) ensure(ctx context.Context, shared []cdi.Spec) error {
+	if len(shared) == 0 {
+		return nil
+	}
+	hold, err := s.Store.LockSpecs(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	for _, spec := range shared {
+		if err := s.Specs.Ensure(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify checks that all that an earlier Prepare did is still there, and restores what it can.
+func (s *cdiSpecs) verify(ctx context.Context, r *record.Record) error {
+	if err := s.Store.Acquire(r); err != nil {
+		return err
+	}
+	if err := s.verifySteps(ctx, r); err != nil {
+		return err
+	}
+	return s.restoreShared(ctx, r)
+}
+
+// verifySteps checks each effect of an earlier Prepare.
+func (s *cdiSpecs) verifySteps(ctx context.Context, r *record.Record) error {
+	if err := s.Features.restore(ctx, r); err != nil {
+		return err
+	}
+	for _, done := range r.Steps {
+		if err := s.kinds.Verify(ctx, done.Step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreShared writes the missing shared specs of a record again.
+func (s *cdiSpecs) restoreShared(ctx context.Context, r *record.Record) error {
+	missing, err := shownSpecs(r)
+	if err != nil {
+		return err
+	}
+	for _, d := range sharedDevices(r) {
+		spec, there, err := s.common(*d.edits, d.name)
+		if err != nil {
+			return err
+		}
+		if !there {
+			missing = append(missing, spec)
+		}
+	}
+	return s.ensure(ctx, missing)
+}
+
+// common returns the common spec of edits under the name that a record has for them, or under a new name if recorded is empty. A name
+// outlives the version of Fettle and the secret that made it. A file under such a name stays as it is, and there says so.
+func (s *cdiSpecs) common(edits container.Edits, recorded string) (spec cdi.Spec, there bool, err error) {
+	spec, err = s.Names.Common(edits)
+	switch {
+	case err != nil || recorded == "" || recorded == spec.Device:
+		return spec, false, err
+	case s.Specs.Has(recorded):
+		return cdi.Spec{Device: recorded}, true, nil
+	}
+	spec, err = cdi.CommonAs(recorded, edits)
+	return spec, false, err
+}
+
 // anyMissing reports whether an expected CDI file is gone.
-func (e *Engine) anyMissing(expected map[string]bool) bool {
-	there, err := e.Specs.Files()
+func (s *cdiSpecs) anyMissing(expected map[string]bool) bool {
+	there, err := s.Specs.Files()
 	for file := range expected {
 		if err == nil && !there[file] {
 			return true
@@ -24,10 +108,10 @@ func (e *Engine) anyMissing(expected map[string]bool) bool {
 }
 
 // checkPrepared restores the missing effects and specs of a prepared claim, and adds its CDI files to expected.
-func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, there, expected map[string]bool) {
-	if e.moved(r) {
-		if err := e.withdraw(ctx, r.UID); err != nil {
-			e.report(ctx, ReasonRecoveryFailed, r, err.Error())
+func (s *cdiSpecs) checkPrepared(ctx, waiting context.Context, r *record.Record, there, expected map[string]bool) {
+	if s.moved(r) {
+		if err := s.withdraw(ctx, r.UID); err != nil {
+			s.report(ctx, ReasonRecoveryFailed, r, err.Error())
 		}
 		return
 	}
@@ -43,7 +127,7 @@ func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, t
 		return
 	}
 	whole := false
-	ended := e.operations.attend(waiting, r.UID, func() { whole = e.restore(ctx, r) })
+	ended := s.operations.attend(waiting, r.UID, func() { whole = s.restore(ctx, r) })
 	for _, file := range gone {
 		if ended && whole { // else it is reported once a pass, not every few seconds
 			expected[file] = true
@@ -52,15 +136,180 @@ func (e *Engine) checkPrepared(ctx, waiting context.Context, r *record.Record, t
 }
 
 // restore restores the effects and specs of a prepared claim, reports what it did, and returns false if that failed.
-func (e *Engine) restore(ctx context.Context, r *record.Record) bool {
-	restored, err := e.restoreEffects(ctx, r)
+func (s *cdiSpecs) restore(ctx context.Context, r *record.Record) bool {
+	restored, err := s.restoreEffects(ctx, r)
 	switch {
 	case err != nil:
-		e.report(ctx, ReasonEffectLost, r, err.Error())
+		s.report(ctx, ReasonEffectLost, r, err.Error())
 	case restored:
-		e.report(ctx, ReasonSpecRestored, r, "its CDI specs were gone and are written again")
+		s.report(ctx, ReasonSpecRestored, r, "its CDI specs were gone and are written again")
 	}
 	return err == nil
+}
+
+// moved reports whether a device of a claim has other device numbers than the claim got, or these are another device's. A container that
+// starts now would get the node of another device.
+func (s *cdiSpecs) moved(r *record.Record) bool {
+	machine := s.Machine()
+	if machine == nil {
+		return false
+	}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		dev, ok := machine.Find(d.Kind(), d.Name)
+		if ok && (!sameNumbers(d.Edits, dev.Edits) || r.BootID == s.BootID && d.Place.Moved(dev.Place)) {
+			return true
+		}
+	}
+	return false
+}
+
+// withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
+// numbers return, or written with the new numbers when kubelet asks again.
+func (s *cdiSpecs) withdraw(ctx context.Context, uid string) error {
+	claim, r, err := s.records.tryLock(uid)
+	if err != nil || r == nil {
+		return err
+	}
+	defer claim.Release()
+	there, err := s.Specs.Files()
+	if err != nil || !s.moved(r) {
+		return err
+	}
+	stale := slices.DeleteFunc(editFiles(r), func(file string) bool { return !there[file] })
+	if len(stale) == 0 {
+		return nil
+	}
+	hold, err := s.Store.LockSpecs(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	// What a claim needs whose devices did not move stays. A record that cannot be read keeps nothing: a container must not get another
+	// device.
+	inUse, _ := s.sharedFilesInUse(func(other *record.Record) bool { return !s.moved(other) })
+	if stale = slices.DeleteFunc(stale, func(file string) bool { return inUse[file] }); len(stale) == 0 {
+		return nil
+	}
+	if err := s.Specs.Sweep(stale); err != nil {
+		return err
+	}
+	s.report(ctx, ReasonDeviceMoved, r, "a device of it got other device numbers, or these are another device's: its containers cannot be "+
+		"restarted; delete the pod")
+	return nil
+}
+
+// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released
+// since its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow
+// registry must not keep its pod from ending.
+func (s *cdiSpecs) restoreEffects(ctx context.Context, read *record.Record) (restored bool, err error) {
+	if err := s.Features.restore(ctx, read); err != nil {
+		if !s.records.has(read.UID) {
+			err = nil
+		}
+		return false, err
+	}
+	hold, r, err := s.records.tryLock(read.UID)
+	if err != nil || r == nil {
+		return false, err
+	}
+	defer hold.Release()
+	there, err := s.Specs.Files()
+	if err != nil {
+		return false, err
+	}
+	if err := s.verifySteps(ctx, r); err != nil {
+		return false, err
+	}
+	// Claims of a version that showed kubelet's devices by other names lack those files, and no container needs them.
+	gone := slices.ContainsFunc(editFiles(r), func(file string) bool { return !there[file] })
+	return gone, s.restoreShared(ctx, r)
+}
+
+// sweep removes the spec files that neither a present device nor a claim needs. It locks and reads nothing unless there is a file that
+// looks like a leftover.
+func (s *cdiSpecs) sweep(ctx context.Context) error {
+	machine := s.Machine()
+	if machine == nil {
+		return nil
+	}
+	standing := map[string]bool{}
+	for _, d := range machine.All() {
+		if spec, err := s.Names.Common(d.Edits); err == nil && len(d.Edits.Made) == 0 {
+			standing[spec.File] = true
+		}
+		standing[cdi.ShownFile(string(d.Kind), d.Name)] = true
+	}
+	candidates, err := s.Specs.Unwanted(func(file string) bool { return standing[file] })
+	var shared []string
+	errs := []error{err}
+	for _, file := range candidates {
+		if uid, ok := cdi.ClaimOf(file); ok {
+			errs = append(errs, s.sweepOwn(uid, file))
+		} else {
+			shared = append(shared, file)
+		}
+	}
+	if len(shared) > 0 {
+		errs = append(errs, s.sweepShared(ctx, shared))
+	}
+	return errors.Join(errs...)
+}
+
+// sweepOwn removes a claim's own file if the claim has no record and has not lost one.
+func (s *cdiSpecs) sweepOwn(uid, file string) error {
+	hold, err := s.Store.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return err
+	}
+	defer hold.Release()
+	if s.records.has(uid) || s.Store.InDoubt(uid) {
+		return nil
+	}
+	return s.Specs.Sweep([]string{file})
+}
+
+// sweepShared removes the shared files that no record names. A Prepare writes its record first and then ensures its specs under the same
+// lock. So either the sweep sees the record, or the Prepare writes the file again.
+func (s *cdiSpecs) sweepShared(ctx context.Context, files []string) error {
+	hold, err := s.Store.LockSpecs(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	inUse, err := s.sharedFilesInUse(func(*record.Record) bool { return true })
+	if err != nil {
+		return err // such a record may name any file: sweep nothing
+	}
+	return s.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
+}
+
+// sharedFilesInUse returns the spec files that records name. A record for which counts is false is passed over. If a record cannot be read,
+// or was set aside because of that, the files of the others are returned together with the error.
+func (s *cdiSpecs) sharedFilesInUse(counts func(*record.Record) bool) (map[string]bool, error) {
+	uids, err := s.Store.UIDs()
+	if err != nil {
+		return nil, err
+	}
+	inUse := map[string]bool{}
+	errs := []error{s.Store.CheckDoubt()}
+	for _, uid := range uids {
+		r, err := s.Store.Load(uid)
+		if isNotExist(err) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !counts(r) {
+			continue
+		}
+		for _, file := range specFiles(r) {
+			inUse[file] = true
+		}
+	}
+	return inUse, errors.Join(errs...)
 }
 
 // specFiles lists the CDI files that a record needs.
@@ -101,22 +350,29 @@ func editFiles(r *record.Record) []string {
 	return out
 }
 
-// moved reports whether a device of a claim has other device numbers than the claim got, or these are another device's. A container that
-// starts now would get the node of another device.
-func (e *Engine) moved(r *record.Record) bool {
-	machine := e.Machine()
-	if machine == nil {
-		return false
-	}
+// sharedDevice is a CDI device that kubelet got for a claim and that other claims may use, too.
+type sharedDevice struct {
+	name  string
+	edits *container.Edits
+}
+
+// sharedDevices lists the CDI devices of a record that are not in the claim's own file.
+func sharedDevices(r *record.Record) []sharedDevice {
+	var out []sharedDevice
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		dev, ok := machine.Find(d.Kind(), d.Name)
-		if ok && (!sameNumbers(d.Edits, dev.Edits) || r.BootID == e.BootID && d.Place.Moved(dev.Place)) {
-			return true
+		if d.CDIDevice != "" && !isOwnDevice(d.CDIDevice) {
+			out = append(out, sharedDevice{d.CDIDevice, &d.Edits})
+		}
+		if d.Added != nil && d.Added.CDIDevice != "" {
+			out = append(out, sharedDevice{d.Added.CDIDevice, &d.Added.Edits})
 		}
 	}
-	return false
+	return out
 }
+
+// isOwnDevice reports whether a CDI device is in the file of a single claim.
+func isOwnDevice(qualified string) bool { return strings.HasPrefix(qualified, cdi.ClaimKind+"=") }
 
 // sameNumbers reports whether the nodes that a claim got are still those of its device. A node that the device has beside them changes
 // nothing. A node that several devices have in common may be missing now, since its driver makes it when a program first needs it. Where a
@@ -131,169 +387,4 @@ func sameNumbers(got, now container.Edits) bool {
 		}
 		return a.Major != now.Nodes[i].Major || a.Minor != now.Nodes[i].Minor
 	})
-}
-
-// withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
-// numbers return, or written with the new numbers when kubelet asks again.
-func (e *Engine) withdraw(ctx context.Context, uid string) error {
-	claim, r, err := e.tryLock(uid)
-	if err != nil || r == nil {
-		return err
-	}
-	defer claim.Release()
-	there, err := e.Specs.Files()
-	if err != nil || !e.moved(r) {
-		return err
-	}
-	stale := slices.DeleteFunc(editFiles(r), func(file string) bool { return !there[file] })
-	if len(stale) == 0 {
-		return nil
-	}
-	hold, err := e.Store.LockSpecs(ctx, true)
-	if err != nil {
-		return err
-	}
-	defer hold.Release()
-	// What a claim needs whose devices did not move stays. A record that cannot be read keeps nothing: a container must not get another
-	// device.
-	inUse, _ := e.sharedFilesInUse(func(other *record.Record) bool { return !e.moved(other) })
-	if stale = slices.DeleteFunc(stale, func(file string) bool { return inUse[file] }); len(stale) == 0 {
-		return nil
-	}
-	if err := e.Specs.Sweep(stale); err != nil {
-		return err
-	}
-	e.report(ctx, ReasonDeviceMoved, r, "a device of it got other device numbers, or these are another device's: its containers cannot be "+
-		"restarted; delete the pod")
-	return nil
-}
-
-// restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released
-// since its record was read. It reports whether a spec with edits was missing. Lost files are fetched before the claim is locked: a slow
-// registry must not keep its pod from ending.
-func (e *Engine) restoreEffects(ctx context.Context, read *record.Record) (restored bool, err error) {
-	if err := e.Features.restore(ctx, read); err != nil {
-		if !e.HasRecord(read.UID) {
-			err = nil
-		}
-		return false, err
-	}
-	hold, r, err := e.tryLock(read.UID)
-	if err != nil || r == nil {
-		return false, err
-	}
-	defer hold.Release()
-	there, err := e.Specs.Files()
-	if err != nil {
-		return false, err
-	}
-	if err := e.verifySteps(ctx, r); err != nil {
-		return false, err
-	}
-	// Claims of a version that showed kubelet's devices by other names lack those files, and no container needs them.
-	gone := slices.ContainsFunc(editFiles(r), func(file string) bool { return !there[file] })
-	return gone, e.restoreSpecs(ctx, r)
-}
-
-// tryLock locks a claim and returns its record if the claim is prepared and no other work has locked it. Otherwise it returns no record.
-func (e *Engine) tryLock(uid string) (*record.Hold, *record.Record, error) {
-	hold, err := e.Store.TryLockClaim(uid)
-	if err != nil || hold == nil {
-		return nil, nil, err
-	}
-	r, err := e.Store.Load(uid)
-	if err == nil && r.Phase == record.Prepared {
-		return hold, r, nil
-	}
-	hold.Release()
-	if isNotExist(err) {
-		err = nil
-	}
-	return nil, nil, err
-}
-
-// SweepSpecs removes the spec files that neither a present device nor a claim needs. It locks and reads nothing unless there is a file that
-// looks like a leftover.
-func (e *Engine) SweepSpecs(ctx context.Context) error {
-	machine := e.Machine()
-	if machine == nil {
-		return nil
-	}
-	standing := map[string]bool{}
-	for _, d := range machine.All() {
-		if spec, err := e.Names.Common(d.Edits); err == nil && len(d.Edits.Made) == 0 {
-			standing[spec.File] = true
-		}
-		standing[cdi.ShownFile(string(d.Kind), d.Name)] = true
-	}
-	candidates, err := e.Specs.Unwanted(func(file string) bool { return standing[file] })
-	var shared []string
-	errs := []error{err}
-	for _, file := range candidates {
-		if uid, ok := cdi.ClaimOf(file); ok {
-			errs = append(errs, e.sweepOwn(uid, file))
-		} else {
-			shared = append(shared, file)
-		}
-	}
-	if len(shared) > 0 {
-		errs = append(errs, e.sweepShared(ctx, shared))
-	}
-	return errors.Join(errs...)
-}
-
-// sweepOwn removes a claim's own file if the claim has no record and has not lost one.
-func (e *Engine) sweepOwn(uid, file string) error {
-	hold, err := e.Store.TryLockClaim(uid)
-	if err != nil || hold == nil {
-		return err
-	}
-	defer hold.Release()
-	if e.HasRecord(uid) || e.Store.InDoubt(uid) {
-		return nil
-	}
-	return e.Specs.Sweep([]string{file})
-}
-
-// sweepShared removes the shared files that no record names. A Prepare writes its record first and then ensures its specs under the same
-// lock. So either the sweep sees the record, or the Prepare writes the file again.
-func (e *Engine) sweepShared(ctx context.Context, files []string) error {
-	hold, err := e.Store.LockSpecs(ctx, true)
-	if err != nil {
-		return err
-	}
-	defer hold.Release()
-	inUse, err := e.sharedFilesInUse(func(*record.Record) bool { return true })
-	if err != nil {
-		return err // such a record may name any file: sweep nothing
-	}
-	return e.Specs.Sweep(slices.DeleteFunc(files, func(file string) bool { return inUse[file] }))
-}
-
-// sharedFilesInUse returns the spec files that records name. A record for which counts is false is passed over. If a record cannot be read,
-// or was set aside because of that, the files of the others are returned together with the error.
-func (e *Engine) sharedFilesInUse(counts func(*record.Record) bool) (map[string]bool, error) {
-	uids, err := e.Store.UIDs()
-	if err != nil {
-		return nil, err
-	}
-	inUse := map[string]bool{}
-	errs := []error{e.Store.CheckDoubt()}
-	for _, uid := range uids {
-		r, err := e.Store.Load(uid)
-		if isNotExist(err) {
-			continue
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if !counts(r) {
-			continue
-		}
-		for _, file := range specFiles(r) {
-			inUse[file] = true
-		}
-	}
-	return inUse, errors.Join(errs...)
 }

@@ -177,11 +177,11 @@ func TestWipedDirectory(t *testing.T) {
 			r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 			expected := s.tidy()
 			s.reported()
-			if s.anyMissing(expected) {
+			if s.specs.anyMissing(expected) {
 				t.Error("something is missing already")
 			}
 			wipe(s)
-			if name != "the truth of it" && !s.anyMissing(expected) {
+			if name != "the truth of it" && !s.specs.anyMissing(expected) {
 				t.Error("nobody notices")
 			}
 			again := s.tidy()
@@ -264,7 +264,7 @@ func TestUnrestorable(t *testing.T) {
 	if len(s.reasons()) != 1 {
 		t.Error("nobody was told, or more than once")
 	}
-	if s.anyMissing(expected) {
+	if s.specs.anyMissing(expected) {
 		t.Error("the next look, a few seconds later, goes round again")
 	}
 }
@@ -438,7 +438,7 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	s := newSite(t)
 	r := s.prepare(ofClaim(allocated("u1", aGPU("gpu0"), aDisk("ssd0")), atScratch, "ssd0"))
 	none := map[string]bool{} // as the directory was a moment before
-	s.checkPrepared(t.Context(), t.Context(), r, none, map[string]bool{})
+	s.specs.checkPrepared(t.Context(), t.Context(), r, none, map[string]bool{})
 	s.reported()
 	check.Must(t, os.RemoveAll(s.cdiDir()))
 	hold, err := s.Store.LockClaim(t.Context(), "u1")
@@ -446,7 +446,7 @@ func TestNothingIsRestoredTwice(t *testing.T) {
 	expected := s.tidy()
 	hold.Release()
 	s.reported()
-	if !s.anyMissing(expected) {
+	if !s.specs.anyMissing(expected) {
 		t.Error("the next look, a few seconds later, does not notice")
 	}
 	s.tidy()
@@ -462,7 +462,7 @@ func TestReleasingIsNotRestored(t *testing.T) {
 		t.Fatal("given back")
 	}
 	seen.Phase = record.Prepared
-	s.checkPrepared(t.Context(), t.Context(), seen, map[string]bool{}, map[string]bool{})
+	s.specs.checkPrepared(t.Context(), t.Context(), seen, map[string]bool{}, map[string]bool{})
 	s.reported()
 	if there(s.ownSpecPath("u1")) {
 		t.Error("the spec is there again")
@@ -479,7 +479,7 @@ func TestWithdrawIsNotLate(t *testing.T) {
 	r := s.prepare(c)
 	there, err := s.Specs.Files()
 	check.Must(t, err)
-	s.checkPrepared(t.Context(), t.Context(), old, there, map[string]bool{})
+	s.specs.checkPrepared(t.Context(), t.Context(), old, there, map[string]bool{})
 	s.isWhole(r)
 	s.reported()
 }

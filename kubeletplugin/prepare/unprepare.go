@@ -44,7 +44,7 @@ func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Momen
 func (e *Engine) unprepare(
 	op *operation, arrived record.Moment, early bool, confirm func(context.Context) bool,
 ) (*record.Record, error) {
-	hold, r, err := e.lock(op.ctx, op, op.uid, nil)
+	hold, r, err := e.records.lock(op.ctx, op, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (e *Engine) unprepare(
 		klog.FromContext(op.ctx).Error(err, "A late Prepare of this claim may not be refused", "claimUID", op.uid)
 	}
 	if op.inDoubt {
-		if r, err = e.rebuildRecord(op); err != nil {
+		if r, err = e.records.rebuild(op); err != nil {
 			return nil, err
 		}
 	}
@@ -144,7 +144,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	}
 	// Before the record is released: nothing that the claim's undoing left in doubt outlives its record.
 	e.Health.Clear(r)
-	more, err := e.holdsMore(r.UID, r)
+	more, err := e.records.holdsMore(r.UID, r)
 	if err == nil && !more { // else the claim keeps the rest until it is back and the claim is collected
 		err = e.Store.ForgetDamaged(r.UID)
 	}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+)
+
+// records are the claims' records on disk, and the locks under which they are read and written.
+type records struct {
+	*Config
+	kinds    step.Kinds
+	holdings holdings
+}
+
+// has reports whether a claim has a record that is not released, readable or not.
+func (s *records) has(uid string) bool {
+	found, err := s.Store.Load(uid)
+	if err == nil {
+		return !found.Released()
+	}
+	return !isNotExist(err) || s.Store.InDoubt(uid)
+}
+
+// lock locks the claim of an operation, the devices of its allocation and those of its record. It returns the record, or nil if there is
+// none. A damaged record is set aside.
+func (s *records) lock(ctx context.Context, op *operation, devices []string) (*record.Hold, *record.Record, error) {
+	op.setActivity("waits for other work on the claim")
+	hold, err := s.Store.LockClaim(ctx, op.uid)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := s.load(ctx, op.uid)
+	if err == nil {
+		op.inDoubt = r == nil && s.Store.InDoubt(op.uid)
+		op.setActivity("waits for its devices")
+		err = hold.Devices(ctx, append(devices, heldNames(s.linked(op, r))...))
+	}
+	if err != nil {
+		hold.Release()
+		return nil, nil, err
+	}
+	return hold, r, nil
+}
+
+// linked returns the devices of a record. If the record is lost, it finds the devices with a link of the claim.
+func (s *records) linked(op *operation, r *record.Record) []record.Device {
+	if r != nil {
+		return r.Devices
+	}
+	machine := s.Machine()
+	if machine == nil || !op.inDoubt {
+		return nil
+	}
+	var all []record.Device
+	for _, d := range machine.All() {
+		all = append(all, record.Device{Pool: device.PoolName(s.Node, d.Kind), Name: d.Name})
+	}
+	return s.Store.LinkedTo(op.uid, all)
+}
+
+// load reads a record and returns nil if there is none. The caller has locked the claim.
+func (s *records) load(ctx context.Context, uid string) (*record.Record, error) {
+	r, err := s.Store.Load(uid)
+	switch {
+	case isNotExist(err):
+		return nil, nil //nolint:nilnil // documented above
+	case errors.Is(err, record.ErrDamaged):
+		if aside := s.Store.SetAside(uid); aside != nil {
+			return nil, errors.Join(err, aside)
+		}
+		s.report(ctx, ReasonRecordDamaged, &record.Record{UID: uid}, err.Error()+
+			": it was set aside; the claim is prepared again or given back when kubelet asks")
+		return nil, nil //nolint:nilnil // documented above
+	}
+	return r, err
+}
+
+// tryLock locks a claim and returns its record if the claim is prepared and no other work has locked it. Otherwise it returns no record.
+func (s *records) tryLock(uid string) (*record.Hold, *record.Record, error) {
+	hold, err := s.Store.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return nil, nil, err
+	}
+	r, err := s.Store.Load(uid)
+	if err == nil && r.Phase == record.Prepared {
+		return hold, r, nil
+	}
+	hold.Release()
+	if isNotExist(err) {
+		err = nil
+	}
+	return nil, nil, err
+}
+
+// rebuild makes a record for a claim whose record is lost, so that the claim can be released. The devices come from the owner links.
+// The effects on them are unknown, so the record lists every step that may have run. The caller has locked the claim and the devices.
+func (s *records) rebuild(op *operation) (*record.Record, error) {
+	machine := s.Machine()
+	if machine == nil {
+		return nil, errNotScanned
+	}
+	r := &record.Record{UID: op.uid, BootID: s.BootID, Phase: record.Releasing, Devices: s.linked(op, nil)}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		dev, _ := machine.Find(d.Kind(), d.Name)
+		steps, err := s.Features.leftovers(op.ctx, r.UID, dev)
+		if err != nil {
+			return nil, err
+		}
+		addMissing(r, steps)
+	}
+	if err := s.Store.Create(r); err != nil {
+		// A full disk must not keep pods from ending. The damaged file stays until all is undone, so the next try finds the claim in doubt again.
+		klog.FromContext(op.ctx).Error(err, "The release of a claim whose record is damaged is not recorded", "claimUID", op.uid)
+	}
+	return r, nil
+}
+
+// holdsMore reports whether a claim whose record was lost holds a device that its record, which was made again, is without. Without such a
+// record: one that the machine does not have now, or the configuration has no more. What was done to it cannot be undone before it is back.
+func (s *records) holdsMore(uid string, r *record.Record) (bool, error) {
+	if !s.Store.InDoubt(uid) {
+		return false, nil
+	}
+	machine := s.Machine()
+	if machine == nil {
+		return false, errNotScanned
+	}
+	for _, kind := range device.Kinds() {
+		pool := device.PoolName(s.Node, kind)
+		names, err := s.Store.HeldIn(pool)
+		if err != nil {
+			return false, err
+		}
+		for _, name := range names {
+			_, known := machine.Find(kind, name)
+			if r != nil {
+				known = r.Holds(pool, name)
+			}
+			if !known && len(s.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})) > 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// interrupted reports whether a process ended in the middle of a Prepare or Unprepare. kubelet does not have the answer that the claim is
+// prepared.
+func interrupted(r *record.Record) bool {
+	return r.Phase == record.Intended || r.Phase == record.Releasing
+}
+
+// wasPrepared reports whether a claim was prepared with the devices of an allocation, in this boot or an earlier one.
+func wasPrepared(old *record.Record, a claim.Allocation) bool {
+	return (old.Phase == record.Prepared || old.Phase == record.Renewing) && matchesAllocation(old, a)
+}
+
+// isHeldIn reports whether a claim was prepared with the devices of an allocation in a boot. old may be nil.
+func isHeldIn(bootID string, old *record.Record, a claim.Allocation) bool {
+	return old != nil && old.BootID == bootID && wasPrepared(old, a)
+}
+
+// sameAnswer reports whether the answer in the old record still fits the machine. The plan has the record's names for edits that did not
+// change.
+func sameAnswer(old, planned *record.Record) bool {
+	for i := range old.Devices {
+		was, is := &old.Devices[i], &planned.Devices[i]
+		if !equality.Semantic.DeepEqual(was.Edits, is.Edits) || was.CDIDevice != is.CDIDevice || was.Place.Moved(is.Place) {
+			return false
+		}
+		if was.Added != nil && (is.Added == nil || was.Added.CDIDevice != is.Added.CDIDevice || was.Added.OwnDevice != is.Added.OwnDevice) {
+			return false
+		}
+	}
+	return true
+}
+
+// matchesAllocation reports whether a record holds exactly the devices of an allocation.
+func matchesAllocation(r *record.Record, a claim.Allocation) bool {
+	if r == nil || len(r.Devices) != len(a.Results) {
+		return false
+	}
+	for i := range a.Results {
+		d, result := &r.Devices[i], &a.Results[i]
+		if d.Request != result.Request || d.Pool != result.Pool || d.Name != result.Device || d.AdminAccess != result.AdminAccess ||
+			d.ShareID != shareID(result) {
+			return false
+		}
+	}
+	return true
+}
+
+func shareID(r *claim.Result) string {
+	if r.ShareID == nil {
+		return ""
+	}
+	return string(*r.ShareID)
+}
+
+func deviceNames(a claim.Allocation) []string {
+	var names []string
+	for i := range a.Results {
+		if r := &a.Results[i]; !r.AdminAccess {
+			names = append(names, r.Pool+"/"+r.Device)
+		}
+	}
+	return names
+}
+
+// heldNames returns the names of a record's devices, as POOL/NAME, without those for admin access.
+func heldNames(devices []record.Device) []string {
+	var names []string
+	for i := range devices {
+		if d := &devices[i]; !d.AdminAccess {
+			names = append(names, d.Pool+"/"+d.Name)
+		}
+	}
+	return names
+}
+
+// addMissing adds the steps that a record does not have yet.
+func addMissing(r *record.Record, steps []step.Step) {
+	for _, s := range steps {
+		if !containsStep(r.Steps, s) {
+			addStep(r, s)
+		}
+	}
+}
+
+func addStep(r *record.Record, s step.Step) {
+	r.Steps = append(r.Steps, record.Step{Step: s, State: step.Intended})
+}
+
+func containsStep(steps []record.Step, s step.Step) bool {
+	return slices.ContainsFunc(steps, func(other record.Step) bool { return other.Same(s) })
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
