@@ -8,11 +8,8 @@ import (
 	"maps"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/kubeletclaims"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -62,35 +59,7 @@ func (e *Engine) goneFromAPI(ctx context.Context, uid string) bool {
 	if errors.Is(err, record.ErrDamaged) || isNotExist(err) && e.Store.InDoubt(uid) {
 		return true // the name was in the record only, and kubelet does not have the claim
 	}
-	return err == nil && e.isGone(ctx, r)
-}
-
-// isGone reports whether the API server has no claim with the devices of a record. It returns false if it cannot be asked.
-func (e *Engine) isGone(ctx context.Context, r *record.Record) bool {
-	gone, err := e.lookUp(ctx, r)
-	if err != nil {
-		logUnknown(ctx, r, err)
-	}
-	return err == nil && gone
-}
-
-func logUnknown(ctx context.Context, r *record.Record, err error) {
-	klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices", "claim", klog.KRef(r.Namespace, r.Name), "reason", err)
-}
-
-// lookUp asks the API server whether it has no claim with the devices of a record.
-func (e *Engine) lookUp(ctx context.Context, r *record.Record) (gone bool, err error) {
-	c, err := e.Claim(ctx, r.Namespace, r.Name)
-	switch {
-	case apierrors.IsNotFound(err):
-		return true, nil
-	case err != nil:
-		return false, err
-	case string(c.UID) != r.UID || c.Status.Allocation == nil:
-		return true, nil
-	}
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})
-	return err == nil && !matchesAllocation(r, allocation), err
+	return err == nil && e.deleted.isGone(ctx, r)
 }
 
 // isLost reports whether neither kubelet nor the API server has a claim. It returns false if one of them cannot be asked.

@@ -5,10 +5,14 @@ package prepare
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -25,33 +29,47 @@ const (
 	requestPause = 5 * time.Second
 )
 
-// FollowDeleted finds claims that hold devices although the API server no longer has them, or gave them other devices. The scheduler takes
-// such devices for free. It looks up all claims at the start and at each request, some at each interval, and the holder of a device that
-// another claim was refused. It returns when ctx ends.
-func (e *Engine) FollowDeleted(ctx context.Context, interval time.Duration, requests <-chan struct{}) {
+// deletedClaims are the claims that hold devices although the API server no longer has them, or gave them other devices. The scheduler
+// takes such devices for free.
+type deletedClaims struct {
+	*Config
+	// suspects are the UIDs of claims that hold what another claim was refused.
+	suspects chan string
+
+	mu sync.Mutex
+	// found are the records of the claims that are known to be deleted.
+	found map[string]*record.Record
+}
+
+func newDeletedClaims(c *Config) *deletedClaims {
+	return &deletedClaims{Config: c, suspects: make(chan string, maxSuspects), found: map[string]*record.Record{}}
+}
+
+// follow finds deleted claims until ctx ends, see Engine.FollowDeleted.
+func (d *deletedClaims) follow(ctx context.Context, interval time.Duration, requests <-chan struct{}) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	e.checkDeleted(ctx, e.heldClaims(ctx))
+	d.check(ctx, d.heldClaims(ctx))
 	var last string
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case uid := <-e.suspects:
-			e.checkDeleted(ctx, []string{uid})
+		case uid := <-d.suspects:
+			d.check(ctx, []string{uid})
 		case <-requests:
-			e.checkDeleted(ctx, e.heldClaims(ctx))
+			d.check(ctx, d.heldClaims(ctx))
 			select {
 			case <-ctx.Done():
 			case <-time.After(requestPause - unprepareGrace):
 			}
 		case <-ticker.C:
-			some := following(e.heldClaims(ctx), last, checksAtInterval)
+			some := following(d.heldClaims(ctx), last, checksAtInterval)
 			if len(some) > 0 {
 				last = some[len(some)-1]
 			}
-			e.checkDeleted(ctx, some)
-			e.forgetReleased()
+			d.check(ctx, some)
+			d.forgetReleased()
 		}
 	}
 }
@@ -67,30 +85,30 @@ func following(sorted []string, last string, n int) []string {
 }
 
 // heldClaims lists the claims with a record, sorted.
-func (e *Engine) heldClaims(ctx context.Context) []string {
-	uids, err := e.Store.UIDs()
+func (d *deletedClaims) heldClaims(ctx context.Context) []string {
+	uids, err := d.Store.UIDs()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Deleted claims that hold devices are not found in this pass")
 	}
 	return uids
 }
 
-// checkDeleted looks claims up and remembers those that are gone and still hold devices. It forgets those that have their devices again: a
+// check looks claims up and remembers those that are gone and still hold devices. It forgets those that have their devices again: a
 // claim that pods share may lose them between two pods.
-func (e *Engine) checkDeleted(ctx context.Context, uids []string) {
+func (d *deletedClaims) check(ctx context.Context, uids []string) {
 	var gone []string
 	for _, uid := range uids {
-		r := e.holds(uid)
+		r := d.holds(uid)
 		if r == nil || ctx.Err() != nil {
 			continue
 		}
-		switch isGone, err := e.lookUp(ctx, r); {
+		switch isGone, err := d.lookUp(ctx, r); {
 		case err != nil:
 			logUnknown(ctx, r, err)
 		case isGone:
 			gone = append(gone, uid)
 		default:
-			e.forgetDeleted(uid)
+			d.forget(uid)
 		}
 	}
 	if len(gone) == 0 {
@@ -102,77 +120,77 @@ func (e *Engine) checkDeleted(ctx context.Context, uids []string) {
 	case <-time.After(unprepareGrace):
 	}
 	for _, uid := range gone {
-		r := e.holds(uid)
-		if r == nil || !e.setDeleted(r) {
+		r := d.holds(uid)
+		if r == nil || !d.remember(r) {
 			continue
 		}
-		e.report(ctx, ReasonClaimDeleted, r,
+		d.report(ctx, ReasonClaimDeleted, r,
 			"it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
 	}
 }
 
 // holds returns the record of a claim that holds devices, or nil.
-func (e *Engine) holds(uid string) *record.Record {
-	r, err := e.Store.Load(uid)
+func (d *deletedClaims) holds(uid string) *record.Record {
+	r, err := d.Store.Load(uid)
 	if err != nil || r.Released() || len(heldNames(r.Devices)) == 0 {
 		return nil
 	}
 	return r
 }
 
-// setDeleted remembers a claim that is gone. It returns false if that was known, or the claim was released meanwhile.
-func (e *Engine) setDeleted(r *record.Record) bool {
-	e.mu.Lock()
-	_, known := e.deleted[r.UID]
-	e.deleted[r.UID] = r
-	e.mu.Unlock()
+// remember adds a claim that is gone. It returns false if that was known, or the claim was released meanwhile.
+func (d *deletedClaims) remember(r *record.Record) bool {
+	d.mu.Lock()
+	_, known := d.found[r.UID]
+	d.found[r.UID] = r
+	d.mu.Unlock()
 	if known {
 		return false
 	}
-	if e.holds(r.UID) == nil { // released between the look and now: forget may have come too early
-		e.forgetDeleted(r.UID)
+	if d.holds(r.UID) == nil { // released between the look and now: forget may have come too early
+		d.forget(r.UID)
 		return false
 	}
-	e.Observer.DeletedChanged()
+	d.Observer.DeletedChanged()
 	return true
 }
 
-// forgetDeleted is called when a claim was released.
-func (e *Engine) forgetDeleted(uid string) {
-	e.mu.Lock()
-	_, known := e.deleted[uid]
-	delete(e.deleted, uid)
-	e.mu.Unlock()
+// forget removes a claim that was released or has its devices again.
+func (d *deletedClaims) forget(uid string) {
+	d.mu.Lock()
+	_, known := d.found[uid]
+	delete(d.found, uid)
+	d.mu.Unlock()
 	if known {
-		e.Observer.DeletedChanged()
+		d.Observer.DeletedChanged()
 	}
 }
 
 // forgetReleased forgets the claims that another process released.
-func (e *Engine) forgetReleased() {
-	e.mu.Lock()
+func (d *deletedClaims) forgetReleased() {
+	d.mu.Lock()
 	var all []string
-	for uid := range e.deleted {
+	for uid := range d.found {
 		all = append(all, uid)
 	}
-	e.mu.Unlock()
+	d.mu.Unlock()
 	for _, uid := range all {
-		if e.holds(uid) == nil {
-			e.forgetDeleted(uid)
+		if d.holds(uid) == nil {
+			d.forget(uid)
 		}
 	}
 }
 
-// HeldByDeleted returns the devices, by pool and name, that deleted claims hold, each with the record of one such claim.
-func (e *Engine) HeldByDeleted() map[[2]string]*record.Record {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// held returns the devices, by pool and name, that deleted claims hold, each with the record of one such claim.
+func (d *deletedClaims) held() map[[2]string]*record.Record {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	held := map[[2]string]*record.Record{}
-	for _, r := range e.deleted {
+	for _, r := range d.found {
 		for i := range r.Devices {
-			d := &r.Devices[i]
-			key := [2]string{d.Pool, d.Name}
-			if before := held[key]; !d.AdminAccess && (before == nil || r.UID < before.UID) {
+			one := &r.Devices[i]
+			key := [2]string{one.Pool, one.Name}
+			if before := held[key]; !one.AdminAccess && (before == nil || r.UID < before.UID) {
 				held[key] = r
 			}
 		}
@@ -180,20 +198,48 @@ func (e *Engine) HeldByDeleted() map[[2]string]*record.Record {
 	return held
 }
 
-// explainInUse adds to a refusal whether the holder of the device was deleted. If that is not known, it has the holder looked up.
-func (e *Engine) explainInUse(err error) error {
+// explain adds to a refusal whether the holder of the device was deleted. If that is not known, it has the holder looked up.
+func (d *deletedClaims) explain(err error) error {
 	owner, deleted := heldBy(err)
 	if owner == nil {
 		return err
 	}
-	e.mu.Lock()
-	_, *deleted = e.deleted[owner.UID]
-	e.mu.Unlock()
+	d.mu.Lock()
+	_, *deleted = d.found[owner.UID]
+	d.mu.Unlock()
 	if !*deleted {
 		select {
-		case e.suspects <- owner.UID:
+		case d.suspects <- owner.UID:
 		default: // the next refusal asks again
 		}
 	}
 	return err
+}
+
+// isGone reports whether the API server has no claim with the devices of a record. It returns false if it cannot be asked.
+func (d *deletedClaims) isGone(ctx context.Context, r *record.Record) bool {
+	gone, err := d.lookUp(ctx, r)
+	if err != nil {
+		logUnknown(ctx, r, err)
+	}
+	return err == nil && gone
+}
+
+func logUnknown(ctx context.Context, r *record.Record, err error) {
+	klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices", "claim", klog.KRef(r.Namespace, r.Name), "reason", err)
+}
+
+// lookUp asks the API server whether it has no claim with the devices of a record.
+func (d *deletedClaims) lookUp(ctx context.Context, r *record.Record) (gone bool, err error) {
+	c, err := d.Claim(ctx, r.Namespace, r.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, err
+	case string(c.UID) != r.UID || c.Status.Allocation == nil:
+		return true, nil
+	}
+	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})
+	return err == nil && !matchesAllocation(r, allocation), err
 }

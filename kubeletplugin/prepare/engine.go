@@ -11,6 +11,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -25,14 +26,11 @@ type Engine struct {
 	operations *operations
 	records    *records
 	specs      *cdiSpecs
+	deleted    *deletedClaims
 
 	mu sync.Mutex
 	// recovering are the devices of interrupted claims, by the claims' UIDs. They are free only when all claims that share them are undone.
 	recovering map[string][]record.Device
-	// deleted are the records of claims that hold devices and are gone from the API server.
-	deleted map[string]*record.Record
-	// suspects are the UIDs of claims that hold what another claim was refused.
-	suspects chan string
 	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed map[string]int
 	// unrecorded are the claims with undone steps that could not be written to their records.
@@ -45,11 +43,11 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{
 		Config: c, kinds: kindsOf(&c), recovering: map[string][]record.Device{}, missed: map[string]int{},
-		deleted: map[string]*record.Record{}, suspects: make(chan string, maxSuspects),
 	}
 	e.operations = newOperations(&e.Config)
 	e.records = &records{Config: &e.Config, kinds: e.kinds}
 	e.specs = &cdiSpecs{Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records}
+	e.deleted = newDeletedClaims(&e.Config)
 	return e
 }
 
@@ -102,3 +100,13 @@ func (e *Engine) HasRecord(uid string) bool { return e.records.has(uid) }
 // SweepSpecs removes the spec files that neither a present device nor a claim needs. It locks and reads nothing unless there is a file that
 // looks like a leftover.
 func (e *Engine) SweepSpecs(ctx context.Context) error { return e.specs.sweep(ctx) }
+
+// FollowDeleted finds claims that hold devices although the API server no longer has them, or gave them other devices. The scheduler takes
+// such devices for free. It looks up all claims at the start and at each request, some at each interval, and the holder of a device that
+// another claim was refused. It returns when ctx ends.
+func (e *Engine) FollowDeleted(ctx context.Context, interval time.Duration, requests <-chan struct{}) {
+	e.deleted.follow(ctx, interval, requests)
+}
+
+// HeldByDeleted returns the devices, by pool and name, that deleted claims hold, each with the record of one such claim.
+func (e *Engine) HeldByDeleted() map[[2]string]*record.Record { return e.deleted.held() }

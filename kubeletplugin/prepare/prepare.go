@@ -171,7 +171,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 		r.Phase = record.Renewing
 	}
 	if err := e.records.create(op.ctx, r, op.inDoubt); err != nil {
-		return nil, e.explainInUse(err)
+		return nil, e.deleted.explain(err)
 	}
 	e.unrecorded.Delete(r.UID)
 	if op.inDoubt {

@@ -158,7 +158,7 @@ func (e *Engine) undo(ctx context.Context, op *operation, r *record.Record, part
 	e.unrecorded.Delete(r.UID)
 	e.abandoned.Delete(r.UID)
 	e.setRecovering(r, false)
-	e.forgetDeleted(r.UID)
+	e.deleted.forget(r.UID)
 	return nil
 }
 
