@@ -10,7 +10,6 @@ package prepare
 import (
 	"context"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/fettle-dev/fettle/cdi"
@@ -27,27 +26,25 @@ type Engine struct {
 	records    *records
 	specs      *cdiSpecs
 	deleted    *deletedClaims
+	releases   *releases
 
-	mu sync.Mutex
-	// recovering are the devices of interrupted claims, by the claims' UIDs. They are free only when all claims that share them are undone.
-	recovering map[string][]record.Device
 	// missed counts for each claim how many passes in a row found it gone, see collect.
 	missed map[string]int
-	// unrecorded are the claims with undone steps that could not be written to their records.
-	unrecorded sync.Map
-	// abandoned are the claims that Abandon named.
-	abandoned sync.Map
 }
 
 // New returns an engine. It reads and changes nothing before Index.
 func New(c Config) *Engine {
 	e := &Engine{
-		Config: c, kinds: kindsOf(&c), recovering: map[string][]record.Device{}, missed: map[string]int{},
+		Config: c, kinds: kindsOf(&c), missed: map[string]int{},
 	}
 	e.operations = newOperations(&e.Config)
 	e.records = &records{Config: &e.Config, kinds: e.kinds}
 	e.specs = &cdiSpecs{Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records}
 	e.deleted = newDeletedClaims(&e.Config)
+	e.releases = &releases{
+		Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records, deleted: e.deleted,
+		recovering: map[string][]record.Device{},
+	}
 	return e
 }
 
@@ -66,34 +63,6 @@ func (e *Engine) Stop() { e.operations.end() }
 // Now returns the time with which calls are stamped.
 func (e *Engine) Now() record.Moment { return record.Moment{BootID: e.BootID, Since: e.Uptime()} }
 
-// Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of one
-// such claim.
-func (e *Engine) Recovering() map[[2]string]string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	held := map[[2]string]string{}
-	for uid, devices := range e.recovering {
-		for i := range devices {
-			d := &devices[i]
-			key := [2]string{d.Pool, d.Name}
-			if before, ok := held[key]; !d.AdminAccess && (!ok || uid < before) {
-				held[key] = uid
-			}
-		}
-	}
-	return held
-}
-
-func (e *Engine) setRecovering(r *record.Record, on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if on {
-		e.recovering[r.UID] = r.Devices
-	} else {
-		delete(e.recovering, r.UID)
-	}
-}
-
 // HasRecord reports whether a claim has a record that is not released, readable or not.
 func (e *Engine) HasRecord(uid string) bool { return e.records.has(uid) }
 
@@ -110,3 +79,11 @@ func (e *Engine) FollowDeleted(ctx context.Context, interval time.Duration, requ
 
 // HeldByDeleted returns the devices, by pool and name, that deleted claims hold, each with the record of one such claim.
 func (e *Engine) HeldByDeleted() map[[2]string]*record.Record { return e.deleted.held() }
+
+// Recovering returns the devices, by pool and name, that no claim may get before an interrupted claim is undone, each with the UID of one
+// such claim.
+func (e *Engine) Recovering() map[[2]string]string { return e.releases.withheld() }
+
+// Abandon gives up what the claims that are being released left on devices, as far as Undo finds something else in its place. An
+// administrator knows that it will never come back, as from a disk that died. It counts for these claims alone, until this process ends.
+func (e *Engine) Abandon(ctx context.Context, devices []string) { e.releases.abandon(ctx, devices) }

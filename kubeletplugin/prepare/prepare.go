@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
@@ -73,7 +74,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 		return nil, err
 	}
 	if old != nil && e.mustRelease(old, a) {
-		if err := e.release(op.ctx, op, old); err != nil {
+		if err := e.releases.release(op.ctx, op, old); err != nil {
 			return nil, fmt.Errorf("give back what the claim held before: %w", err)
 		}
 		old, op.inDoubt = nil, e.Store.InDoubt(op.uid)
@@ -113,7 +114,7 @@ func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
 	if err != nil {
 		return err
 	}
-	return e.release(op.ctx, op, r)
+	return e.releases.release(op.ctx, op, r)
 }
 
 // continuePrepare prepares a claim that already has a record for its allocation.
@@ -133,8 +134,7 @@ func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, pl
 
 // mustRelease reports whether the claim must be released before it is prepared: it is half released, or holds other devices.
 func (e *Engine) mustRelease(old *record.Record, a claim.Allocation) bool {
-	_, unrecorded := e.unrecorded.Load(old.UID)
-	return old.Phase == record.Releasing || unrecorded || !matchesAllocation(old, a)
+	return old.Phase == record.Releasing || e.releases.isUnrecorded(old.UID) || !matchesAllocation(old, a)
 }
 
 // checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was
@@ -173,7 +173,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	if err := e.records.create(op.ctx, r, op.inDoubt); err != nil {
 		return nil, e.deleted.explain(err)
 	}
-	e.unrecorded.Delete(r.UID)
+	e.releases.setUnrecorded(r.UID, false)
 	if op.inDoubt {
 		if err := e.Store.ForgetDamaged(r.UID); err != nil {
 			return nil, err
@@ -185,14 +185,14 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 		err = e.complete(op, r, p.specs)
 	}
 	if err != nil && !op.inDoubt {
-		err = errors.Join(err, e.rollBack(op, r))
+		err = errors.Join(err, e.releases.rollBack(op, r))
 	}
 	return r, err
 }
 
 // restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.
 func (e *Engine) restart(op *operation, in input, old *record.Record) (*record.Record, error) {
-	if err := e.release(op.ctx, op, old); err != nil {
+	if err := e.releases.release(op.ctx, op, old); err != nil {
 		return nil, fmt.Errorf("undo an earlier attempt: %w", err)
 	}
 	planned, err := e.plan(op.ctx, in, nil)
@@ -212,7 +212,7 @@ func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record
 		err = e.complete(op, r, p.specs)
 	}
 	if err != nil && r.Phase == record.Intended {
-		err = errors.Join(err, e.rollBack(op, r))
+		err = errors.Join(err, e.releases.rollBack(op, r))
 	}
 	return r, err
 }
@@ -231,7 +231,7 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 	for i := len(old.Steps) - 1; i >= 0; i-- {
 		if s := old.Steps[i].Step; !containsStep(r.Steps, s) {
 			op.setActivity("undoes step " + s.String())
-			if err := e.undoStep(op.ctx, s, allParts); err != nil {
+			if err := e.releases.undoStep(op.ctx, s, allParts); err != nil {
 				return nil, err
 			}
 		}
@@ -279,6 +279,73 @@ func (e *Engine) complete(op *operation, r *record.Record, shared []cdi.Spec) er
 	if err := e.Store.Advance(r, append(changes, record.Change{Phase: record.Prepared})...); err != nil {
 		return err
 	}
-	e.setRecovering(r, false)
+	e.releases.setRecovering(r, false)
 	return nil
+}
+
+// Unprepare releases a claim and returns the released record, or nil if the claim had none. Cleanup may continue after the return; the
+// devices stay locked until it is done.
+func (e *Engine) Unprepare(ctx context.Context, uid string, arrived record.Moment) (*record.Record, error) {
+	// A Prepare that arrived between two Unprepares must not take effect after the second, so a later call does not share an earlier result.
+	accept := func(op *operation) bool { return op.arrived >= arrived.Since }
+	//nolint:contextcheck // the cleanup after the answer uses the operation's context, which outlives the call's
+	return e.operations.do(ctx, uid, unpreparing, accept, func(op *operation) (*record.Record, error) {
+		op.arrived = arrived.Since
+		return e.unprepare(op, arrived, true, func(context.Context) bool { return true })
+	})
+}
+
+// unprepare releases a claim. With early it returns as soon as the release is certain, before the cleanup. It asks confirm, when nobody
+// else can work on the claim any more, whether the claim is still to be released.
+func (e *Engine) unprepare(
+	op *operation, arrived record.Moment, early bool, confirm func(context.Context) bool,
+) (*record.Record, error) {
+	hold, r, err := e.records.lock(op.ctx, op, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if op.followUp == nil {
+			hold.Release()
+		}
+	}()
+	if !confirm(op.ctx) {
+		return nil, errNotLost
+	}
+	if err := hold.LeaveTombstone(op.ctx, arrived); err != nil {
+		// A failing disk must not keep pods from ending. The plugin collects what a late Prepare then leaves.
+		klog.FromContext(op.ctx).Error(err, "A late Prepare of this claim may not be refused", "claimUID", op.uid)
+	}
+	if op.inDoubt {
+		if r, err = e.records.rebuild(op); err != nil {
+			return nil, err
+		}
+	}
+	if r == nil {
+		return nil, nil //nolint:nilnil // documented at Unprepare: nothing was held
+	}
+	if err := op.detach(); err != nil {
+		return nil, err
+	}
+	released := r.Clone() // for the caller
+	deferred := early && !op.inDoubt && e.releases.markReleasing(r)
+	if deferred {
+		_, err = e.releases.undoSteps(op.ctx, op, r, partUndo)
+	} else {
+		err = e.releases.undo(op.ctx, op, r, allParts)
+	}
+	if err != nil {
+		return r, err
+	}
+	// The locks are kept meanwhile: the next call for the claim or its devices waits for a moment and finds nothing.
+	op.followUp = func() {
+		if deferred {
+			e.releases.finish(op, r)
+		} else if err := e.Store.Remove(r); err != nil {
+			klog.FromContext(op.ctx).Error(err, "Cannot remove the record of a released claim until the next pass", "claimUID", op.uid)
+		}
+		hold.Release()
+		e.Observer.Released(r)
+	}
+	return released, nil
 }

@@ -5,7 +5,6 @@ package prepare
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -55,7 +54,7 @@ func (e *Engine) index(ctx context.Context, uid string) {
 		e.report(ctx, ReasonRecoveryFailed, r, err.Error())
 	}
 	if interrupted(r) {
-		e.setRecovering(r, true)
+		e.releases.setRecovering(r, true)
 	}
 }
 
@@ -112,7 +111,7 @@ func (e *Engine) pass(ctx context.Context, changed func()) map[string]bool {
 			e.specs.checkPrepared(ctx, waiting, r, there, expected)
 		}
 	}
-	if e.forgetRecovered(unfinished) && changed != nil {
+	if e.releases.forgetRecovered(unfinished) && changed != nil {
 		changed()
 	}
 	if err := e.specs.sweep(ctx); err != nil {
@@ -195,15 +194,6 @@ func (e *Engine) recover(ctx context.Context, seen *record.Record, changed func(
 	})
 }
 
-// forgetRecovered removes devices of claims that another process recovered, and reports whether there were any.
-func (e *Engine) forgetRecovered(unfinished map[string]bool) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	before := len(e.recovering)
-	maps.DeleteFunc(e.recovering, func(uid string, _ []record.Device) bool { return !unfinished[uid] })
-	return len(e.recovering) < before
-}
-
 func (e *Engine) undoInterrupted(op *operation) (*record.Record, error) {
 	const patience = time.Second // other work may hold the lock for a moment
 	ctx, cancel := context.WithTimeout(op.ctx, patience)
@@ -227,8 +217,8 @@ func (e *Engine) undoInterrupted(op *operation) (*record.Record, error) {
 		return nil, err
 	}
 	if r.Released() {
-		return nil, e.release(op.ctx, op, r) // nothing is left to undo, so there is no incident
+		return nil, e.releases.release(op.ctx, op, r) // nothing is left to undo, so there is no incident
 	}
-	e.setRecovering(r, true)
-	return r, e.release(op.ctx, op, r)
+	e.releases.setRecovering(r, true)
+	return r, e.releases.release(op.ctx, op, r)
 }
