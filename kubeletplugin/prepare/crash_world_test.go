@@ -279,7 +279,7 @@ func (w *world) path(sub string) string { return filepath.Join(w.dir, sub) }
 
 // recover is what the process does in the background, at once.
 func (w *world) recover() {
-	w.engine.pass(context.Background(), nil)
+	w.engine.collection.pass(context.Background(), nil)
 	w.engine.operations.wg.Wait()
 }
 

@@ -27,16 +27,12 @@ type Engine struct {
 	specs      *cdiSpecs
 	deleted    *deletedClaims
 	releases   *releases
-
-	// missed counts for each claim how many passes in a row found it gone, see collect.
-	missed map[string]int
+	collection *collection
 }
 
 // New returns an engine. It reads and changes nothing before Index.
 func New(c Config) *Engine {
-	e := &Engine{
-		Config: c, kinds: kindsOf(&c), missed: map[string]int{},
-	}
+	e := &Engine{Config: c, kinds: kindsOf(&c)}
 	e.operations = newOperations(&e.Config)
 	e.records = &records{Config: &e.Config, kinds: e.kinds}
 	e.specs = &cdiSpecs{Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records}
@@ -44,6 +40,9 @@ func New(c Config) *Engine {
 	e.releases = &releases{
 		Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records, deleted: e.deleted,
 		recovering: map[string][]record.Device{},
+	}
+	e.collection = &collection{
+		Config: &e.Config, operations: e.operations, records: e.records, specs: e.specs, releases: e.releases, deleted: e.deleted,
 	}
 	return e
 }
@@ -87,3 +86,7 @@ func (e *Engine) Recovering() map[[2]string]string { return e.releases.withheld(
 // Abandon gives up what the claims that are being released left on devices, as far as Undo finds something else in its place. An
 // administrator knows that it will never come back, as from a disk that died. It counts for these claims alone, until this process ends.
 func (e *Engine) Abandon(ctx context.Context, devices []string) { e.releases.abandon(ctx, devices) }
+
+// Index reads every record, makes the links from devices to claims again, and finds interrupted claims. It applies and undoes nothing, so
+// it is quick and runs before the first call is served. An unreadable record affects only its own claim.
+func (e *Engine) Index(ctx context.Context) error { return e.collection.indexAll(ctx) }

@@ -357,7 +357,7 @@ func (s *site) atRest(uid string) {
 // tidy runs one pass and waits for what it began.
 func (s *site) tidy() (expected map[string]bool) {
 	s.t.Helper()
-	expected = s.pass(s.t.Context(), nil)
+	expected = s.collection.pass(s.t.Context(), nil)
 	s.operations.wg.Wait()
 	return expected
 }

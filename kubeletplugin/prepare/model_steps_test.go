@@ -183,7 +183,7 @@ func (m *model) passes() {
 	node := m.node()
 	node.kubeletHolds(slices.Sorted(maps.Keys(m.claims))...)
 	node.collect(m.t.Context())
-	node.pass(m.t.Context(), nil)
+	node.collection.pass(m.t.Context(), nil)
 }
 
 // changeMachine has a device move, go, come back, or get another name or directory.

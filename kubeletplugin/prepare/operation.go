@@ -129,6 +129,9 @@ func (o *operations) end() {
 // stopped reports whether background work was cancelled.
 func (o *operations) stopped() bool { return o.base.Err() != nil }
 
+// spawn runs f in the background. end waits for it.
+func (o *operations) spawn(f func()) { o.wg.Go(f) }
+
 // isBusy reports whether an operation works on a claim.
 func (o *operations) isBusy(uid string) bool {
 	o.mu.Lock()
@@ -271,7 +274,7 @@ func (o *operations) start(ctx context.Context, uid string, v verb, w work) (*op
 		cancel(context.Cause(o.base))
 	})
 	o.running[uid] = op
-	o.wg.Go(func() {
+	o.spawn(func() {
 		defer unstop()
 		op.record, op.err = w(op)
 		if op.err != nil && errors.Is(context.Cause(detached), ErrOvertaken) && !Overtaken(op.err) { // whatever the features make of it
@@ -302,7 +305,7 @@ func (o *operations) attend(waiting context.Context, uid string, f func()) bool 
 		return false
 	}
 	ended := make(chan struct{})
-	o.wg.Go(func() {
+	o.spawn(func() {
 		defer close(ended)
 		defer o.attended.Delete(uid)
 		f()

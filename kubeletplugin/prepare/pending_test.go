@@ -385,7 +385,7 @@ func TestSlowRestoreHoldsNothing(t *testing.T) {
 			<-registry
 			return nil
 		}
-		s.pass(t.Context(), nil)
+		s.collection.pass(t.Context(), nil)
 		_, err := s.Unprepare(t.Context(), "u1", s.now())
 		check.Must(t, err)
 		close(registry)

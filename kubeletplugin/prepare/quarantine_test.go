@@ -179,7 +179,7 @@ func TestQuarantineIsForFailures(t *testing.T) {
 			next := s.newEngine()
 			check.Must(t, next.Index(t.Context()))
 			v, g := next.listen(), next.guard("ssd0")
-			next.pass(t.Context(), nil)
+			next.collection.pass(t.Context(), nil)
 			next.at(g, "undo")
 			back := next.unpreparing("u1")
 			next.at(g, "undo")
@@ -239,7 +239,7 @@ func TestHangingUndoIsQuarantined(t *testing.T) {
 			next := s.newEngine()
 			check.Must(t, next.Index(t.Context()))
 			v, g := next.listen(), next.guard("ssd0")
-			next.pass(t.Context(), nil)
+			next.collection.pass(t.Context(), nil)
 			next.at(g, "undo")
 			// Another claim waits for the GPU as long as a call may.
 			if _, err := next.ask(allocated("u2", aGPU("gpu0"))); !errors.Is(err, record.ErrBusy) {

@@ -235,7 +235,7 @@ func TestUndoFailsInRecovery(t *testing.T) {
 		}
 		repair()
 		changes := 0
-		next.pass(t.Context(), func() { changes++ })
+		next.collection.pass(t.Context(), func() { changes++ })
 		next.operations.wg.Wait()
 		if changes == 0 {
 			t.Error("nobody was told that devices are free")
@@ -274,13 +274,13 @@ func TestStuckRecoveryHoldsUpNothing(t *testing.T) {
 		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
 		freed := make(chan struct{}, 100)
-		next.pass(t.Context(), func() { freed <- struct{}{} })
+		next.collection.pass(t.Context(), func() { freed <- struct{}{} })
 		next.at(g, "undo")
 		next.prepare(allocated("u2", aGPU("gpu1"), aDisk("ssd1")))
 		if _, err := next.ask(allocated("u3", aGPU("gpu0"))); !errors.Is(err, record.ErrBusy) {
 			t.Errorf("the device that is being put in order: error %v, want ErrBusy", err)
 		}
-		next.pass(t.Context(), nil)
+		next.collection.pass(t.Context(), nil)
 		synctest.Wait()
 		for len(freed) > 0 {
 			<-freed
@@ -304,7 +304,7 @@ func TestRoundsAndCalls(t *testing.T) {
 		next := s.newEngine()
 		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
-		next.pass(t.Context(), nil)
+		next.collection.pass(t.Context(), nil)
 		next.at(g, "undo")
 		asked := next.asking(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
 		synctest.Wait()
@@ -322,7 +322,7 @@ func TestUnprepareDuringRecovery(t *testing.T) {
 		next := s.newEngine()
 		check.Must(t, next.Index(t.Context()))
 		g := next.guard("ssd0")
-		next.pass(t.Context(), nil)
+		next.collection.pass(t.Context(), nil)
 		next.at(g, "undo")
 		back := next.unpreparing("u1")
 		synctest.Wait()
@@ -344,8 +344,8 @@ func TestRecoveryLooksAgain(t *testing.T) {
 	seen.Phase = record.Intended
 	gone := s.load("u1")
 	gone.UID, gone.Phase = "u2", record.Intended
-	s.recover(t.Context(), seen, nil)
-	s.recover(t.Context(), gone, nil)
+	s.collection.recover(t.Context(), seen, nil)
+	s.collection.recover(t.Context(), gone, nil)
 	s.operations.wg.Wait()
 	s.inPhase("u1", record.Prepared)
 	s.reported()
@@ -611,7 +611,7 @@ func TestForeignRecord(t *testing.T) {
 	files := s.entries(s.cdiDir())
 	s.prepare(allocated("ours", aGPU("gpu1")))
 	s.unprepare("ours")
-	_ = s.pass(t.Context(), nil)
+	_ = s.collection.pass(t.Context(), nil)
 	for _, name := range files {
 		if !there(filepath.Join(s.cdiDir(), name)) {
 			t.Errorf("%s is gone: the record may name it", name)
@@ -692,7 +692,7 @@ func TestHungDeviceDelaysNobody(t *testing.T) {
 		const passes = missesToCollect + 2
 		for range passes {
 			s.collect(t.Context())
-			s.pass(t.Context(), nil)
+			s.collection.pass(t.Context(), nil)
 			synctest.Wait() // the next pass comes much later than what does not hang takes
 		}
 		if took := time.Since(start); took > 2*passes*passPatience {

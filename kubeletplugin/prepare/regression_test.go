@@ -352,7 +352,7 @@ func TestStuckPrepareStarvesNobody(t *testing.T) {
 			s.prepare(allocated(uid, aGPU("gpu1"), asAdmin(aDisk("ssd0")), aDisk("ssd1")))
 			s.unprepare(uid)
 		}
-		s.pass(t.Context(), nil)
+		s.collection.pass(t.Context(), nil)
 		if waited := time.Since(before); waited > 0 {
 			t.Errorf("the others waited for %s", waited)
 		}
