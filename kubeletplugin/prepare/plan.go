@@ -3,14 +3,15 @@
 package prepare
 
 import (
-	"context"
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -19,38 +20,16 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// Resolve returns what a claim holds, under the policies that Prepare applies.
-func (e *Engine) Resolve(ctx context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error) {
-	allocation, _, err := e.resolve(ctx, c)
-	return allocation, err
-}
-
-// resolve resolves an allocation. Policies are read from the classes as they are now, unless the claim holds its devices since this boot:
-// that was decided, and an edit of a class must not stop the pod. recorded reports the latter.
-func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a claim.Allocation, recorded bool, err error) {
-	in := claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node}
-	if old, err := e.Store.Load(string(c.UID)); err == nil {
-		a, err := claim.Resolve(in)
-		if err != nil || isHeldIn(e.BootID, old, a) {
-			return a, true, err
-		}
-		in.Prepared = wasPrepared(old, a)
-	}
-	if in.Classes, err = e.Classes(ctx, claim.ClassNames(in)); err != nil {
-		return claim.Allocation{}, false, fmt.Errorf("read the classes of claim %s/%s: %w", c.Namespace, c.Name, err)
-	}
-	a, err = claim.Resolve(in)
-	return a, false, err
-}
-
 // plan is everything that a Prepare will do.
 type plan struct {
 	record *record.Record
-	// specs are the specs that other claims may use, too: of unchanged devices and of features.
-	specs []cdi.Spec
+	// shared are the specs that other claims may use, too: of unchanged devices and of features.
+	shared []cdi.Spec
 	// owned are edits of this claim only. setName receives the name of the CDI device for each.
 	owned   []cdi.Own
 	setName []func(name string)
+	// specs knows the names of specs that are on disk.
+	specs *cdiSpecs
 	// check asks again whether the claim must not get its devices now.
 	check func() error
 }
@@ -59,88 +38,8 @@ func (p *plan) addOwnEdits(own cdi.Own, setName func(name string)) {
 	p.owned, p.setName = append(p.owned, own), append(p.setName, setName)
 }
 
-// plan decides everything and changes nothing. A step in the claim's old record stays as recorded, since its parameters hold the state from
-// before the step.
-func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, error) {
-	c, a := in.claim, in.allocation
-	r := &record.Record{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID), BootID: e.BootID}
-	p := plan{record: r, check: func() error { return e.checkHealth(in) }}
-	machine := e.Machine()
-	if machine == nil {
-		return plan{}, errNotScanned
-	}
-	if err := e.setTenant(ctx, r, in, old); err != nil {
-		return plan{}, err
-	}
-	for i := range a.Results {
-		if err := e.planDevice(&p, in, &a.Results[i], old, machine); err != nil {
-			return plan{}, err
-		}
-	}
-	if err := e.addContributions(ctx, &p, in, old, machine); err != nil {
-		return plan{}, err
-	}
-	if err := e.addSpecStep(&p); err != nil {
-		return plan{}, err
-	}
-	r.Phase = record.Prepared
-	if len(r.Steps) > 0 {
-		r.Phase = record.Intended
-	}
-	return p, nil
-}
-
-// checkHealth refuses a claim one of whose devices it must not get now.
-func (e *Engine) checkHealth(in input) error {
-	for i := range in.allocation.Results {
-		if err := e.Health.Check(in.claim, &in.allocation.Results[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// setTenant notes the namespace of a claim with regions by its UID, since a namespace that was deleted and made again is another tenant.
-// A claim stays the tenant that its record says.
-func (e *Engine) setTenant(ctx context.Context, r *record.Record, in input, old *record.Record) (err error) {
-	hasRegion := func(r claim.Result) bool { return r.Config.FPGA != nil && !r.AdminAccess }
-	switch {
-	case old != nil:
-		r.NamespaceUID = old.NamespaceUID
-	case in.namespaceUID != "":
-		r.NamespaceUID = in.namespaceUID
-	case slices.ContainsFunc(in.allocation.Results, hasRegion):
-		r.NamespaceUID, err = e.NamespaceUID(ctx, r.Namespace)
-	}
-	return err
-}
-
-// planDevice adds one of the allocated devices to the plan.
-func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record.Record, machine Machine) error {
-	if old == nil { // the claim holds nothing yet
-		if err := e.Health.Check(in.claim, result); err != nil {
-			return err
-		}
-	}
-	dev, ok := machine.Find(result.Kind, result.Device)
-	if !ok {
-		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
-			result.Pool, result.Device, ErrDeviceGone, e.Node)
-	}
-	if old == nil {
-		if err := e.records.conflicts(machine).CoTenancy(p.record, result, dev); err != nil {
-			return err
-		}
-	}
-	e.Features.settle(result, dev)
-	if old != nil && old.BootID == e.BootID {
-		return e.addDevice(p, result, dev, &old.Devices[len(p.record.Devices)])
-	}
-	return e.addDevice(p, result, dev, nil)
-}
-
 // addDevice adds a device to the plan. Before is its entry in the claim's record of this boot, nil if there is none.
-func (e *Engine) addDevice(p *plan, result *claim.Result, dev device.Device, before *record.Device) error {
+func (p *plan) addDevice(result *claim.Result, dev device.Device, before *record.Device) error {
 	edits, err := claim.Edits(*result, dev)
 	if err != nil {
 		return err
@@ -159,7 +58,7 @@ func (e *Engine) addDevice(p *plan, result *claim.Result, dev device.Device, bef
 	recorded := recordedName(before, edits)
 	isCommon := (recorded != "" || equality.Semantic.DeepEqual(edits, dev.Edits)) && len(edits.Made) == 0 && !isOwnDevice(recorded)
 	if isCommon {
-		if d.CDIDevice, err = e.addCommonSpec(p, edits, recorded); err != nil {
+		if d.CDIDevice, err = p.addCommonSpec(edits, recorded); err != nil {
 			return err
 		}
 	} else {
@@ -216,11 +115,11 @@ func deviceRecord(result *claim.Result, dev device.Device, edits container.Edits
 }
 
 // addSpecStep adds the step that writes the claim's own specs. It is the last step, so that a container finds all other effects in place.
-func (e *Engine) addSpecStep(p *plan) error {
+func (p *plan) addSpecStep() error {
 	if len(p.owned) == 0 {
 		return nil
 	}
-	spec, names, err := e.Names.OfClaim(p.record.UID, p.owned)
+	spec, names, err := p.specs.Names.OfClaim(p.record.UID, p.owned)
 	if err != nil {
 		return err
 	}
@@ -230,4 +129,113 @@ func (e *Engine) addSpecStep(p *plan) error {
 	s, err := cdi.Step(spec)
 	addStep(p.record, s)
 	return err
+}
+
+// addContribution adds one feature's contribution to the plan, and its edits to those of the other features.
+func (p *plan) addContribution(feature string, c *Contribution, edits map[string]Edits) {
+	for request, more := range c.Edits {
+		sum := edits[request]
+		sum.Shared, sum.Own = sum.Shared.With(more.Shared), sum.Own.With(more.Own)
+		edits[request] = sum
+	}
+	addMissing(p.record, c.Steps) // two requests of a claim may need the same step
+	if c.Decision == nil {
+		return
+	}
+	if p.record.Decisions == nil {
+		p.record.Decisions = map[string]json.RawMessage{}
+	}
+	p.record.Decisions[feature] = c.Decision
+}
+
+// assignEdits gives each request's edits to the first of its devices. The other devices would only repeat them.
+func (p *plan) assignEdits(edits map[string]Edits) error {
+	for i := range p.record.Devices {
+		base := resourceclaim.BaseRequestRef(p.record.Devices[i].Request)
+		found, ok := edits[base]
+		if !ok {
+			continue
+		}
+		delete(edits, base)
+		if found.Empty() {
+			continue
+		}
+		if err := p.addEdits(&p.record.Devices[i], record.Addition{Edits: found.Shared, Own: found.Own}); err != nil {
+			return fmt.Errorf("request %s: %w", base, err)
+		}
+	}
+	if len(edits) > 0 {
+		return fmt.Errorf("edits were planned for requests %v, of which the claim has no device", slices.Sorted(maps.Keys(edits)))
+	}
+	return nil
+}
+
+// addEdits adds edits to a device. The shared edits get a spec of their own. Edits that have a name already keep it.
+func (p *plan) addEdits(d *record.Device, named record.Addition) error {
+	added := &record.Addition{Edits: named.Edits, Own: named.Own}
+	d.Added = added
+	if !named.Own.Empty() {
+		p.addOwnEdits(cdi.Own{Edits: named.Own, Name: named.OwnDevice}, func(name string) { added.OwnDevice = name })
+	}
+	if named.Edits.Empty() {
+		return nil
+	}
+	name, err := p.addCommonSpec(named.Edits, named.CDIDevice)
+	added.CDIDevice = name
+	return err
+}
+
+// addCommonSpec adds the common spec of edits to the plan and returns its name. It is the recorded one, unless that is empty.
+func (p *plan) addCommonSpec(edits container.Edits, recorded string) (string, error) {
+	spec, there, err := p.specs.common(edits, recorded)
+	if err != nil {
+		return "", err
+	}
+	if !there {
+		p.shared = append(p.shared, spec)
+	}
+	return spec.Device, nil
+}
+
+// keepContributions copies the contributions of a record, with the names of their CDI devices.
+func (p *plan) keepContributions(old *record.Record) error {
+	p.record.Decisions = old.Decisions
+	for i := range old.Steps {
+		if old.Steps[i].Kind != cdi.StepKind {
+			addStep(p.record, old.Steps[i].Step)
+		}
+	}
+	for i := range old.Devices {
+		before := old.Devices[i].Added
+		if before == nil {
+			continue
+		}
+		if err := p.addEdits(&p.record.Devices[i], *before); err != nil {
+			return fmt.Errorf("request %s: %w", old.Devices[i].Request, err)
+		}
+	}
+	return nil
+}
+
+// deviceMounts lists the mounts of a claim's devices.
+func deviceMounts(r *record.Record) []conflict.Mount {
+	var out []conflict.Mount
+	for i := range r.Devices {
+		for _, m := range r.Devices[i].Edits.Mounts {
+			out = append(out, conflict.Mount{Mount: m, Giver: "device " + r.Devices[i].Name})
+		}
+	}
+	return out
+}
+
+// featureMounts lists the mounts of a feature's contribution.
+func featureMounts(feature string, edits map[string]Edits) []conflict.Mount {
+	var out []conflict.Mount
+	for request, added := range edits {
+		for _, m := range slices.Concat(added.Shared.Mounts, added.Own.Mounts) {
+			giver := cmp.Or(added.Givers[m.ContainerPath], "the feature "+feature+" for request "+request)
+			out = append(out, conflict.Mount{Mount: m, Feature: feature, Giver: giver})
+		}
+	}
+	return out
 }

@@ -41,17 +41,6 @@ func (e *Engine) Prepare(
 	})
 }
 
-// input is what a Prepare gets.
-type input struct {
-	claim      *resourceapi.ResourceClaim
-	siblings   []*resourceapi.ResourceClaim
-	allocation claim.Allocation
-	// recorded says that the allocation was resolved with the policies in it alone, because the claim holds its devices.
-	recorded bool
-	// namespaceUID is the UID of the claim's namespace, if it was read before the plan.
-	namespaceUID string
-}
-
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
 	a := in.allocation
 	if err := e.fetch(op, &in); err != nil {
@@ -73,16 +62,8 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	if err := op.detach(); err != nil {
 		return nil, err
 	}
-	if old != nil && e.mustRelease(old, a) {
-		if err := e.releases.release(op.ctx, op, old); err != nil {
-			return nil, fmt.Errorf("give back what the claim held before: %w", err)
-		}
-		old, op.inDoubt = nil, e.Store.InDoubt(op.uid)
-	}
-	if old == nil {
-		if err := e.releaseStaleDevices(op, a); err != nil {
-			return nil, fmt.Errorf("give back what the claim held before: %w", err)
-		}
+	if old, err = e.releaseStale(op, a, old); err != nil {
+		return nil, fmt.Errorf("give back what the claim held before: %w", err)
 	}
 	op.setActivity("plans devices and steps")
 	planned, err := e.plan(op.ctx, in, old)
@@ -93,48 +74,6 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 		return e.start(op, planned)
 	}
 	return e.continuePrepare(op, in, old, planned)
-}
-
-// releaseStaleDevices releases a claim whose record is lost if it holds devices that are not in its allocation: another pod had these. If
-// all are in the allocation, that pod may still run, and its effects stay.
-func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
-	more, err := e.records.holdsMore(op.uid, nil)
-	if err != nil {
-		return err
-	}
-	if more {
-		return fmt.Errorf("its record is damaged, and a device that it holds %w, or is not in the node's configuration; retried until it is back",
-			ErrDeviceGone)
-	}
-	wanted := deviceNames(a)
-	if !slices.ContainsFunc(e.records.linked(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
-		return nil
-	}
-	r, err := e.records.rebuild(op)
-	if err != nil {
-		return err
-	}
-	return e.releases.release(op.ctx, op, r)
-}
-
-// continuePrepare prepares a claim that already has a record for its allocation.
-func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
-	switch {
-	case old.Phase == record.Intended && old.BootID == e.BootID && sameAnswer(old, planned.record):
-		return e.resume(op, old, planned)
-	case old.Phase == record.Intended:
-		return e.restart(op, in, old)
-	case old.BootID != e.BootID || !sameAnswer(old, planned.record):
-		return e.renew(op, old, planned)
-	case old.Phase == record.Renewing:
-		return e.resume(op, old, planned)
-	}
-	return old, e.specs.verify(op.ctx, old)
-}
-
-// mustRelease reports whether the claim must be released before it is prepared: it is half released, or holds other devices.
-func (e *Engine) mustRelease(old *record.Record, a claim.Allocation) bool {
-	return old.Phase == record.Releasing || e.releases.isUnrecorded(old.UID) || !matchesAllocation(old, a)
 }
 
 // checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was
@@ -163,6 +102,42 @@ func (e *Engine) checkUnchanged(ctx context.Context, c *resourceapi.ResourceClai
 	return nil
 }
 
+// releaseStale releases what the claim holds and its allocation does not name. It returns the record that stays, nil if there is none.
+func (e *Engine) releaseStale(op *operation, a claim.Allocation, old *record.Record) (*record.Record, error) {
+	if old != nil {
+		if !e.mustRelease(old, a) {
+			return old, nil
+		}
+		if err := e.releases.release(op.ctx, op, old); err != nil {
+			return nil, err
+		}
+		op.inDoubt = e.Store.InDoubt(op.uid)
+	}
+	return nil, e.releaseStaleDevices(op, a)
+}
+
+// releaseStaleDevices releases a claim whose record is lost if it holds devices that are not in its allocation: another pod had these. If
+// all are in the allocation, that pod may still run, and its effects stay.
+func (e *Engine) releaseStaleDevices(op *operation, a claim.Allocation) error {
+	more, err := e.records.holdsMore(op.uid, nil)
+	if err != nil {
+		return err
+	}
+	if more {
+		return fmt.Errorf("its record is damaged, and a device that it holds %w, or is not in the node's configuration; retried until it is back",
+			ErrDeviceGone)
+	}
+	wanted := deviceNames(a)
+	if !slices.ContainsFunc(e.records.linked(op, nil), func(d record.Device) bool { return !slices.Contains(wanted, d.Pool+"/"+d.Name) }) {
+		return nil
+	}
+	r, err := e.records.rebuild(op)
+	if err != nil {
+		return err
+	}
+	return e.releases.release(op.ctx, op, r)
+}
+
 // start prepares a claim that holds nothing yet. The intent is on disk before any effect, so the next process knows all possible effects.
 // If a part fails, everything is undone. A claim whose record is lost may have containers that run: it keeps what it holds, as in renew.
 func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
@@ -182,12 +157,27 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 	// Whoever lets go of a driver says so first and then looks for records, so this record was seen or the claim is refused here.
 	err := p.check()
 	if err == nil {
-		err = e.complete(op, r, p.specs)
+		err = e.complete(op, r, p.shared)
 	}
 	if err != nil && !op.inDoubt {
 		err = errors.Join(err, e.releases.rollBack(op, r))
 	}
 	return r, err
+}
+
+// continuePrepare prepares a claim that already has a record for its allocation.
+func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
+	switch {
+	case old.Phase == record.Intended && old.BootID == e.BootID && sameAnswer(old, planned.record):
+		return e.resume(op, old, planned)
+	case old.Phase == record.Intended:
+		return e.restart(op, in, old)
+	case old.BootID != e.BootID || !sameAnswer(old, planned.record):
+		return e.renew(op, old, planned)
+	case old.Phase == record.Renewing:
+		return e.resume(op, old, planned)
+	}
+	return old, e.specs.verify(op.ctx, old)
 }
 
 // restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.
@@ -209,7 +199,7 @@ func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record
 		err = e.Features.restore(op.ctx, r)
 	}
 	if err == nil {
-		err = e.complete(op, r, p.specs)
+		err = e.complete(op, r, p.shared)
 	}
 	if err != nil && r.Phase == record.Intended {
 		err = errors.Join(err, e.releases.rollBack(op, r))
@@ -240,7 +230,7 @@ func (e *Engine) renew(op *operation, old *record.Record, p plan) (*record.Recor
 	if err := e.records.checkOverlaps(op.ctx, r, func() error { return e.Store.Create(r) }); err != nil {
 		return nil, err
 	}
-	return r, e.complete(op, r, p.specs)
+	return r, e.complete(op, r, p.shared)
 }
 
 // complete applies the steps that are not done, writes missing shared specs, and records that the claim is prepared. It records each step

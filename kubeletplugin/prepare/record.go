@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -20,7 +22,7 @@ import (
 // records are the claims' records on disk, and the locks under which they are read and written.
 type records struct {
 	*Config
-	kinds    step.Kinds
+	// holdings are what the records make the node hold.
 	holdings holdings
 }
 
@@ -155,6 +157,56 @@ func (s *records) holdsMore(uid string, r *record.Record) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// create creates the record of a claim that holds nothing yet, if what its steps need fits into the node's budget. Callers that
+// need something of the budget decide and create one after the other, so two of them cannot both get what is left. A
+// claim in doubt keeps the devices that it has if its record cannot be created.
+func (s *records) create(ctx context.Context, r *record.Record, inDoubt bool) error {
+	asked, err := s.holdings.of(r)
+	if err != nil {
+		return err
+	}
+	return s.checkOverlaps(ctx, r, func() error { return s.createAsked(ctx, r, &asked, inDoubt) })
+}
+
+// createAsked creates a record if what it asks for fits into the node's budget.
+func (s *records) createAsked(ctx context.Context, r *record.Record, asked *budget.Holding, inDoubt bool) error {
+	if len(asked.Needs) > 0 {
+		hold, err := s.Store.LockBudget(ctx)
+		if err != nil {
+			return err
+		}
+		defer hold.Release()
+		held, err := s.holdings.ofOthers(r.UID)
+		if err != nil {
+			return err
+		}
+		if err := s.Limits.Check(*asked, held); err != nil {
+			return err
+		}
+	}
+	if err := s.Store.Acquire(r); err != nil {
+		return err
+	}
+	err := s.Store.Create(r)
+	if err != nil && !inDoubt {
+		err = errors.Join(err, s.Store.Remove(r))
+	}
+	return err
+}
+
+// checkOverlaps calls write, which writes a record, unless another claim holds something that overlaps a device of the record.
+func (s *records) checkOverlaps(ctx context.Context, r *record.Record, write func() error) error {
+	machine := s.Machine()
+	if machine == nil {
+		return errNotScanned
+	}
+	return s.conflicts(machine).Overlaps(ctx, r, write)
+}
+
+func (s *records) conflicts(machine Machine) conflict.Check {
+	return conflict.Check{Store: s.Store, Machine: machine, Node: s.Node, BootID: s.BootID}
 }
 
 // interrupted reports whether a process ended in the middle of a Prepare or Unprepare. kubelet does not have the answer that the claim is
