@@ -8,6 +8,8 @@
 //
 // prepare.go has Engine.Prepare and Engine.Unprepare, step by step. The other files have what the steps use; each uses only those above it:
 //
+//	config.go, feature.go      what the engine is given
+//	errors.go                  what it refuses
 //	operation.go               who works on which claim, and who waits for whom
 //	budget.go, record.go       claims' records: locks, reading, creation
 //	specs.go                   CDI specs and effects: writing, checks, renewal
