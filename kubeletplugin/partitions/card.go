@@ -152,9 +152,8 @@ func filled[M ~map[K]V, K comparable, V any](now, before M) M {
 	return out
 }
 
-// heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held. Instances of Fettle are among
-// them whatever the library says of the GPU.
-func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
+// namesOf lists what claims could have of a GPU, published or not. Instances of Fettle are among them whatever the library says of the GPU.
+func (f *Feature) namesOf(p *discover.Physical) []string {
 	names := partition.Names(partition.Physical{
 		Device: p.Device, MIG: p.MIG, AMD: p.AMD, Functions: &partition.Functions{Total: p.VirtualFunctions},
 	})
@@ -164,6 +163,12 @@ func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
 			names = append(names, h.Device)
 		}
 	}
+	return names
+}
+
+// heldOf returns the devices of a GPU that claims hold. If that cannot be read, all of them count as held.
+func (f *Feature) heldOf(p *discover.Physical) map[string]bool {
+	names := f.namesOf(p)
 	held, err := f.Records.HeldOf(device.PoolName(f.Node, p.Device.Kind), names)
 	if err != nil {
 		f.Errors.WithLabelValues("partitions").Inc()

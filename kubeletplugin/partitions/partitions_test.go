@@ -437,6 +437,36 @@ func TestStatic(t *testing.T) {
 	}
 }
 
+// TestPreparedMeanwhile: a policy goes while a claim is being prepared that got an instance of its layout. The instance stays the claim's.
+func TestPreparedMeanwhile(t *testing.T) {
+	n := start(t, false)
+	n.policy("layout", fmt.Sprintf(layout, "", "3g.40gb", ""))
+	p := n.process()
+	name := gpu + "-mig-3g-40gb-s0"
+	p.until("the layout", has(name))
+	preparing, err := n.records.LockClaim(t.Context(), "uid-1")
+	check.Must(t, err)
+	check.Must(t, preparing.Devices(t.Context(), []string{device.PoolName(nodefixture.Node, device.KindGPU) + "/" + name}))
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "layout", metav1.DeleteOptions{}))
+	p.until("no policy", func(s *inventory.Snapshot) bool { return !has(name)(s) })
+	check.Eventually(t, "the node begins to take the layout back", func() bool {
+		idle, err := n.records.TryLockClaim("node-" + gpu)
+		check.Must(t, err)
+		if idle != nil {
+			idle.Release()
+		}
+		return idle == nil
+	})
+	r := p.take("uid-1", name, "", 0)
+	preparing.Release()
+	p.until("what is held", has(name))
+	if diff := cmp.Diff([]string{"9@0"}, n.occupied()); diff != "" {
+		t.Errorf("instances (-want +got):\n%s", diff)
+	}
+	p.release(r)
+	p.until("the whole GPU", func(s *inventory.Snapshot) bool { return cmp.Equal([]string{""}, names(s, gpu)) })
+}
+
 // TestCountersDropped: without counters nothing is published that shares a GPU, and the node says why.
 func TestCountersDropped(t *testing.T) {
 	n := start(t, false)

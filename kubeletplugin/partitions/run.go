@@ -103,10 +103,10 @@ func (f *Feature) exclusively(ctx context.Context, c *card, jobs []job) (done bo
 	defer hold.Release()
 	pool := device.PoolName(f.Node, c.Device.Kind)
 	var names []string
-	for _, d := range c.division.Devices {
-		names = append(names, pool+"/"+d.Name)
+	for _, name := range f.namesOf(&c.Physical) { // a claim that is being prepared may have what is not published any more
+		names = append(names, pool+"/"+name)
 	}
-	if err := hold.Devices(locking, append(names, pool+"/"+c.Device.Name)); err != nil {
+	if err := hold.Devices(locking, names); err != nil {
 		return false, err
 	}
 	if held := f.heldOf(&c.Physical); len(held) > 0 {
