@@ -556,3 +556,21 @@ func TestForVirtualMachine(t *testing.T) {
 		t.Errorf("NVML reports %d GPUs while one leaves its driver, want none; the kernel: %t", len(w.targets("nvidia")), has(""))
 	}
 }
+
+// TestDaemonsOfBefore: what a daemon's supervisor said of a device holds as long as the node has one. Without, nobody would take it back.
+func TestDaemonsOfBefore(t *testing.T) {
+	w := newWard(t, "8xh100-iommu", func(c *Config) { c.File.Partitions.MPSSupervisor = "/run/fettle-mps" })
+	const gpu = "nvidia-0000-18-00-0"
+	w.ReportLevel(t.Context(), health.SourceMPS, health.MPSDaemon, gpu, "the daemon does not answer")
+	ill := func(m *Monitor) bool {
+		s, _ := m.ledger.Check(gpu)
+		return s.State == health.Worn
+	}
+	if !ill(w.Monitor) || !ill(w.again("boot-1", inventory.NewHolder())) {
+		t.Error("the device counts as healthy while its daemon hangs")
+	}
+	w.File.Partitions.MPSSupervisor = ""
+	if ill(w.again("boot-2", inventory.NewHolder())) {
+		t.Error("without a supervisor the device never recovers")
+	}
+}
