@@ -134,6 +134,7 @@ func isOf(asked v1alpha1.PolicyReference, v trustpolicies.Version) bool {
 func (j *judge) find(ctx context.Context, b *bitstream, asked *verdict, policies []*trust.Policy) (*verdict, error) {
 	key := asked.key()
 	found := j.verdicts.Get(key)
+	key += " of " + b.identity.String() // others have other pull secrets, and a refusal names the object
 	if found != nil && found.Result != v1alpha1.VerdictWarned {
 		return found, nil
 	}

@@ -174,6 +174,27 @@ func TestVerdictIsKept(t *testing.T) {
 	c.passes("after the outage", c.programs(strict, byName))
 }
 
+// TestRefusalIsOneTenants: the refusal of one namespace's object is not another's, of the same image: it names the object, and may be for
+// want of a pull secret that the other has.
+func TestRefusalIsOneTenants(t *testing.T) {
+	c := newCourt(t)
+	image := c.image("team/nlb3", shell, nlb3)
+	other := c.object("team-b", "secret-project", image)
+	other.Spec.Image = c.Host + "/team/nlb3:v1"
+	c.put(other)
+	c.put(c.object("team-a", "nlb3", image))
+	c.rule("release", "team/*", 1, v1alpha1.VerificationEnforce, signed.NewKey(t))
+	theirs, err := c.bitstreams.find(t.Context(), "team-b", &v1alpha1.BitstreamSource{Name: "secret-project"}, shell)
+	check.Must(t, err)
+	wants(t, c.judge.check(t.Context(), theirs), errRefused, "team-b/secret-project")
+	open, _ := c.both()
+	err = c.programs(open, byName)
+	c.forbids("an object of the same image", err, "FPGABitstream team-a/nlb3", "no signature")
+	if strings.Contains(err.Error(), "secret-project") {
+		t.Errorf("a namespace reads another's name: %v", err)
+	}
+}
+
 // TestRefusalIsRemembered: kubelet, which asks again and again, costs the registry nothing for a while; then a new signature counts.
 func TestRefusalIsRemembered(t *testing.T) {
 	for mode, refused := range map[v1alpha1.VerificationMode]bool{v1alpha1.VerificationEnforce: true, v1alpha1.VerificationWarn: false} {
