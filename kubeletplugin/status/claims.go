@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -112,7 +113,8 @@ func (w *ClaimWriter) SetConditionOf(
 	return nil
 }
 
-// update writes the changed claim. It writes nothing if there is no change, or if another claim has taken the name.
+// update writes the changed claim. It writes nothing if there is no change, if another claim has taken the name, or if the claim was
+// allocated anew.
 func (w *ClaimWriter) update(
 	ctx context.Context, c *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool),
 ) error {
@@ -126,7 +128,7 @@ func (w *ClaimWriter) update(
 		}
 		updated, changed := change(current)
 		current = nil
-		if !changed || updated.UID != c.UID {
+		if !changed || updated.UID != c.UID || !equality.Semantic.DeepEqual(updated.Status.Allocation, c.Status.Allocation) {
 			return nil
 		}
 		_, err = claims.UpdateStatus(ctx, updated, metav1.UpdateOptions{FieldManager: fieldManager})

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,14 +11,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/objects"
 )
@@ -117,6 +125,25 @@ func TestWithCondition(t *testing.T) {
 
 func condition(status metav1.ConditionStatus, at time.Time) []metav1.Condition {
 	return []metav1.Condition{{Type: conditionPrepared, Status: status, LastTransitionTime: metav1.NewTime(at)}}
+}
+
+// TestAllocatedAnew: what became of a claim's devices is not said of those that it got since.
+func TestAllocatedAnew(t *testing.T) {
+	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
+	now := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
+	now.Status.Allocation.Devices.Results[0].Pool = "node-2/gpu"
+	client := fake.NewClientset(now)
+	client.PrependReactor("update", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceClaim).Status.Allocation.Devices.Results[0].Pool == "node-2/gpu" {
+			t.Error("the claim is written with its new devices")
+		}
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "resourceclaims"}, c.Name, nil)
+	})
+	w := NewClaimWriter(ClaimConfig{
+		Client: client, Events: events.NewFakeRecorder(10), Clock: clock.RealClock{}, Reason: func(error) string { return "Busy" },
+		Overtaken: prepare.Overtaken,
+	})
+	check.Must(t, w.WriteRefusal(t.Context(), c, errors.New("is held by another claim")))
 }
 
 // TestPreparedWithoutARefusal costs no call: the writer has no client here.
