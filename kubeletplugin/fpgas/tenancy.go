@@ -95,8 +95,8 @@ func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
 // tenancyOf returns the tenancy that a claim's device has.
 func tenancyOf(r *record.Record, name string) tenancy {
 	i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == name && !d.AdminAccess })
-	if i < 0 {
-		return tenancy{}
+	if i < 0 { // its record was lost and made again without the device
+		return tenancy{tenant: r.UID, exclusive: true}
 	}
 	switch v1alpha1.CoTenancy(r.Devices[i].CoTenancy) {
 	case v1alpha1.CoTenancyShared:

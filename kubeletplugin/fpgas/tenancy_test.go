@@ -146,6 +146,14 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
 	}
+	// Made again to be released, while the machine did not list the region.
+	check.Must(t, store.SetAside("u1"))
+	again := &record.Record{UID: "u1", BootID: testBoot, Phase: record.Releasing}
+	check.Must(t, store.Create(again))
+	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
+		t.Errorf("tenants of a record that was made again (-want +got):\n%s", diff)
+	}
+	check.Must(t, store.ForgetDamaged("u1"))
 	// A disk that does not answer.
 	check.Must(t, os.Remove(filepath.Join(state, "claims", "u1.json")), os.Mkdir(filepath.Join(state, "claims", "u1.json"), 0o700))
 	got := f.tenantsOf(threeOnTwo())
