@@ -114,10 +114,13 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 // says what is so now. What was said of another card in the slot is said of no GPU.
 func (f *Feature) lastAnswer(p discover.Physical) discover.Physical {
 	was := f.memory.Cards[p.Device.Name].Physical
-	if (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil) || !sameCard(&was, &p) {
+	modes := (p.MIG != nil || was.MIG == nil) && (p.AMD != nil || was.AMD == nil)
+	functions := p.VirtualFunctions > 0 || was.VirtualFunctions == 0
+	if modes && functions || !sameCard(&was, &p) || !p.MIGUnknown && len(f.heldOf(&was)) == 0 {
 		return p
 	}
-	if !p.MIGUnknown && len(f.heldOf(&was)) == 0 {
+	if modes {
+		p.VirtualFunctions = was.VirtualFunctions
 		return p
 	}
 	was.Device.Edits, was.MIGUnknown = p.Device.Edits, p.MIGUnknown

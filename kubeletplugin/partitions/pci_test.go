@@ -267,6 +267,33 @@ func TestForeignFunctions(t *testing.T) {
 	same(t, "functions of somebody else", "2", n.attribute("0000:99:00.0", numVFs))
 }
 
+// TestFunctionsUntold: virtual functions that claims have stay published, and keep the whole GPU from others, while the kernel does not
+// tell how many there can be, or its driver allows none any more.
+func TestFunctionsUntold(t *testing.T) {
+	for name, total := range map[string]string{"none": "0\n", "no number": "?\n"} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			nodefixture.ExpandInto(t, "2xb60-sriov", root)
+			n := startAt(t, root, true)
+			n.policy("vfs", "  devices: {sriov: {virtualFunctions: 2}}")
+			p := n.process()
+			before := names(p.until("virtual functions", has(foreign+"-vf1")), foreign)
+			r := p.hold("uid-1", foreign+"-vf0")
+			check.Must(t, os.WriteFile(filepath.Join(root, sysfs.PCIDevice("0000:99:00.0"), "sriov_totalvfs"), []byte(total), 0o600))
+			p.rescan.Send()
+			s := p.until("the look", func(s *inventory.Snapshot) bool {
+				i := slices.IndexFunc(s.Physical, func(p discover.Physical) bool { return p.Device.Name == foreign })
+				return i >= 0 && s.Physical[i].VirtualFunctions == 0
+			})
+			same(t, "devices", before, names(s, foreign))
+			if d, _ := s.Find(device.KindGPU, foreign); d.Card == "" {
+				t.Error("the whole GPU takes no counters")
+			}
+			p.release(r)
+		})
+	}
+}
+
 const (
 	rtx      = "nvidia-0000-16-00-0"
 	rtxGPU   = "0000:16:00.0"
