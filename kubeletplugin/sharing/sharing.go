@@ -227,13 +227,12 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 		return nil, err
 	}
 	daemons, err := f.daemons.Client.List(ctx)
-	if errors.Is(err, mps.ErrNoSupervisor) {
-		err = nil // no daemon runs without it
-	}
-	if err != nil {
+	unsupervised := errors.Is(err, mps.ErrNoSupervisor) // no daemon runs, and the next supervisor would start what is listed
+	if err != nil && !unsupervised {
 		return nil, err
 	}
-	if len(mounts) > 0 || slices.ContainsFunc(daemons, func(s mps.Status) bool { return s.ID == uid }) {
+	isListed := slices.ContainsFunc(daemons, func(s mps.Status) bool { return s.ID == uid })
+	if unsupervised || isListed || len(mounts) > 0 {
 		stop, err := mps.Leftover(uid)
 		return append(steps, stop), err
 	}

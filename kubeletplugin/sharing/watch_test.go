@@ -5,6 +5,7 @@ package sharing
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -173,6 +174,24 @@ func TestOrphanedDaemon(t *testing.T) {
 		if err != nil || (len(steps) == 1) != (uid == "uid-3") {
 			t.Errorf("left over of %s: %v, %v", uid, steps, err)
 		}
+	}
+}
+
+// TestLeftoverWithoutSupervisor: the daemon of a claim whose record is lost is not started again by a supervisor that begins after that
+// claim ended.
+func TestLeftoverWithoutSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	listed := filepath.Join(dir, mps.ListName, "uid-1")
+	check.Must(t, os.Mkdir(filepath.Dir(listed), 0o700), os.WriteFile(listed, []byte("{}"), 0o600))
+	f, err := New(Config{HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir})
+	check.Must(t, err)
+	steps, err := f.Leftovers(t.Context(), "uid-1", device.Device{Kind: device.KindGPU, Name: "nvidia-0000-18-00-0"})
+	check.Must(t, err)
+	for _, s := range steps {
+		check.Must(t, f.Kinds().Undo(t.Context(), s))
+	}
+	if _, err := os.Lstat(listed); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the next supervisor starts the daemon: %v", err)
 	}
 }
 
