@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -20,6 +22,9 @@ type job func(ctx context.Context) error
 
 // jobs lists the changes that a card needs, in their order.
 func (f *Feature) jobs(c *card) []job {
+	if c.busy() {
+		return f.jobsOfHeld(c)
+	}
 	if c.frozen {
 		return nil
 	}
@@ -35,6 +40,42 @@ func (f *Feature) jobs(c *card) []job {
 	}
 	if want := c.settings.AMD; c.AMD != nil && want != nil && want.Compute != "" && want.Compute != c.AMD.Compute && c.division.Card == nil {
 		jobs = append(jobs, func(ctx context.Context) error { return f.setCompute(ctx, c, want.Compute) })
+	}
+	return jobs
+}
+
+// jobsOfHeld makes again what a reboot ended while claims had it, and what no claim's step makes: MIG mode where claims do not switch it,
+// instances that outlive their claims, and virtual functions. It takes nothing away.
+func (f *Feature) jobsOfHeld(c *card) []job {
+	var jobs []job
+	hasFunction := false
+	for _, name := range slices.Sorted(maps.Keys(c.held)) {
+		switch part := c.division.Parts[name]; part.Type {
+		case device.TypeVF:
+			hasFunction = true
+		case device.TypeMIG:
+			jobs = append(jobs, f.jobsOfInstance(c, name, &part)...)
+		}
+	}
+	if want := c.settings.SRIOV; hasFunction && want != nil && c.functions == 0 {
+		jobs = append(jobs, func(ctx context.Context) error { return f.makeFunctions(ctx, c, want.VirtualFunctions) })
+	}
+	return jobs
+}
+
+// jobsOfInstance is jobsOfHeld for an instance. To switch a mode that is on changes nothing.
+func (f *Feature) jobsOfInstance(c *card, name string, part *partition.Part) []job {
+	if c.MIG == nil || c.MIGUnknown {
+		return nil
+	}
+	var jobs []job
+	stands := c.stands(name, part)
+	if !c.MIG.Current && (stands || !c.switchesMIG()) && !partition.MIGNeedsReset(c.Device) {
+		jobs = append(jobs, func(ctx context.Context) error { return f.setMode(ctx, c, true) })
+	}
+	if stands && c.standing(name, part) == nil {
+		w := c.place(name, part.Profile, part.ProfileID, part.Placement)
+		jobs = append(jobs, func(ctx context.Context) error { return f.do(ctx, w.Step) })
 	}
 	return jobs
 }
@@ -144,16 +185,18 @@ func (f *Feature) functionJobs(c *card, want int) []job {
 	if want == 0 {
 		return jobs
 	}
-	return append(jobs, func(ctx context.Context) error {
-		if err := f.points.Make(); err != nil {
-			return err
-		}
-		s, err := f.maker.Plan(ctx, c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
-		if err != nil {
-			return err
-		}
-		return f.maker.Kinds().Apply(ctx, s)
-	})
+	return append(jobs, func(ctx context.Context) error { return f.makeFunctions(ctx, c, want) })
+}
+
+func (f *Feature) makeFunctions(ctx context.Context, c *card, want int) error {
+	if err := f.points.Make(); err != nil {
+		return err
+	}
+	s, err := f.maker.Plan(ctx, c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
+	if err != nil {
+		return err
+	}
+	return f.maker.Kinds().Apply(ctx, s)
 }
 
 // provisioning returns what each virtual function gets.

@@ -267,6 +267,26 @@ func TestForeignFunctions(t *testing.T) {
 	same(t, "functions of somebody else", "2", n.attribute("0000:99:00.0", numVFs))
 }
 
+// TestFunctionsAfterReboot: claims that had virtual functions get them again after a reboot, which ended them, although they hold them
+// meanwhile.
+func TestFunctionsAfterReboot(t *testing.T) {
+	n := startPCI(t, "2xb60-sriov", true)
+	n.policy("vfs", "  devices: {sriov: {virtualFunctions: 4}}")
+	p := n.process()
+	first := intel + "-vf0"
+	p.until("virtual functions", has(first))
+	n.reads(intelFunction, numVFs, "4")
+	p.hold("uid-1", first)
+	p.end()
+	n.pci.Set(pcisim.Set{Function: intelFunction, VFs: new(0)})
+	n.reads(intelFunction, numVFs, "0")
+	n.boot = "boot-2"
+	p = n.process()
+	p.until("what is held", has(first))
+	n.reads(intelFunction, numVFs, "4")
+	same(t, "nodes", 2, len(p.made(first)))
+}
+
 // TestFunctionsUntold: virtual functions that claims have stay published, and keep the whole GPU from others, while the kernel does not
 // tell how many there can be, or its driver allows none any more.
 func TestFunctionsUntold(t *testing.T) {

@@ -43,8 +43,8 @@ func (f *Feature) Run(ctx context.Context) {
 	}
 }
 
-// apply makes what the policies want of the GPUs that no claim has anything of. It reports whether something is left to do. said has what
-// was reported of each GPU.
+// apply makes what the policies want of the GPUs that no claim has anything of, and what claims had of the others before a reboot. It
+// reports whether something is left to do. said has what was reported of each GPU.
 func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool) {
 	d := f.decided.Load()
 	if d == nil {
@@ -53,7 +53,7 @@ func (f *Feature) apply(ctx context.Context, said map[string]string) (again bool
 	changed := false
 	for _, c := range d.sorted() {
 		jobs := f.jobs(c)
-		if len(jobs) == 0 || c.busy() || c.absent || f.quiesced(c) {
+		if len(jobs) == 0 || c.absent || f.quiesced(c) {
 			continue
 		}
 		done, err := f.exclusively(ctx, c, jobs)
@@ -89,7 +89,7 @@ func (d *decision) sorted() []*card {
 	return cards
 }
 
-// exclusively does jobs in turn while no claim can get anything of the card. It reports whether any was done.
+// exclusively does jobs in turn while no claim can get anything of the card, or give anything back. It reports whether any was done.
 func (f *Feature) exclusively(ctx context.Context, c *card, jobs []job) (done bool, err error) {
 	locking, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -109,7 +109,7 @@ func (f *Feature) exclusively(ctx context.Context, c *card, jobs []job) (done bo
 	if err := hold.Devices(locking, names); err != nil {
 		return false, err
 	}
-	if held := f.heldOf(&c.Physical); len(held) > 0 {
+	if !c.busy() && len(f.heldOf(&c.Physical)) > 0 {
 		return false, nil // a claim came first: the next Review decides
 	}
 	for _, do := range jobs {

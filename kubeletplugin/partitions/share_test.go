@@ -189,3 +189,45 @@ func TestFormerLayoutShared(t *testing.T) {
 	p.until("the other layout", has(gpu+"-mig-7g-80gb-s0"))
 	same(t, "instances", []string{"0@0"}, n.occupied())
 }
+
+// TestLayoutAfterReboot: claims that had instances of a layout get them again after a reboot, which ended the instances and MIG mode,
+// although they hold them meanwhile. The end of one claim leaves another its share.
+func TestLayoutAfterReboot(t *testing.T) {
+	for name, shares := range map[string]string{"one claim": "", "two claims": ", sharing: {maxClaims: 4}"} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t, false)
+			n.policy("layout", fmt.Sprintf(layout, "", "3g.40gb", shares))
+			p := n.process()
+			instance := gpu + "-mig-3g-40gb-s0"
+			p.until("the layout", has(instance))
+			claims := map[string]string{"uid-1": ""}
+			if shares != "" {
+				claims = map[string]string{"uid-1": "share-1", "uid-2": "share-2"}
+			}
+			for uid, share := range claims {
+				p.take(uid, instance, share, 0)
+			}
+			p.end()
+			check.Must(t, n.machine.Reboot())
+			n.boot = "boot-2"
+			p = n.process()
+			p.until("what is held", has(instance))
+			for uid := range claims {
+				check.Eventually(t, "the instance of "+uid, func() bool {
+					for _, s := range p.steps(uid, instance) {
+						if err := p.Kinds().Apply(t.Context(), s); err != nil {
+							t.Log(err)
+							return false
+						}
+					}
+					edits, err := p.Made(instance)
+					if err != nil {
+						t.Log(err)
+					}
+					return err == nil && len(edits.Nodes) == 3
+				})
+			}
+			same(t, "instances", []string{"9@0"}, n.occupied())
+		})
+	}
+}
