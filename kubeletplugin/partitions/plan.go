@@ -5,6 +5,7 @@ package partitions
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -94,10 +95,12 @@ func (c *card) instance(name string, part *partition.Part) ([]step.Step, error) 
 	return []step.Step{on, made}, err
 }
 
-// stands says whether an instance outlives its claims: one of a static layout, or one of a former layout of which claims have shares. The
-// end of one of them must not destroy it under the others; the node destroys it after the last.
+// stands says whether an instance outlives its claims: one of a static layout, also while a reboot has ended it, or one of a former layout
+// of which claims have shares. The end of one of them must not destroy it under the others; the node destroys it after the last.
 func (c *card) stands(name string, part *partition.Part) bool {
-	return part.Instance != nil || c.shares[name]
+	return part.Instance != nil || c.shares[name] || slices.ContainsFunc(c.division.Create, func(s partition.Slot) bool {
+		return s.ProfileID == part.ProfileID && s.Placement == part.Placement
+	})
 }
 
 // place is the place of an instance as its step is told it.
