@@ -10,6 +10,8 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
+
+	"github.com/fettle-dev/fettle/pkg/container"
 )
 
 // A file is lines of JSON in pairs: a head that says how long the body is and what its checksum is, and the body. The first body is
@@ -24,9 +26,10 @@ import (
 // sync costs no more than its own bytes.
 //
 // Version 1 is not read: no release wrote it. Version 3 has additions of features; version 4 keeps the decisions that they follow from in
-// one place; version 5 says what parts of a card take of it. A record without any is still written as version 2, so that an older plugin
-// can serve its claim. A record of version 4 has its decisions in both places, so that a plugin that reads version 3 serves it. Version 5
-// raises no reader: an older plugin serves the claim without what it does not know.
+// one place; version 5 says what parts of a card take of it, where a device was, and which namespace the claim's was. A record without any
+// is still written as version 2, so that an older plugin can serve its claim. A record of version 4 has its decisions in both places, so
+// that a plugin that reads version 3 serves it. Version 5 raises no reader: an older plugin serves the claim without what it does not know.
+// It must be told so: in a record of its own version a member that it does not know is damage.
 const (
 	// FormatVersion is the newest version that this package writes.
 	FormatVersion = 5
@@ -47,7 +50,8 @@ func (r *Record) versions() (format, reader int) {
 	default:
 		format, reader = plainVersion, plainVersion
 	}
-	if slices.ContainsFunc(r.Devices, func(d Device) bool { return len(d.Consumes) > 0 }) {
+	newer := func(d Device) bool { return len(d.Consumes) > 0 || d.Place != (container.Place{}) }
+	if r.NamespaceUID != "" || slices.ContainsFunc(r.Devices, newer) {
 		format = FormatVersion
 	}
 	return format, reader

@@ -265,6 +265,28 @@ func TestReadsOlderPlugin(t *testing.T) {
 	}
 }
 
+// TestNewMembers: a record with a member that version 4 does not have is of a later one. A reader of version 4 takes it for damaged
+// otherwise, as a plugin that is being updated does beside the next.
+func TestNewMembers(t *testing.T) {
+	for name, add := range map[string]func(*Record){
+		"namespaceUID": func(r *Record) { r.NamespaceUID = "team-a-uid" },
+		"place":        func(r *Record) { r.Devices[0].Place = container.Place{Path: "/mnt/disks/a"} },
+		"consumes":     func(r *Record) { r.Devices[0].Consumes = map[string]string{"partitions": "1"} },
+	} {
+		for _, decisions := range []map[string]json.RawMessage{nil, {format3Presets: json.RawMessage("{}")}} {
+			r := &Record{UID: "u1", Phase: Prepared, Devices: []Device{{Name: "a"}}, Decisions: decisions}
+			format, reader := r.versions()
+			if format > 4 || reader > 4 {
+				t.Errorf("without %s: format %d for readers of %d", name, format, reader)
+			}
+			add(r)
+			if newer, same := r.versions(); newer != FormatVersion || same != reader {
+				t.Errorf("with %s: format %d for readers of %d, want %d and %d", name, newer, same, FormatVersion, reader)
+			}
+		}
+	}
+}
+
 // TestUnreadable: other contents than a record's are an error that names the file, and never count as no record, since the claim's
 // devices would be free.
 func TestUnreadable(t *testing.T) {
