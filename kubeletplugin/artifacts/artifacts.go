@@ -85,7 +85,7 @@ func (n *Node) Store() (*artifact.Store, error) {
 	return store, err
 }
 
-// ifThere returns the store, or nil if the node has none. It does not create a store.
+// ifThere returns the store, or nil if the node has none, or one that could not be made and never kept anything. It creates none.
 func (n *Node) ifThere() (*artifact.Store, error) {
 	n.mu.Lock()
 	opened := n.opened != nil
@@ -93,7 +93,11 @@ func (n *Node) ifThere() (*artifact.Store, error) {
 	if _, err := os.Lstat(n.Dir); !opened && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no store is no error
 	}
-	return n.Store()
+	store, err := n.Store()
+	if errors.Is(err, artifact.ErrNoStore) {
+		return nil, nil //nolint:nilnil // no store is no error
+	}
+	return store, err
 }
 
 // Held returns the digests of the files in the store, sorted. It does not create a store.

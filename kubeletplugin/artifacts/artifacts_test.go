@@ -406,3 +406,15 @@ func TestStoreIsTended(t *testing.T) {
 		<-ended
 	})
 }
+
+// TestPinnedWithoutStore: a store that could not be made, as on a full disk, keeps nothing for anybody. A claim whose record is lost ends.
+func TestPinnedWithoutStore(t *testing.T) {
+	s := newShelf(t)
+	check.Must(t, os.Mkdir(s.Dir, 0o700), os.WriteFile(filepath.Join(s.Dir, "blobs"), nil, 0o600)) // in the way of the store's directories
+	if _, err := s.Store(); !errors.Is(err, artifact.ErrNoStore) {
+		t.Fatalf("the store: %v", err)
+	}
+	if pinned, err := s.PinnedBy("uid-1"); err != nil || len(pinned) > 0 {
+		t.Errorf("kept for a claim: %v, %v", pinned, err)
+	}
+}

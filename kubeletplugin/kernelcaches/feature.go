@@ -178,6 +178,9 @@ func (f *Feature) trees() ([]artifact.BlobUsage, error) {
 		return nil, nil
 	}
 	store, err := f.Store()
+	if errors.Is(err, artifact.ErrNoStore) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -376,4 +377,14 @@ func TestRun(t *testing.T) {
 func TestLargeObjectsOfATenant(t *testing.T) {
 	large.KeepsLittle(t, &v1alpha1.GPUKernelCache{}, large.Unstructured(decode))
 	large.KeepsLittle(t, &corev1.Pod{}, trimPod)
+}
+
+// TestNoStore: where the store could not be made, nothing of it is a claim's whose record is lost.
+func TestNoStore(t *testing.T) {
+	n := newNode(t)
+	n.must(os.MkdirAll(n.Mounter.Dir, 0o700))
+	n.Store = func() (*artifact.Store, error) { return nil, artifact.ErrNoStore }
+	if steps, err := n.leftovers("uid-1"); err != nil || len(steps) > 0 {
+		t.Errorf("left over: %v, %v", steps, err)
+	}
 }
