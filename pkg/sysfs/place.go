@@ -30,8 +30,11 @@ func (t *Tree) Places() (Places, error) {
 }
 
 // Of returns where a directory is. It is the zero value where the kernel does not say it: before 5.8, and for what was mounted since the
-// table was read.
+// table was read. Without a table, as Places returns it beside an error, it is not known where anything is.
 func (p Places) Of(name string) (container.Place, error) {
+	if p.tree == nil {
+		return container.Place{}, fmt.Errorf("locate %s: the table of mounts was not read", HostPath(name))
+	}
 	f, err := p.tree.root.directory(name)
 	if err != nil {
 		return container.Place{}, failed("locate", name, err)

@@ -5,6 +5,7 @@ package sysfs
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -57,5 +58,13 @@ func TestPlaces(t *testing.T) {
 		if one, other := of("disks/c"), of(name); one.Overlaps(other) {
 			t.Errorf("disks/c is %v, and %s is %v", one, name, other)
 		}
+	}
+}
+
+// TestNoPlaces: without the table of mounts, as when the process has no file left to read it with, a directory is at no known place.
+func TestNoPlaces(t *testing.T) {
+	_, err := Places{}.Of("mnt/disks/a")
+	if err == nil || !strings.Contains(err.Error(), "locate /mnt/disks/a: the table of mounts was not read") {
+		t.Errorf("got %v", err)
 	}
 }
