@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"maps"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -285,6 +288,30 @@ func TestNewMembers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// members lists the members of a type's JSON, and of what is in them.
+func members(of reflect.Type, seen map[string]bool) {
+	if slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map}, of.Kind()) {
+		members(of.Elem(), seen)
+		return
+	}
+	if of.Kind() != reflect.Struct {
+		return
+	}
+	for field := range of.Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() {
+			seen[of.String()+" "+name] = true
+			members(field.Type, seen)
+		}
+	}
+}
+
+// TestMembers: whoever adds a member to records has the version of those that have it raised, and adds it to TestNewMembers.
+func TestMembers(t *testing.T) {
+	seen := map[string]bool{}
+	members(reflect.TypeFor[Record](), seen)
+	check.Golden(t, "testdata/members.txt", strings.Join(slices.Sorted(maps.Keys(seen)), "\n")+"\n")
 }
 
 // TestUnreadable: other contents than a record's are an error that names the file, and never count as no record, since the claim's
