@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sriov"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/vfio"
 )
 
@@ -37,11 +38,11 @@ func (f *Feature) Made(name string) (container.Edits, error) {
 	case device.TypeMIG:
 		return f.madeInstance(c, name, &part)
 	case device.TypePartition:
-		return f.madePartition(c, &part)
+		return madePartition(f.tree, c, &part)
 	case device.TypeVF:
-		return f.madeFunction(c, &part)
+		return madeFunction(f.tree, c, &part)
 	}
-	nodes, err := f.vfioNodes(c.Address)
+	nodes, err := vfioNodes(f.tree, c.Address)
 	return container.Edits{Nodes: nodes}, err
 }
 
@@ -74,8 +75,8 @@ func (c *card) standing(name string, part *partition.Part) *nvml.MIGInstance {
 }
 
 // madePartition looks up the nodes of a partition of an AMD GPU.
-func (f *Feature) madePartition(c *card, part *partition.Part) (container.Edits, error) {
-	found, err := discover.AMDPartitions(f.tree, pci.Function{Address: c.Address})
+func madePartition(tree *sysfs.Tree, c *card, part *partition.Part) (container.Edits, error) {
+	found, err := discover.AMDPartitions(tree, pci.Function{Address: c.Address})
 	if err != nil {
 		return container.Edits{}, err
 	}
@@ -86,8 +87,8 @@ func (f *Feature) madePartition(c *card, part *partition.Part) (container.Edits,
 }
 
 // madeFunction looks up the nodes of a virtual function.
-func (f *Feature) madeFunction(c *card, part *partition.Part) (container.Edits, error) {
-	enabled, err := sriov.VirtualFunctions(f.tree, c.Address)
+func madeFunction(tree *sysfs.Tree, c *card, part *partition.Part) (container.Edits, error) {
+	enabled, err := sriov.VirtualFunctions(tree, c.Address)
 	if err != nil {
 		return container.Edits{}, err
 	}
@@ -95,16 +96,16 @@ func (f *Feature) madeFunction(c *card, part *partition.Part) (container.Edits, 
 		return container.Edits{}, fmt.Errorf("GPU %s has %d virtual functions, and number %d is wanted: somebody removed it",
 			c.Address, len(enabled), part.Index)
 	}
-	nodes, err := discover.GraphicsNodes(f.tree, enabled[part.Index])
+	nodes, err := discover.GraphicsNodes(tree, enabled[part.Index])
 	return container.Edits{Nodes: nodes}, err
 }
 
 // vfioNodes returns the nodes of all interfaces that the kernel offers: the virtual machine's monitor takes the one that it knows.
-func (f *Feature) vfioNodes(address pci.Address) ([]container.Node, error) {
+func vfioNodes(tree *sysfs.Tree, address pci.Address) ([]container.Node, error) {
 	var nodes []container.Node
 	var missing error
 	for _, by := range []vfio.Interface{vfio.InterfaceGroup, vfio.InterfaceIOMMUFD} {
-		found, err := vfio.Nodes(f.tree, address, by)
+		found, err := vfio.Nodes(tree, address, by)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			missing = errors.Join(missing, err)

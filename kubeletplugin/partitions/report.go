@@ -39,7 +39,7 @@ func needsPCI(s partition.Settings) []string {
 	return names
 }
 
-func (f *Feature) note(s *inventory.Snapshot, c *card, err error) {
+func note(s *inventory.Snapshot, c *card, err error) {
 	if err != nil {
 		s.Problems = append(s.Problems, discover.Problem{
 			Subject: c.Address.String(), Reason: discover.ReasonAttributeUnreadable, Message: err.Error(),

@@ -59,7 +59,7 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 			continue
 		}
 		if c.MIG != nil {
-			f.note(s, c, heldErr)
+			note(s, c, heldErr)
 		}
 		f.divide(c, now, s, held)
 		reasons[c.Device.Name] = c.division.Reasons
@@ -134,12 +134,12 @@ func (f *Feature) divide(c *card, now setting, s *inventory.Snapshot, held []mig
 	}
 	if c.VirtualFunctions > 0 {
 		enabled, err := sriov.VirtualFunctions(f.tree, c.Address)
-		f.note(s, c, err)
+		note(s, c, err)
 		p.Functions, c.functions = &partition.Functions{Total: c.VirtualFunctions, Enabled: enabled}, len(enabled)
 	}
 	if c.settings.Passthrough {
 		candidates, err := vfio.Candidates(f.tree, []pci.Function{{Address: c.Address}})
-		f.note(s, c, err)
+		note(s, c, err)
 		p.IOMMU = len(candidates) == 1 && len(candidates[0].Obstacles) == 0
 	}
 	c.division = partition.Divide(p, c.settings, now.kept)

@@ -58,7 +58,9 @@ func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, c
 	}
 	names := make([][]string, len(group))
 	var first []string
-	for _, r := range c.requestsOf(group) {
+	requests, notes := requestsOf(group)
+	c.notesOf(w.title, notes)
+	for _, r := range requests {
 		name := addRequest(devices, r.DeviceRequest)
 		first = append(first, name)
 		for _, i := range r.users {

@@ -37,7 +37,7 @@ type claimMount struct{ namespace, claim, path string }
 
 // reserveMounts notes where the containers of an object mount claims, before anything is converted: caches may stand before pods.
 func (c *conversion) reserveMounts(n *node) {
-	w, err := c.workloadOf(n)
+	w, err := workloadOf(n)
 	if err != nil || w == nil {
 		return // object says it
 	}
@@ -91,7 +91,7 @@ func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err 
 	if len(list.Content) == 0 {
 		removeKey(w.spec, "volumes")
 	}
-	c.unlabel(w)
+	unlabel(w)
 	c.dropRuntime(w, users)
 	if value(w.spec, "nodeName") != "" {
 		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
@@ -177,7 +177,7 @@ func (c *conversion) rename(w *workload) bool {
 }
 
 // unlabel takes the label of the older webhook away, unless a selector counts on it.
-func (c *conversion) unlabel(w *workload) {
+func unlabel(w *workload) {
 	labels := child(w.meta, "labels")
 	selector := child(child(child(w.object, "spec"), "selector"), "matchLabels")
 	if child(labels, mutationLabel) == nil || child(selector, mutationLabel) != nil {

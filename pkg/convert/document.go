@@ -162,7 +162,7 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 		text, changed, err := c.resourceObject(n)
 		return [][]byte{text}, changed, err
 	}
-	w, err := c.workloadOf(n)
+	w, err := workloadOf(n)
 	if err != nil {
 		return nil, false, err
 	}
@@ -238,7 +238,7 @@ func podKinds() map[string]podKind {
 }
 
 // workloadOf is nil for kinds without pods, and for groups that only share a kind's name.
-func (c *conversion) workloadOf(n *node) (*workload, error) {
+func workloadOf(n *node) (*workload, error) {
 	kind := value(n, "kind")
 	known, ok := podKinds()[kind]
 	apiVersion := value(n, "apiVersion")

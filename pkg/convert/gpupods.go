@@ -128,7 +128,7 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 			removeKey(resources, key)
 		}
 	}
-	share, err := c.takeShare(u, asked)
+	share, err := takeShare(u, asked, c.options.Classes)
 	faults := []error{err}
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		wish, _ := c.gpuWish(name)
@@ -150,18 +150,19 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 		}}
 		c.wishNote(u, name, count, wish)
 		if name == nvidiaResource {
-			c.ofShare(u, &request, share)
+			c.notesOf(u.title, ofShare(&request, share))
 		}
 		u.gpus = append(u.gpus, request)
 	}
 	return errors.Join(faults...)
 }
 
-// takeShare takes away the resources that say how large a container's shares of GPUs are. A container that names no GPU has one.
-func (c *conversion) takeShare(u *cacheUser, asked map[string]string) (shares.Share, error) {
+// takeShare takes away the resources that say how large a container's shares of GPUs are, but for those that an administrator mapped to
+// classes. A container that names no GPU has one.
+func takeShare(u *cacheUser, asked, mapped map[string]string) (shares.Share, error) {
 	sizes := map[string]string{}
 	for name, text := range asked {
-		if _, mapped := c.options.Classes[name]; shares.IsHAMi(name) && !mapped {
+		if shares.IsHAMi(name) && mapped[name] == "" {
 			sizes[name] = text
 			delete(asked, name)
 		}
@@ -179,19 +180,16 @@ func (c *conversion) takeShare(u *cacheUser, asked map[string]string) (shares.Sh
 	return share, err
 }
 
-// ofShare has a request ask for the memory of a share.
-func (c *conversion) ofShare(u *cacheUser, request *resourceapi.DeviceRequest, share shares.Share) {
-	for _, sentence := range share.Lost {
-		c.notef("%s: %s", u.title, sentence)
-	}
+// ofShare has a request ask for the memory of a share, and returns what there is to say of it.
+func ofShare(request *resourceapi.DeviceRequest, share shares.Share) []string {
 	if share.Memory == nil {
-		return
+		return share.Lost
 	}
 	request.Exactly.Capacity = &resourceapi.CapacityRequirements{
 		Requests: map[resourceapi.QualifiedName]resource.Quantity{device.CapacityMemory: *share.Memory},
 	}
-	c.notef("%s: it asks for %s of the memory of each GPU: where no PartitionPolicy shares GPUs, it gets a whole one that has as much",
-		u.title, share.Memory)
+	return append(share.Lost, fmt.Sprintf("it asks for %s of the memory of each GPU: where no PartitionPolicy shares GPUs, "+
+		"it gets a whole one that has as much", share.Memory))
 }
 
 // wishNote says what became of a resource.
@@ -235,9 +233,7 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 	if err := errors.Join(append(faults, err)...); err != nil || len(users) == 0 {
 		return nil, err
 	}
-	for _, note := range leftNotes(w, c.offered) {
-		c.notef("%s", note)
-	}
+	c.notesOf(w.title, leftNotes(w, c.offered))
 	parts := slices.ContainsFunc(users, func(u *cacheUser) bool { return slices.ContainsFunc(u.gpus, ofPart) })
 	selectors, err := c.labelSelectors(w, parts)
 	if err != nil {
@@ -273,7 +269,7 @@ func (c *conversion) annotatedUser(w *workload) (*cacheUser, error) {
 			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(kai.Devices),
 		}}
 		c.notef("%s: the annotations of a share are a request of the claim now, for %d of class %s", u.title, kai.Devices, wish.class)
-		c.ofShare(u, &request, kai.Share)
+		c.notesOf(u.title, ofShare(&request, kai.Share))
 		u.gpus = append(u.gpus, request)
 		if remove(annotations, shares.IsKAI); len(annotations.Content) == 0 {
 			removeKey(w.meta, "annotations")
@@ -294,7 +290,7 @@ func prefixed(title string, err error) error {
 // leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.
 func leftNotes(w *workload, offered map[string]string) []string {
 	var notes []string
-	note := func(format string, args ...any) { notes = append(notes, w.title+": "+fmt.Sprintf(format, args...)) }
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	for _, list := range []string{"annotations", "labels"} {
 		for _, p := range pairs(child(w.meta, list)) {
 			if ofVendorSoftware(p.key.Value) {
@@ -351,13 +347,14 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 	}
 	// Labels are of the vendors' GPUs. Only where a pod has none may what an administrator mapped be GPUs by another name.
 	labelled := slices.ContainsFunc(users, func(u *cacheUser) bool {
-		return slices.ContainsFunc(u.gpus, func(r resourceapi.DeviceRequest) bool { return c.ofVendor(r.Name) })
+		return slices.ContainsFunc(u.gpus, func(r resourceapi.DeviceRequest) bool { return ofVendor(r.Name, c.options.Classes) })
 	})
 	return c.ownTemplate(w, func(devices *resourceapi.DeviceClaim, claim string) error {
-		requests := c.requestsOf(users)
+		requests, notes := requestsOf(users)
+		c.notesOf(w.title, notes)
 		mine := make([][]string, len(users))
 		for _, r := range requests {
-			if c.ofVendor(r.Name) || !labelled {
+			if ofVendor(r.Name, c.options.Classes) || !labelled {
 				r.Exactly.Selectors = append(r.Exactly.Selectors, selectors...)
 			}
 			name := addRequest(devices, r.DeviceRequest)
@@ -381,8 +378,8 @@ type usedRequest struct {
 }
 
 // requestsOf gives the requests of containers, which are in the order in which they start. An init container that ends hands its devices
-// on, as it did when they were resources. Requests have the names of their resources.
-func (c *conversion) requestsOf(users []*cacheUser) []usedRequest {
+// on, as it did when they were resources; notes say which. Requests have the names of their resources.
+func requestsOf(users []*cacheUser) (requests []usedRequest, notes []string) {
 	var names []string
 	for _, u := range users {
 		for i := range u.gpus {
@@ -390,7 +387,6 @@ func (c *conversion) requestsOf(users []*cacheUser) []usedRequest {
 		}
 	}
 	slices.Sort(names)
-	var out []usedRequest
 	for _, name := range slices.Compact(names) {
 		containers := make([]peak.Container, len(users))
 		for i, u := range users {
@@ -405,12 +401,14 @@ func (c *conversion) requestsOf(users []*cacheUser) []usedRequest {
 			for _, i := range r.Containers[1:] {
 				request.Exactly.Capacity = larger(request.Exactly.Capacity, users[i].gpu(name).Exactly.Capacity)
 			}
-			out = append(out, usedRequest{*request, r.Containers})
-			c.sharedNote(users, r)
+			requests = append(requests, usedRequest{*request, r.Containers})
+			if len(r.Containers) > 1 {
+				notes = append(notes, sharedNote(users, r))
+			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b usedRequest) int { return slices.Compare(a.users, b.users) })
-	return out
+	slices.SortStableFunc(requests, func(a, b usedRequest) int { return slices.Compare(a.users, b.users) })
+	return requests, notes
 }
 
 // larger is what serves two containers one after the other. Nil is all that a device has.
@@ -425,10 +423,7 @@ func larger(a, b *resourceapi.CapacityRequirements) *resourceapi.CapacityRequire
 }
 
 // sharedNote names the containers that have the same devices, one after the other.
-func (c *conversion) sharedNote(users []*cacheUser, r peak.Request) {
-	if len(r.Containers) < 2 {
-		return
-	}
+func sharedNote(users []*cacheUser, r peak.Request) string {
 	var names []string
 	for _, i := range r.Containers {
 		names = append(names, clip(value(users[i].node, "name")))
@@ -437,8 +432,7 @@ func (c *conversion) sharedNote(users []*cacheUser, r peak.Request) {
 	if r.Count > 1 {
 		devices = fmt.Sprintf("%d devices", r.Count)
 	}
-	c.notef("%s: %s have %s in common, since each of them ends before the next begins",
-		users[r.Containers[0]].title, strings.Join(names, ", "), devices)
+	return fmt.Sprintf("containers %s have %s in common, since each of them ends before the next begins", strings.Join(names, ", "), devices)
 }
 
 // gpu returns what a container asks for of a resource. Nil: nothing.
@@ -448,6 +442,13 @@ func (u *cacheUser) gpu(name string) *resourceapi.DeviceRequest {
 		return nil
 	}
 	return &u.gpus[i]
+}
+
+// notesOf notes sentences about an object or a container.
+func (c *conversion) notesOf(title string, sentences []string) {
+	for _, sentence := range sentences {
+		c.notef("%s: %s", title, sentence)
+	}
 }
 
 // addRequest adds a request to a claim, and returns the name that it gets.
@@ -471,8 +472,8 @@ func phaseOf(list string, n *node) peak.Phase {
 }
 
 // ofVendor says whether a resource that is converted is of GPUs, whatever class it is mapped to.
-func (c *conversion) ofVendor(name string) bool {
-	_, mapped := c.options.Classes[name]
+func ofVendor(name string, classes map[string]string) bool {
+	_, mapped := classes[name]
 	vendors := []string{"nvidia.com/", "amd.com/", "intel.com/gpu", "gpu.intel.com/", "alpha.kubernetes.io/nvidia-gpu"}
 	return !mapped || slices.ContainsFunc(vendors, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
