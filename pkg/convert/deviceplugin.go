@@ -43,8 +43,8 @@ type timeSlicedGPU struct {
 // gpuResource is the resource of whole GPUs.
 const gpuResource = "nvidia.com/gpu"
 
-// DevicePlugin makes a PartitionPolicy of the time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that has some:
-// each replica is a share. The name of the input is for errors.
+// DevicePlugin makes a PartitionPolicy of each entry of time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that
+// has some: each replica is a share. The name of the input is for errors.
 func DevicePlugin(in []byte, name string, o PolicyOptions) (Result, error) {
 	text, config, err := pluginText(in, o.Config)
 	if err != nil {
@@ -54,25 +54,48 @@ func DevicePlugin(in []byte, name string, o PolicyOptions) (Result, error) {
 	if err := yaml.UnmarshalStrict([]byte(text), &c); err != nil {
 		return Result{}, fmt.Errorf("%s: %s", name, oneLine(err))
 	}
-	gpus, err := c.sliced()
+	entries, err := c.sliced()
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: sharing: %w", name, err)
 	}
-	selector, err := selectedGPUs(gpus.Devices)
-	if err != nil {
-		return Result{}, fmt.Errorf("%s: sharing.timeSlicing.resources: %s: devices: %w", name, gpuResource, err)
+	result := Result{Notes: []string{
+		"each replica is a share: the scheduler counts them, and counts memory too if the policy gets sharing.memory",
+		"stop NVIDIA's device plugin on these nodes before Fettle publishes their GPUs",
+	}}
+	for i := range entries {
+		policy := "shares-" + config
+		if len(entries) > 1 {
+			policy = fmt.Sprintf("%s-%d", policy, i+1)
+		}
+		text, err := entries[i].policy(legalName(policy), o)
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: sharing.timeSlicing.resources[%d]: %w", name, i, err)
+		}
+		if i > 0 {
+			result.YAML = append(result.YAML, "---\n"...)
+		}
+		result.YAML = append(result.YAML, text...)
+		result.Notes = append(result.Notes, c.renamed(&entries[i])...)
 	}
-	p, err := newPolicy(legalName("shares-"+config), o, v1alpha1.PartitionDevices{
-		DeviceSelector: &v1alpha1.PartitionDeviceSelector{CEL: selector}, Sharing: &v1alpha1.DeviceSharing{MaxClaims: gpus.Replicas},
+	if len(o.NodeSelector) == 0 {
+		result.Notes = append(result.Notes, forAllNodes)
+	}
+	return result, nil
+}
+
+// policy makes the PartitionPolicy of an entry.
+func (g *timeSlicedGPU) policy(name string, o PolicyOptions) ([]byte, error) {
+	selector, err := selectedGPUs(g.Devices)
+	if err != nil {
+		return nil, fmt.Errorf("devices: %w", err)
+	}
+	p, err := newPolicy(name, o, v1alpha1.PartitionDevices{
+		DeviceSelector: &v1alpha1.PartitionDeviceSelector{CEL: selector}, Sharing: &v1alpha1.DeviceSharing{MaxClaims: g.Replicas},
 	})
 	if err != nil {
-		return Result{}, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
-	out, err := renderObject(p)
-	if err != nil {
-		return Result{}, err
-	}
-	return Result{YAML: out, Notes: c.notes(gpus, o)}, nil
+	return renderObject(p)
 }
 
 // pluginText is the configuration itself and its name. A ConfigMap has one for each key.
@@ -112,8 +135,8 @@ func pluginText(in []byte, config string) (text, name string, err error) {
 	return text, config, nil
 }
 
-// sliced returns the entry of whole GPUs, which is the one that a policy can have.
-func (c *pluginConfig) sliced() (*timeSlicedGPU, error) {
+// sliced returns the entries, all of whole GPUs, and no two of the same ones.
+func (c *pluginConfig) sliced() ([]timeSlicedGPU, error) {
 	switch {
 	case c.Version != "v1":
 		return nil, fmt.Errorf("version %q of the configuration: expected v1", c.Version)
@@ -123,19 +146,26 @@ func (c *pluginConfig) sliced() (*timeSlicedGPU, error) {
 	case c.Sharing.TimeSlicing == nil || len(c.Sharing.TimeSlicing.Resources) == 0:
 		return nil, errors.New("timeSlicing.resources: the configuration shares nothing")
 	}
-	var found *timeSlicedGPU
-	for i := range c.Sharing.TimeSlicing.Resources {
-		one := &c.Sharing.TimeSlicing.Resources[i]
-		switch {
-		case one.Name != gpuResource:
+	entries, at := c.Sharing.TimeSlicing.Resources, map[string]int{}
+	for i := range entries {
+		one := &entries[i]
+		if one.Name != gpuResource {
 			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %.80q: expected %s; to share MIG instances write sharing.maxClaims into the "+
 				"PartitionPolicy that has their layout", i, one.Name, gpuResource)
-		case found != nil:
-			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %s is there already", i, gpuResource)
 		}
-		found = one
+		gpus, some := one.Devices.([]any)
+		if !some && len(entries) > 1 {
+			return nil, fmt.Errorf("timeSlicing.resources[%d].devices: %v: another entry is for GPUs of its own: expected a list of UUIDs",
+				i, one.Devices)
+		}
+		for _, gpu := range gpus {
+			if before, twice := at[fmt.Sprint(gpu)]; twice {
+				return nil, fmt.Errorf("timeSlicing.resources[%d].devices: %v is in resources[%d] already", i, gpu, before)
+			}
+			at[fmt.Sprint(gpu)] = i
+		}
 	}
-	return found, nil
+	return entries, nil
 }
 
 // selectedGPUs is the condition on GPUs that the entry is for: all of NVIDIA's, or some by their UUIDs.
@@ -153,7 +183,8 @@ func selectedGPUs(devices any) (string, error) {
 		for _, one := range d {
 			uuid, ok := one.(string)
 			if !ok || !strings.HasPrefix(uuid, "GPU-") {
-				return "", fmt.Errorf("%v: a policy selects GPUs by their UUID or other attributes, not by number", one)
+				return "", fmt.Errorf("%v: a policy selects GPUs by their UUID or other attributes, not by number: write the UUIDs, which "+
+					"nvidia-smi -L lists by number", one)
 			}
 			uuids = append(uuids, strconv.Quote(uuid))
 		}
@@ -165,21 +196,14 @@ func selectedGPUs(devices any) (string, error) {
 	return "", fmt.Errorf("%v: expected all, or a list of UUIDs", devices)
 }
 
-// notes say what is different.
-func (c *pluginConfig) notes(gpus *timeSlicedGPU, o PolicyOptions) []string {
-	notes := []string{
-		"each replica is a share: the scheduler counts them, and counts memory too if the policy gets sharing.memory",
-		"stop NVIDIA's device plugin on these nodes before Fettle publishes their GPUs",
+// renamed says how pods ask for what an entry gives another name.
+func (c *pluginConfig) renamed(g *timeSlicedGPU) []string {
+	resource := g.Rename
+	if resource == "" && c.Sharing.TimeSlicing.RenameByDefault {
+		resource = gpuResource + ".shared"
 	}
-	if gpus.Rename != "" || c.Sharing.TimeSlicing.RenameByDefault {
-		resource := gpus.Rename
-		if resource == "" {
-			resource = gpuResource + ".shared"
-		}
-		notes = append(notes, fmt.Sprintf("pods that ask for %s: convert them with --map %s=CLASS, a class for shares", resource, resource))
+	if resource == "" {
+		return nil
 	}
-	if len(o.NodeSelector) == 0 {
-		notes = append(notes, forAllNodes)
-	}
-	return notes
+	return []string{fmt.Sprintf("pods that ask for %s: convert them with --map %s=CLASS, a class for shares", resource, resource)}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -73,6 +74,38 @@ func TestDevicePlugin(t *testing.T) {
 				t.Errorf("notes %q, want %q", got.Notes, tc.note)
 			}
 		})
+	}
+}
+
+// TestDevicePluginEntries: entries for different GPUs are a policy each.
+func TestDevicePluginEntries(t *testing.T) {
+	const config = `{version: v1, sharing: {timeSlicing: {resources: [
+  {name: nvidia.com/gpu, rename: nvidia.com/gpu-latency, devices: [GPU-1], replicas: 2},
+  {name: nvidia.com/gpu, rename: nvidia.com/gpu-batch, devices: [GPU-2, GPU-3], replicas: 8}]}}}`
+	got, err := DevicePlugin([]byte(config), "in", PolicyOptions{})
+	check.Must(t, err)
+	var have []string
+	for _, d := range strings.Split(string(got.YAML), "---\n") {
+		var p v1alpha1.PartitionPolicy
+		check.Must(t, yaml.UnmarshalStrict([]byte(d), &p))
+		_, uuids, _ := strings.Cut(p.Spec.Devices.DeviceSelector.CEL, ".uuid in ")
+		have = append(have, fmt.Sprint(p.Name, " ", p.Spec.Devices.Sharing.MaxClaims, " ", uuids))
+	}
+	if diff := cmp.Diff([]string{`shares-gpu-1 2 ["GPU-1"]`, `shares-gpu-2 8 ["GPU-2", "GPU-3"]`}, have); diff != "" {
+		t.Errorf("policies (-want +got):\n%s", diff)
+	}
+	for _, resource := range []string{"nvidia.com/gpu-latency", "nvidia.com/gpu-batch"} {
+		if !strings.Contains(strings.Join(got.Notes, "\n"), "--map "+resource+"=CLASS") {
+			t.Errorf("notes %q do not name %s", got.Notes, resource)
+		}
+	}
+	for change, want := range map[string]string{
+		"GPU-3":   `sharing: timeSlicing.resources[1].devices: GPU-1 is in resources[0] already`,
+		"[GPU-1]": `sharing: timeSlicing.resources[0].devices: all: another entry is for GPUs of its own: expected a list of UUIDs`,
+	} {
+		with := map[string]string{"GPU-3": "GPU-1", "[GPU-1]": "all"}[change]
+		_, err := DevicePlugin([]byte(strings.Replace(config, change, with, 1)), "in", PolicyOptions{})
+		check.WantErr(t, err, nil, want)
 	}
 }
 
