@@ -9,7 +9,9 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
@@ -176,7 +178,7 @@ func (w *work) trials() []trial {
 	}
 	constraints, requests := w.places()
 	for _, p := range constraints {
-		out = append(out, withoutConstraint(p))
+		out = append(out, onNUMANode(p), withoutConstraint(p))
 	}
 	out = append(out, completePools(), w.nothingHeld())
 	for _, p := range requests {
@@ -324,19 +326,51 @@ func withoutConstraint(p constraintPlace) trial {
 			if attribute == nil {
 				attribute, distinct = constraint.DistinctAttribute, true
 			}
-			need, class, selectors := 0, "", []resourceapi.DeviceSelector(nil)
-			for _, r := range c.Spec.Devices.Requests {
-				if r.Exactly == nil || len(constraint.Requests) > 0 && !slices.Contains(constraint.Requests, r.Name) {
-					continue
-				}
-				need, class, selectors = need+int(r.Exactly.Count), r.Exactly.DeviceClassName, r.Exactly.Selectors
-			}
-			what := "enough devices" + with(selectors)
-			if need > 0 {
-				what = counted(need, class) + with(selectors)
-			}
+			what, need := constrained(c, constraint)
 			return fmt.Sprintf("%s %s free on %s, but %s%s", what, are(max(need, 2)), n.input.Node.Name, differing(string(*attribute), distinct),
 				n.table(p.claim, string(*attribute), distinct))
+		},
+	}
+}
+
+// constrained says which devices a constraint is about, and how many; 0 if that is not known.
+func constrained(c *resourceapi.ResourceClaim, constraint *resourceapi.DeviceConstraint) (what string, need int) {
+	var whats []string
+	class, selectors, alike := "", []resourceapi.DeviceSelector(nil), true
+	for _, r := range c.Spec.Devices.Requests {
+		if r.Exactly == nil || len(constraint.Requests) > 0 && !slices.Contains(constraint.Requests, r.Name) {
+			continue
+		}
+		alike = alike && (need == 0 || class == r.Exactly.DeviceClassName && equality.Semantic.DeepEqual(selectors, r.Exactly.Selectors))
+		need, class, selectors = need+int(r.Exactly.Count), r.Exactly.DeviceClassName, r.Exactly.Selectors
+		whats = append(whats, fmt.Sprintf("%s%s for request %s", counted(int(r.Exactly.Count), class), with(selectors), r.Name))
+	}
+	switch {
+	case need == 0:
+		return "enough devices", 0
+	case alike:
+		return counted(need, class) + with(selectors), need
+	}
+	return strings.Join(whats, " and "), need
+}
+
+// onNUMANode asks for devices of one NUMA node where a claim asks for those below one PCIe root, which is narrower. On some machines a card
+// is below another root than the GPU next to it.
+func onNUMANode(p constraintPlace) trial {
+	const numaNode = deviceattribute.StandardDeviceAttributeNUMANode
+	return trial{
+		reason: Constraint,
+		change: func(in *judge.Input) bool {
+			constraint := p.constraint(in.Claims)
+			if constraint == nil || constraint.MatchAttribute == nil ||
+				*constraint.MatchAttribute != resourceapi.FullyQualifiedName(deviceattribute.StandardDeviceAttributePCIeRoot) {
+				return false
+			}
+			constraint.MatchAttribute = new(resourceapi.FullyQualifiedName(numaNode))
+			return true
+		},
+		say: func(n *nodeWork) string {
+			return fmt.Sprintf("%s. One NUMA node has them: ask for matchAttribute %s", withoutConstraint(p).say(n), numaNode)
 		},
 	}
 }
