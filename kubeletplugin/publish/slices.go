@@ -99,8 +99,10 @@ func deviceSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 			continue
 		}
 		specs = append(specs, shown)
-		if len(v.Devices[i].Edits.Made) > 0 {
-			continue // each claim has a file of its own
+		if edits := &v.Devices[i].Edits; len(edits.Made) > 0 || edits.Empty() {
+			// Each claim has a file of its own, or the machine does not show the device while a claim has it, or a part of it: a GPU of a virtual
+			// machine. Nobody else can get it meanwhile.
+			continue
 		}
 		spec, err := names.Common(v.Devices[i].Edits)
 		if _, held := v.Withheld[v.Devices[i].Name]; err != nil && held {

@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
@@ -162,4 +163,16 @@ func TestUnusableDevice(t *testing.T) {
 	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), bad)
 	v.Withheld["bad"] = "no container runtime could mount it"
 	check.Must(t, newKeeper(t).see(t, v))
+}
+
+// TestAbsentDevice: a GPU that the machine does not show, since a virtual machine has it, stays published and keeps no other from it.
+func TestAbsentDevice(t *testing.T) {
+	absent := nodefixture.GPU("absent", 2)
+	absent.Edits = container.Edits{}
+	v := nodefixture.SnapshotWith(nodefixture.GPU("a", 1), absent)
+	k := newKeeper(t)
+	check.Must(t, k.see(t, v))
+	if !k.Specs.Has(deviceName(t, v, 0)) {
+		t.Error("the other GPU has no spec")
+	}
 }
