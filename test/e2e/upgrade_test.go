@@ -102,7 +102,7 @@ func bothWays(ctx SpecContext, p previous) {
 	with := values().Merge(f.values())
 	p.install(ctx, with)
 	showBootID(ctx)
-	regions := f.regions(ctx, newStrictFPGAClass)
+	regions := f.regions(ctx, newFPGAClass) // what the version before left on a card is of a name, which may be another namespace's by now
 	say("the version before prepares claims of every sort")
 	stays := regions.hold(ctx, "stays", 1)
 	overtaken := newOvertaken(ctx, regions)
