@@ -19,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -358,9 +359,11 @@ func TestPassthrough(t *testing.T) {
 		is, _ := s.Find(device.KindGPU, name)
 		same(t, "the bound card", was, is)
 		now, _ := s.Find(device.KindGPU, rtx)
+		edits := now.Edits
 		now.Edits = whole.Edits
 		same(t, "the whole card", whole, now)
 		same(t, "what virtual machines have", map[string]bool{rtx: true}, s.ForVMs)
+		same(t, "edits of the whole card, for the version before", container.Edits{Made: []string{rtx}}, edits)
 		if problem(discover.ReasonBoundToVFIO)(s) {
 			t.Errorf("problems %v", s.Problems)
 		}

@@ -166,6 +166,10 @@ func (f *Feature) remember(ctx context.Context, now setting, d *decision) {
 		physical := c.Physical
 		physical.Device = c.known
 		physical.Device.Edits = container.Edits{}
+		if c.held[partition.VFIOName(name)] {
+			// The version before publishes nothing while a card that it remembers has no edits.
+			physical.Device.Edits.Made = []string{name}
+		}
 		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings, Policy: c.policy}
 	}
 	if err := f.memory.keep(next, f.Retired != nil && f.Retired()); err != nil {
