@@ -44,6 +44,14 @@ type gpuWish struct {
 	refused string
 }
 
+// request returns the request for so many units. It has the resource's name until it gets its own.
+func (w gpuWish) request(name string, count int) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: w.class, Selectors: w.selectors,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
+	}}
+}
+
 // gpuWish says what a container asks for with a resource. It is false for resources that are no GPUs.
 func (c *conversion) gpuWish(name string) (gpuWish, bool) {
 	if class, ok := c.options.Classes[name]; ok {
@@ -143,11 +151,7 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 		if count == 0 {
 			continue
 		}
-		// The request has the resource's name until it gets its own.
-		request := resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: wish.class, Selectors: wish.selectors,
-			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
-		}}
+		request := wish.request(name, count)
 		c.wishNote(u, name, count, wish)
 		if name == nvidiaResource {
 			c.notesOf(u.title, ofShare(&request, share))
@@ -264,10 +268,7 @@ func (c *conversion) annotatedUser(w *workload) (*cacheUser, error) {
 			return nil, fmt.Errorf("%s: annotations ask for a share of a GPU, and class %s gives out %s: write a claim",
 				w.title, c.offered[nvidiaResource], nvidiaResource)
 		}
-		request := resourceapi.DeviceRequest{Name: nvidiaResource, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: wish.class, Selectors: wish.selectors,
-			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(kai.Devices),
-		}}
+		request := wish.request(nvidiaResource, kai.Devices)
 		c.notef("%s: the annotations of a share are a request of the claim now, for %d of class %s", u.title, kai.Devices, wish.class)
 		c.notesOf(u.title, ofShare(&request, kai.Share))
 		u.gpus = append(u.gpus, request)
