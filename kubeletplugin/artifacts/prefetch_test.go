@@ -339,10 +339,10 @@ func TestPrefetchRun(t *testing.T) {
 	}
 	s.Holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
 	wake := <-watched
-	windUntil(t, s.clock, arrived)
+	check.Wind(t, "something arrives", s.clock, time.Second, check.Received(arrived))
 	s.know("later", later)
 	wake()
-	windUntil(t, s.clock, arrived)
+	check.Wind(t, "something arrives", s.clock, time.Second, check.Received(arrived))
 	cancel()
 	<-done
 	<-stopped
@@ -356,17 +356,4 @@ func TestPrefetchCannotWatch(t *testing.T) {
 	s.source.Watch = func(context.Context, func()) (func(), error) { return nil, os.ErrPermission }
 	s.Run(t.Context())
 	s.wantHeld()
-}
-
-// windUntil lets time pass whenever somebody waits for it, until something arrives.
-func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struct{}) {
-	t.Helper()
-	check.Wind(t, "something arrives", clock, time.Second, func() bool {
-		select {
-		case <-arrived:
-			return true
-		default:
-			return false
-		}
-	})
 }

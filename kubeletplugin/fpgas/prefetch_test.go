@@ -275,27 +275,14 @@ func TestAheadWatches(t *testing.T) {
 		t.Errorf("looked: %v", actions)
 	}
 	s.Holder.Set(nodefixture.SnapshotWith(regionOf("r0", "c0", shell)))
-	windUntil(t, clock, arrived)
+	check.Wind(t, "something arrives", clock, time.Second, check.Received(arrived))
 	resource := client.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams"))
 	_, err := resource.Create(t.Context(), asUnstructured(t, s.clusterObject("later", later)), metav1.CreateOptions{})
 	check.Must(t, err)
-	windUntil(t, clock, arrived)
+	check.Wind(t, "something arrives", clock, time.Second, check.Received(arrived))
 	cancel()
 	<-done
 	s.wantHeld(image, later)
-}
-
-// windUntil lets time pass whenever somebody waits for it, until something arrives.
-func windUntil(t *testing.T, clock *clocktesting.FakeClock, arrived <-chan struct{}) {
-	t.Helper()
-	check.Wind(t, "something arrives", clock, time.Second, func() bool {
-		select {
-		case <-arrived:
-			return true
-		default:
-			return false
-		}
-	})
 }
 
 // TestTrimBitstream: what is kept is enough to fetch, and no more.

@@ -51,6 +51,18 @@ func Wind(t testing.TB, what string, clock Clock, step time.Duration, holds func
 	return steps
 }
 
+// Received is a condition for Wind and Eventually: something came over a channel. It holds once for each thing that comes.
+func Received(from <-chan struct{}) func() bool {
+	return func() bool {
+		select {
+		case <-from:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
 // Poll calls look until it returns an empty text. After the limit the test fails with the last text.
 func Poll(t testing.TB, limit time.Duration, look func() string) {
 	t.Helper()
