@@ -37,8 +37,8 @@ type crossing struct {
 }
 
 // dividedBothWays has claims of parts, shares, turns, an MPS daemon, partitions, virtual functions and a GPU for a virtual machine outlive
-// a change of the version: some the upgrade, some the downgrade, some both. The version that takes over gives them back, and the hardware
-// is as before. A stack keeps its drivers.
+// a change of the version: some the upgrade, some the downgrade, some both, but no GPU for a virtual machine the downgrade. The version
+// that takes over gives them back, and the hardware is as before. A stack keeps its drivers.
 func dividedBothWays(ctx SpecContext, p previous) {
 	needsCounters()
 	c := startCrossing(ctx, p)
@@ -61,6 +61,9 @@ func dividedBothWays(ctx SpecContext, p previous) {
 
 	say("this version prepares")
 	made := c.hold(ctx, "made", 1)
+	for _, held := range []*heldParts{stays, made} { // that version's plugin is not ready on a node whose virtual machine has a GPU
+		held.giveBackSort(ctx, "-vfio")
+	}
 	say("downgrade")
 	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
@@ -68,7 +71,7 @@ func dividedBothWays(ctx SpecContext, p previous) {
 		held.right(ctx)
 	}
 	made.restarts(ctx)
-	c.driversStay(ctx) // that version has nothing good to say of a GPU at a virtual machine, which NVML does not see
+	c.stackStays(ctx)
 	made.giveBack(ctx)
 	stays.right(ctx)
 	stays.giveBack(ctx)
@@ -363,6 +366,22 @@ func (p *heldParts) giveBack(ctx context.Context) {
 		By("the hardware of pod " + one.pod.Name)
 		Eventually(ctx, one.free).WithArguments(ctx).Should(Succeed())
 	}
+}
+
+// giveBackSort ends the pods of one sort and keeps the others.
+func (p *heldParts) giveBackSort(ctx context.Context, sort string) {
+	GinkgoHelper()
+	ended, kept := &heldParts{crossing: p.crossing}, []*heldPart(nil)
+	for _, one := range p.all {
+		if strings.HasSuffix(one.pod.Name, sort) {
+			ended.all = append(ended.all, one)
+		} else {
+			kept = append(kept, one)
+		}
+	}
+	Expect(ended.all).NotTo(BeEmpty())
+	ended.giveBack(ctx)
+	p.all = kept
 }
 
 // asBefore expects that cards whose parts were given back can be had whole, and that functions go with their policy.
