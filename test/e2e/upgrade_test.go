@@ -160,7 +160,7 @@ func newOvertaken(ctx context.Context, regions *regions) overtaken {
 	seeded.kernels = true
 	seeded.settle(ctx)
 	t.right(ctx)
-	held := regions.hold(ctx, t.namespace, 0)
+	held := regions.hold(ctx, "overtaken", 0)
 	return overtaken{tenants: t, region: held, programmings: regions.programmings()}
 }
 
