@@ -78,7 +78,7 @@ func (p *Plugin) prepareClaim(
 			result = "refused"
 		}
 		p.metrics.observeCall("prepare", result, start)
-		p.metrics.refusals.WithLabelValues(reason(err)).Inc()
+		p.metrics.refusals.WithLabelValues(p.parts.reason(err)).Inc()
 		if holder := prepare.Holder(err); holder != "" {
 			logger.Info("Another claim holds what a claim needs", "holder", holder, "refusal", err)
 		}
@@ -244,12 +244,8 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		for _, feature := range dropped.DisabledFeatures() {
 			p.metrics.droppedFeatures.WithLabelValues(feature).Set(1)
 		}
-		p.health.DroppedTaints(ctx, dropped)
-		if slices.Contains(dropped.DisabledFeatures(), "DRAPartitionableDevices") {
-			p.features.partitions.CountersDropped()
-		}
-		if slices.Contains(dropped.DisabledFeatures(), "DRAConsumableCapacity") {
-			p.features.partitions.SharesDropped()
+		for _, user := range having[fieldsUser](p.parts) {
+			user.FieldsDropped(ctx, dropped)
 		}
 		p.node.Event("Publish", "", corev1.EventTypeWarning, "FeatureMissing", err.Error())
 		return

@@ -70,6 +70,7 @@ func failing(t *testing.T) (*Plugin, *events.FakeRecorder) {
 		Node: testNode, StateDir: t.TempDir(), BootID: "boot-1", File: &file, Holder: p.holder, Retirement: retirement.New(),
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
 	})
+	p.parts = parts{p.health}
 	return p, recorder
 }
 

@@ -96,12 +96,11 @@ type Plugin struct {
 	claims     *status.ClaimWriter
 	reporter   *status.Reporter
 	binder     *binding.Binder
-	// prefetchers fetch files that fit the node before a claim needs them, one prefetcher for each kind of file.
-	prefetchers []*artifacts.Prefetcher
-	readiness   *readiness
+	readiness  *readiness
+	parts      parts
 }
 
-// features are the plugin's features. A new one needs a line here, in list and in newFeatures.
+// features are the plugin's features. A new one needs a line here and in list, and is made in newFeatures.
 type features struct {
 	hostDirs     *hostdirs.Feature
 	kernelCaches *kernelcaches.Feature
@@ -109,26 +108,12 @@ type features struct {
 	partitions   *partitions.Feature
 	sharing      *sharing.Feature
 	presets      *presets.Feature
-	// hook is nil if no hook is installed.
-	hook *presets.Hook
 }
 
 // list returns the features in the order of their steps. The leftovers of a lost record are undone in reverse: mounts, strategies, parts of
 // GPUs, regions, pins of caches, directories last.
 func (f *features) list() []prepare.Feature {
 	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.partitions, f.sharing, f.presets}
-}
-
-// reason returns the stable reason of a refused claim.
-func reason(err error) string {
-	for _, of := range []func(error) string{
-		prepare.Reason, presets.Reason, kernelcaches.Reason, fpgas.Reason, devicehealth.Reason, retirement.Reason, quiesce.Reason,
-	} {
-		if reason := of(err); reason != "" {
-			return reason
-		}
-	}
-	return "PrepareFailed"
 }
 
 // New checks the configuration, opens the plugin's directories and builds all services. bootID is the host's, see BootID.
@@ -166,6 +151,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	if p.classes, err = deviceclasses.New(clients.Kube); err != nil {
 		return nil, err
 	}
+	p.parts = p.listParts()
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
 		Machine: p.machine, Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
@@ -179,6 +165,19 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	})
 	p.newServices(bootID, rescan, requery)
 	return p, nil
+}
+
+// listParts returns what claims and reviews of the machine need. Files are destroyed in this order: the features' before those of the store
+// that they fetch into.
+func (p *Plugin) listParts() parts {
+	parts := parts{p.classes}
+	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
+		parts = append(parts, p.policies)
+	}
+	for _, feature := range p.features.list() {
+		parts = append(parts, feature)
+	}
+	return append(parts, p.health, p.retirement, p.quiesce, p.artifacts)
 }
 
 // limits returns what claims may hold on this machine.
@@ -342,14 +341,16 @@ func (p *Plugin) newPresets() (err error) {
 	if c.HostRoot != "/" {
 		finder.Directories = file.HostDirectories
 	}
+	var hook *presets.Hook
 	if c.HookCommand != "" {
-		if p.features.hook, err = presets.InstallHook(p.records, c.HookCommand, filepath.Join(c.StateDir, "hooks")); err != nil {
+		if hook, err = presets.InstallHook(p.records, c.HookCommand, filepath.Join(c.StateDir, "hooks")); err != nil {
 			return err
 		}
-		finder.Hook = p.features.hook.Ready
+		finder.Hook = hook.Ready
 	}
 	p.features.presets, err = presets.New(presets.Config{
 		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Namespace: c.Namespace, Find: finder.FindBeside, Mounts: p.mounts,
+		Hook:  hook,
 		Event: p.node.ClaimEvent, PodEvent: p.node.PodEvent, ReportMissing: file.ReportMissing,
 	})
 	return err
@@ -384,7 +385,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	p.scanner = inventory.NewScanner(inventory.Config{
 		Node: c.Node, HostRoot: c.HostRoot, File: &c.File, Query: p.askNVML(), Holder: p.holder,
 		Rescan: rescan, Requery: requery, Review: p.review,
-		Reviewers: []inventory.Reviewer{f.hostDirs, f.fpgas, f.partitions, p.quiesce}, Recovering: p.engine.Recovering,
+		Reviewers: having[inventory.Reviewer](p.parts), Recovering: p.engine.Recovering,
 		HeldByDeleted: p.engine.HeldByDeleted, Metrics: inventory.NewMetrics(p.metrics.registry, errs, callBuckets()),
 	})
 	p.publisher = publish.New(publish.Config{
@@ -392,7 +393,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 		Sweep: p.engine.SweepSpecs, Freed: p.freed, Failed: p.HandleError, Errors: errs,
 	})
 	p.claims = status.NewClaimWriter(status.ClaimConfig{
-		Client: p.clients.Kube, Events: p.clients.Events, Clock: clock.RealClock{}, Reason: reason, Overtaken: prepare.Overtaken,
+		Client: p.clients.Kube, Events: p.clients.Events, Clock: clock.RealClock{}, Reason: p.parts.reason, Overtaken: prepare.Overtaken,
 		Programmed: f.fpgas.Programmed, Presets: f.presets.Origins,
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
@@ -405,21 +406,32 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	})
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Resolve: p.engine.Resolve, Kinds: p.bindingKinds(),
-		Reason:   reason,
-		Underway: kernelcaches.IsUnderway, Permanent: isPermanent,
+		Reason:   p.parts.reason,
+		Underway: kernelcaches.IsUnderway, Permanent: p.parts.isPermanent,
 		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 			return p.prepareClaim(ctx, claim, nil).Err
 		},
 	})
-	prefetch := artifacts.PrefetchConfig{
-		Node: c.Node, Holder: p.holder, Retirement: p.retirement, Clock: clock.RealClock{}, Fetched: p.claimsChanged.Send,
+	p.parts = append(p.parts, p.reporter)
+	if len(c.File.BindLate()) > 0 {
+		p.parts = append(p.parts, p.binder)
 	}
-	if c.File.FPGA.FetchAhead {
-		p.prefetchers = append(p.prefetchers, artifacts.NewPrefetcher(prefetch, f.fpgas.Source()))
+	p.parts = append(p.parts, p.prefetchers()...)
+}
+
+// prefetchers fetch files that fit the node before a claim needs them, one for each kind of file.
+func (p *Plugin) prefetchers() (all parts) {
+	file := &p.config.File
+	config := artifacts.PrefetchConfig{
+		Node: p.config.Node, Holder: p.holder, Retirement: p.retirement, Clock: clock.RealClock{}, Fetched: p.claimsChanged.Send,
 	}
-	if c.File.KernelCaches.Enabled && c.File.KernelCaches.FetchAhead {
-		p.prefetchers = append(p.prefetchers, artifacts.NewPrefetcher(prefetch, f.kernelCaches.Source()))
+	if file.FPGA.FetchAhead {
+		all = append(all, artifacts.NewPrefetcher(config, p.features.fpgas.Source()))
 	}
+	if file.KernelCaches.Enabled && file.KernelCaches.FetchAhead {
+		all = append(all, artifacts.NewPrefetcher(config, p.features.kernelCaches.Source()))
+	}
+	return all
 }
 
 // bindingKinds returns the device kinds whose pods are bound only after the plugin allows it.
@@ -448,14 +460,6 @@ func (p *Plugin) bindingKinds() []binding.Kind {
 // findIn returns a lookup of allocated devices in a snapshot.
 func findIn(s *inventory.Snapshot) prepare.Find {
 	return func(r *claim.Result) (device.Device, bool) { return s.Find(r.Kind, r.Device) }
-}
-
-// isPermanent reports whether a retry on this node soon would fail in the same way.
-func isPermanent(err error) bool {
-	_, refused := errors.AsType[*claim.RefusedError](err)
-	exceeded, over := errors.AsType[*budget.ExceededError](err)
-	return refused || over && exceeded.Never || prepare.HeldByDeletedClaim(err) ||
-		kernelcaches.IsRefused(err) || errors.Is(err, devicehealth.ErrUnhealthy) || errors.Is(err, retirement.ErrRetired)
 }
 
 func (p *Plugin) machine() prepare.Machine {

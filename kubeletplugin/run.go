@@ -40,21 +40,12 @@ func (p *Plugin) Run(ctx context.Context) error {
 		return fmt.Errorf("read what claims hold on this node: %w", err)
 	}
 	defer p.engine.Stop()
-	if p.features.hook != nil {
-		if err := p.features.hook.Sweep(); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot remove unused builds of the hook")
-		}
-	}
 	if err := p.config.removeDeadSockets(time.Now()); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot remove the sockets of earlier instances")
 	}
-	defer p.classes.Run(ctx)()
-	defer p.features.presets.Watch(ctx)()
-	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
-		defer p.policies.Watch(ctx)()
+	for _, part := range having[watcher](p.parts) {
+		defer part.Watch(ctx)()
 	}
-	defer p.features.kernelCaches.Watch(ctx)()
-	defer p.features.partitions.Watch(ctx)()
 	// If a service fails while ctx goes on, the watches above end before their ends are waited for.
 	defer cancel()
 	helper, err := kubeletplugin.Start(ctx, p, p.options()...)
@@ -83,22 +74,13 @@ func (p *Plugin) Run(ctx context.Context) error {
 func (p *Plugin) services(uevents <-chan struct{}, helper *kubeletplugin.Helper) []func(context.Context) {
 	services := []func(context.Context){
 		func(ctx context.Context) { p.scanner.Run(ctx, uevents) },
-		p.health.Run,
 		func(ctx context.Context) { p.publisher.Run(ctx, helper.PublishResources) },
 		p.runEngine,
-		p.artifacts.Run,
-		p.reporter.Run,
-		p.features.kernelCaches.Run,
-		p.features.partitions.Run,
-		p.features.sharing.Run,
 		p.watchRequests,
 		p.followDeleted,
 	}
-	if len(p.config.File.BindLate()) > 0 {
-		services = append(services, p.binder.Run)
-	}
-	for _, prefetcher := range p.prefetchers {
-		services = append(services, prefetcher.Run)
+	for _, part := range having[runner](p.parts) {
+		services = append(services, part.Run)
 	}
 	return services
 }
@@ -163,12 +145,11 @@ func (p *Plugin) removeNodeFiles(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	files, err := p.specs.Unwanted(nil)
-	err = errors.Join(err, p.specs.Sweep(files), p.health.Destroy(), p.features.kernelCaches.Destroy(), p.artifacts.Destroy(),
-		p.features.fpgas.Destroy(), p.features.partitions.Destroy(), p.features.sharing.Destroy())
-	if p.features.hook != nil {
-		err = errors.Join(err, p.features.hook.Destroy())
+	err = errors.Join(err, p.specs.Sweep(files))
+	for _, part := range having[destroyer](p.parts) {
+		err = errors.Join(err, part.Destroy())
 	}
 	err = errors.Join(err, p.config.removeDeadSockets(time.Now()), p.config.removeMetadata())
-	err = errors.Join(err, p.mounts.Destroy(), p.quiesce.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
+	err = errors.Join(err, p.mounts.Destroy(), cdi.RemoveSecret(disk.OS{}, p.config.StateDir), p.records.Destroy())
 	return err == nil, err
 }

@@ -21,7 +21,7 @@ func manyMethods() map[string]int {
 	return map[string]int{
 		"controller/stacks.judge":            41,
 		"kubeletplugin/kernelcaches.Feature": 49,
-		"kubeletplugin/partitions.Feature":   56,
+		"kubeletplugin/partitions.Feature":   55,
 		"pkg/artifact.Store":                 65,
 		"pkg/convert.conversion":             57,
 		"pkg/plan/judge.judgement":           54,

@@ -43,7 +43,7 @@ func keep(object any) (any, error) {
 }
 
 // Run follows the classes until ctx ends. stopped waits for the end.
-func (c *Classes) Run(ctx context.Context) (stopped func()) { return follow.Run(ctx, c.informer) }
+func (c *Classes) Watch(ctx context.Context) (stopped func()) { return follow.Run(ctx, c.informer) }
 
 // Of returns the classes of these names, without those that do not exist. It asks the API server only for a class that it does not know: a
 // new or a deleted one, or any class while it does not follow them.

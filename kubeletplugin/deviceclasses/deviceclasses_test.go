@@ -43,7 +43,7 @@ func TestClosedClass(t *testing.T) {
 	})
 	c, err := New(client)
 	check.Must(t, err)
-	t.Cleanup(c.Run(t.Context()))
+	t.Cleanup(c.Watch(t.Context()))
 	check.Eventually(t, "the classes are followed", c.informer.Current)
 	(<-watches).Stop()
 	check.Eventually(t, "the watch ended", func() bool { return !c.informer.Current() })

@@ -259,8 +259,8 @@ func (m *Monitor) Recover(ctx context.Context, request string) []string {
 	return forgiven
 }
 
-// DroppedTaints handles the helper's report of dropped fields. If taints were dropped, unhealthy devices are withheld from then on.
-func (m *Monitor) DroppedTaints(ctx context.Context, err *resourceslice.DroppedFieldsError) {
+// FieldsDropped handles the helper's report of dropped fields. If taints were dropped, unhealthy devices are withheld from then on.
+func (m *Monitor) FieldsDropped(ctx context.Context, err *resourceslice.DroppedFieldsError) {
 	if !slices.Contains(err.DisabledFeatures(), "DRADeviceTaints") {
 		return
 	}

@@ -56,11 +56,11 @@ func (m *Monitor) endStale() error {
 }
 
 // Reason returns the stable reason of an error of this package, "" for any other.
-func Reason(err error) string {
+func (m *Monitor) Reason(err error) (reason string, permanent bool) {
 	if errors.Is(err, ErrUnhealthy) {
-		return "DeviceUnhealthy"
+		return "DeviceUnhealthy", true
 	}
-	return ""
+	return "", false
 }
 
 // Check refuses an allocated device that a claim must not get now. It accepts a degraded device, since the claim has it already, and any

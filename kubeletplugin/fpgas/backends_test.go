@@ -192,8 +192,8 @@ func TestZynqMP(t *testing.T) {
 	check.Must(t, b.giveBack(steps))
 	b.set(manager+"state", "write error\n")
 	steps, err = b.prepare(zynqDevice, wish)
-	if wants(t, err, nil, "write error"); backend.KindOf(err) != backend.Unknown || Reason(err) != ReasonProgramFailed {
-		t.Errorf("%v is %s, reason %s", err, backend.KindOf(err), Reason(err))
+	if wants(t, err, nil, "write error"); backend.KindOf(err) != backend.Unknown || reasonOf(err) != ReasonProgramFailed {
+		t.Errorf("%v is %s, reason %s", err, backend.KindOf(err), reasonOf(err))
 	}
 	if d := b.published(zynqDevice); d != nil {
 		t.Errorf("published as %+v", d)

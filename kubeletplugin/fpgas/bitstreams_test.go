@@ -163,7 +163,7 @@ func TestFindFails(t *testing.T) {
 			if b != nil {
 				t.Errorf("found %+v beside an error", b)
 			}
-			if reason := Reason(err); reason != reasonBitstream {
+			if reason := reasonOf(err); reason != reasonBitstream {
 				t.Errorf("reason %s", reason)
 			}
 		})
@@ -171,7 +171,7 @@ func TestFindFails(t *testing.T) {
 	l.setBroken(true)
 	_, err := l.bitstreams.find(t.Context(), "team-a", named("mine"), shell)
 	wants(t, err, nil, "FPGABitstream team-a/mine")
-	if reason := Reason(err); reason != "" {
+	if reason := reasonOf(err); reason != "" {
 		t.Errorf("an API server that fails is the reason %s", reason)
 	}
 }

@@ -296,8 +296,8 @@ func TestFilesComeFirst(t *testing.T) {
 	l.Intercept(late.Layer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 	steps, err := l.plan(c)
 	wants(t, err, artifact.ErrUnavailable, "device r1")
-	if Reason(err) != reasonBitstream || len(steps) > 0 {
-		t.Errorf("reason %s, steps %v", Reason(err), steps)
+	if reasonOf(err) != reasonBitstream || len(steps) > 0 {
+		t.Errorf("reason %s, steps %v", reasonOf(err), steps)
 	}
 	untouched()
 	l.Intercept(late.Layer, nil)
@@ -305,8 +305,8 @@ func TestFilesComeFirst(t *testing.T) {
 	check.Must(t, err)
 	check.Must(t, l.Artifacts.Destroy())
 	err = l.run(steps)
-	if wants(t, err, pin.ErrEvicted); Reason(err) != reasonBitstream {
-		t.Errorf("reason %s", Reason(err))
+	if wants(t, err, pin.ErrEvicted); reasonOf(err) != reasonBitstream {
+		t.Errorf("reason %s", reasonOf(err))
 	}
 	untouched()
 	steps, err = l.plan(c)
@@ -357,8 +357,8 @@ func TestStagedFileIsChecked(t *testing.T) {
 	check.Must(t, err)
 	err = l.run(steps)
 	wants(t, err, region.ErrImage, "ClusterFPGABitstream staged", digestOf([]byte("another")))
-	if len(l.cards.trace) > 0 || Reason(err) != reasonBitstream {
-		t.Errorf("done %v, reason %s", l.cards.trace, Reason(err))
+	if len(l.cards.trace) > 0 || reasonOf(err) != reasonBitstream {
+		t.Errorf("done %v, reason %s", l.cards.trace, reasonOf(err))
 	}
 	l.put(onHost("staged", v1alpha1.HostBitstream{Path: "/srv/nlb3.gbs", Digest: digestOf(fpgaregistry.GBS(shell, nlb3))}))
 	steps, err = l.plan(c)
@@ -957,7 +957,7 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", pin.ErrEvicted), "BitstreamUnusable"},
 		{errors.New("of another package"), ""},
 	} {
-		if got := Reason(tc.err); got != tc.want {
+		if got := reasonOf(tc.err); got != tc.want {
 			t.Errorf("%v has reason %s, want %s", tc.err, got, tc.want)
 		}
 	}

@@ -215,7 +215,7 @@ func TestMemoryBetweenNamespaces(t *testing.T) {
 				return
 			}
 			wants(t, err, tc.refused, "spec.memoryClearTime", "policy.allowUnclearedMemory", shell)
-			if got := Reason(err); got != "RegionUnusable" {
+			if got := reasonOf(err); got != "RegionUnusable" {
 				t.Errorf("reason %q", got)
 			}
 		})
@@ -314,8 +314,8 @@ func TestFailuresOfNamespace(t *testing.T) {
 		l.cards.trace = nil
 		err := mallory("m9")
 		wants(t, err, nil, "namespace team-b", "13:00:00Z")
-		if _, limited := errors.AsType[*region.TooManyFailuresError](err); !limited || Reason(err) != "TooManyFailedProgrammings" {
-			t.Errorf("got %v with reason %q", err, Reason(err))
+		if _, limited := errors.AsType[*region.TooManyFailuresError](err); !limited || reasonOf(err) != "TooManyFailedProgrammings" {
+			t.Errorf("got %v with reason %q", err, reasonOf(err))
 		}
 		if len(l.cards.trace) > 0 {
 			t.Errorf("done meanwhile: %q", l.cards.trace)

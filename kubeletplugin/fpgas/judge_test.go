@@ -167,8 +167,8 @@ func TestVerdictIsKept(t *testing.T) {
 	c.rule("release", "team/*", 2, v1alpha1.VerificationEnforce, key)
 	err := c.programs(strict, byName)
 	wants(t, err, errNotVerified, "FPGABitstream team-a/nlb3")
-	if Reason(err) != reasonBitstream {
-		t.Errorf("reason %s", Reason(err))
+	if reasonOf(err) != reasonBitstream {
+		t.Errorf("reason %s", reasonOf(err))
 	}
 	c.Down.Store(false)
 	c.passes("after the outage", c.programs(strict, byName))

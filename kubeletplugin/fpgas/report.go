@@ -52,7 +52,11 @@ const (
 )
 
 // Reason returns the stable reason of an error of this package or of the regions', "" for any other.
-func Reason(err error) string {
+func (f *Feature) Reason(err error) (reason string, permanent bool) {
+	return reasonOf(err), false
+}
+
+func reasonOf(err error) string {
 	_, driver := errors.AsType[*backend.Error](err)
 	among := func(causes ...error) bool {
 		return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })

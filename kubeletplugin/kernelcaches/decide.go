@@ -260,7 +260,7 @@ func (f *Feature) planUse(
 	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	if u.Bytes, err = f.writableLimit(mount); err != nil {
+	if u.Bytes, err = writableLimit(mount, f.MaxWritable); err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
 	}
 	for i := range plan.Mounts {
@@ -302,9 +302,9 @@ func inspectError(o *object, err error) error {
 	return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 }
 
-// writableLimit returns how many bytes a claim may add to each mount of a cache.
-func (f *Feature) writableLimit(mount *v1alpha1.CacheMount) (int64, error) {
-	limit, most := int64(defaultWritable), f.MaxWritable
+// writableLimit returns how many bytes a claim may add to each mount of a cache, at most most if that is positive.
+func writableLimit(mount *v1alpha1.CacheMount, most int64) (int64, error) {
+	limit := int64(defaultWritable)
 	if mount.WritableLimit == nil {
 		if most > 0 {
 			limit = min(limit, most)

@@ -195,12 +195,12 @@ const (
 )
 
 // Reason returns the stable reason of an error of this package, "" for any other.
-func Reason(err error) string {
+func (f *Feature) Reason(err error) (reason string, permanent bool) {
 	switch {
 	case IsRefused(err):
-		return ReasonRefused
+		return ReasonRefused, true
 	case IsNotReady(err):
-		return ReasonNotReady
+		return ReasonNotReady, false
 	}
-	return ""
+	return "", false
 }

@@ -213,8 +213,9 @@ func TestReason(t *testing.T) {
 		"KernelCacheNotReady": fmt.Errorf("wrapped: %w", cachemount.ErrNotReady),
 		"":                    errors.New("anything else"),
 	} {
-		if got := Reason(err); got != want {
-			t.Errorf("%v: %q, want %q", err, got, want)
+		got, permanent := (&Feature{}).Reason(err)
+		if got != want || permanent != (want == ReasonRefused) {
+			t.Errorf("%v: %q, permanent %v, want %q", err, got, permanent, want)
 		}
 	}
 }

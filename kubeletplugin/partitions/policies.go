@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -133,18 +134,20 @@ func (f *Feature) look(ctx context.Context) error {
 	return nil
 }
 
-// CountersDropped has the API server tried again: it dropped counters of slices.
-func (f *Feature) CountersDropped() {
+// FieldsDropped notes which fields the API server does not keep: counters, or what makes a device one of several claims.
+func (f *Feature) FieldsDropped(_ context.Context, dropped *resourceslice.DroppedFieldsError) {
+	counters := slices.Contains(dropped.DisabledFeatures(), "DRAPartitionableDevices")
+	shares := slices.Contains(dropped.DisabledFeatures(), "DRAConsumableCapacity")
+	if !counters && !shares {
+		return
+	}
 	f.mu.Lock()
-	f.surroundings.counters = ""
-	f.mu.Unlock()
-	f.Recheck.Send()
-}
-
-// SharesDropped has the API server tried again: it dropped what makes a device one of several claims.
-func (f *Feature) SharesDropped() {
-	f.mu.Lock()
-	f.surroundings.shares = false
+	if counters {
+		f.surroundings.counters = ""
+	}
+	if shares {
+		f.surroundings.shares = false
+	}
 	f.mu.Unlock()
 	f.Recheck.Send()
 }

@@ -114,6 +114,12 @@ func Reason(err error) string {
 	return ""
 }
 
+// Permanent reports whether a retry on this node soon would fail in the same way, as far as this package, claims and budgets know.
+func Permanent(err error) bool {
+	exceeded, over := errors.AsType[*budget.ExceededError](err)
+	return is[*claim.RefusedError](err) || over && exceeded.Never || HeldByDeletedClaim(err)
+}
+
 func is[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 	return ok

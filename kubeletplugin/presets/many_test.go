@@ -136,8 +136,8 @@ func TestManyConfigMaps(t *testing.T) {
 	if gets > v1alpha1.MaxClaimConfigMaps/500_000+1 {
 		t.Errorf("%d ConfigMaps were read", gets)
 	}
-	if !errors.Is(err, errUnmet) || Reason(err) != reasonUnmet {
-		t.Errorf("the reason is %q of %v", Reason(err), err)
+	if reason, _ := (&Feature{}).Reason(err); !errors.Is(err, errUnmet) || reason != reasonUnmet {
+		t.Errorf("the reason is %q of %v", reason, err)
 	}
 	if over, ok := errors.AsType[*preset.OverError](err); ok {
 		t.Error(over)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
@@ -55,6 +56,8 @@ type Config struct {
 	// Event makes an Event on a claim, PodEvent one on a pod that uses it. They must not block.
 	Event    func(c *resourceapi.ResourceClaim, request, eventType, reason, note string)
 	PodEvent func(pod *corev1.ObjectReference, c *resourceapi.ResourceClaim, eventType, reason, note string)
+	// Hook is nil if no hook is installed on the host.
+	Hook *Hook
 	// ReportMissing says that pods are told of devices without the preset that they need.
 	ReportMissing bool
 }
@@ -93,9 +96,22 @@ func New(c Config) (*Feature, error) {
 	return f, err
 }
 
-// Watch watches both kinds until ctx ends. stopped waits for its end.
+// Watch watches both kinds until ctx ends. stopped waits for its end. First it removes builds of the hook that nothing needs.
 func (f *Feature) Watch(ctx context.Context) (stopped func()) {
+	if f.Hook != nil {
+		if err := f.Hook.Sweep(); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot remove unused builds of the hook")
+		}
+	}
 	return follow.Run(ctx, f.informers[presetResource], f.informers[clusterPresetResource])
+}
+
+// Destroy removes the hook. It is called when the node has no claim any more.
+func (f *Feature) Destroy() error {
+	if f.Hook == nil {
+		return nil
+	}
+	return f.Hook.Destroy()
 }
 
 // Name returns the feature's name in records.

@@ -281,7 +281,8 @@ func TestPresetConfigMapForbidden(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "closed", errors.New("no Role"))
 	})
 	_, err := w.plan(claimOfClass("u1", ofGPU("main", "gpu0")))
-	if reason := Reason(err); reason != "PresetUnmet" || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
+	reason, _ := (&Feature{}).Reason(err)
+	if reason != "PresetUnmet" || !strings.Contains(err.Error(), "may not read ConfigMap fettle-system/closed") {
 		t.Errorf("%s: %v, want that the preset is unmet", reason, err)
 	}
 }

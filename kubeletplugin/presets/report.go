@@ -85,11 +85,11 @@ const (
 )
 
 // Reason returns the stable reason of an error of this package, "" for any other.
-func Reason(err error) string {
+func (f *Feature) Reason(err error) (reason string, permanent bool) {
 	if errors.Is(err, errUnmet) || errors.Is(err, errUnread) {
-		return reasonUnmet
+		return reasonUnmet, false
 	}
-	return ""
+	return "", false
 }
 
 // Origins returns the presets that contribute to the requests of a claim, by the request without its alternative.

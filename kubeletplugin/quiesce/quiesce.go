@@ -31,11 +31,11 @@ var ErrQuiesced = errors.New("is not given to claims while its driver is changed
 	" on the node's AcceleratorNode): retried until that is over, or delete the pod so that it is scheduled elsewhere")
 
 // Reason returns the stable reason of an error of this package, and "" for any other.
-func Reason(err error) string {
+func (s *State) Reason(err error) (reason string, permanent bool) {
 	if errors.Is(err, ErrQuiesced) {
-		return "DriverQuiesced"
+		return "DriverQuiesced", false
 	}
-	return ""
+	return "", false
 }
 
 const (

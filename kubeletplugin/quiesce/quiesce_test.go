@@ -215,7 +215,7 @@ func TestReviewAndCheck(t *testing.T) {
 	} {
 		for _, admin := range []bool{false, true} {
 			err := s.Check(v, &claim.Result{Kind: device.KindGPU, Pool: "n/gpu", Device: name, AdminAccess: admin})
-			if errors.Is(err, ErrQuiesced) != want || (Reason(err) == "DriverQuiesced") != want {
+			if reason, _ := s.Reason(err); errors.Is(err, ErrQuiesced) != want || (reason == "DriverQuiesced") != want {
 				t.Errorf("%s, admin access %v: %v", name, admin, err)
 			}
 		}

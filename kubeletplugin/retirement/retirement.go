@@ -182,9 +182,9 @@ func follow(ctx context.Context, client dynamic.Interface, node string, read fun
 }
 
 // Reason returns the stable reason of an error of this package, and "" for any other.
-func Reason(err error) string {
+func (s *State) Reason(err error) (reason string, permanent bool) {
 	if errors.Is(err, ErrRetired) {
-		return "NodeRetired"
+		return "NodeRetired", true
 	}
-	return ""
+	return "", false
 }
