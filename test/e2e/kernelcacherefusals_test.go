@@ -155,7 +155,8 @@ func (k *kernelCaches) others(ctx context.Context, ns string) []refusal {
 		{
 			name: "e2e-elsewhere", cluster: true, image: k.Host + "/team/elsewhere:v1",
 			condition: v1alpha1.ConditionNamespaceMissing, status: metav1.ConditionTrue,
-			words: []string{"elsewhere-only"}, more: []string{"spec.workloadNamespaces", "ask its owner to add the namespace"},
+			told: []string{"elsewhere-only"}, // whoever reads the cluster's cache, and not the tenant
+			more: []string{"spec.workloadNamespaces", "ask its owner to add the namespace"},
 		},
 	}
 }
