@@ -302,7 +302,10 @@ func eventuallyGone(ctx context.Context, pods ...*corev1.Pod) {
 			if apierrors.IsNotFound(err) || err == nil && pod.UID != p.UID {
 				return nil
 			}
-			return fmt.Errorf("it is there (%w)", err)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("it is there, deleted at %v: %+v", pod.DeletionTimestamp, pod.Status.ContainerStatuses)
 		})).To(Succeed())
 	}
 }
