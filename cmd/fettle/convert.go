@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/convert"
+	"github.com/fettle-dev/fettle/pkg/pci"
 )
 
 const convertHelp = `
@@ -30,20 +31,22 @@ changed its meaning is said on stderr. Needs no cluster.
 
 With --kind mig-parted, makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one as
 config.yaml. With --kind device-plugin, makes one of the time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that
-has one.`
+has one. With --kind amd-config-manager, makes one of each compute mode in a profile of AMD's device config manager, or of a ConfigMap
+that has one as config.json.`
 
 const convertExamples = `
 fettle convert -f pods.yaml > converted.yaml
 fettle convert --kind mig-parted -f config.yaml --config all-1g.10gb > policy.yaml
-fettle convert --kind device-plugin -f time-slicing-config.yaml --config any > policy.yaml`
+fettle convert --kind device-plugin -f time-slicing-config.yaml --config any > policy.yaml
+fettle convert --kind amd-config-manager -f config-manager-config.yaml --config cpx-profile > policy.yaml`
 
 func convertFiles(flags *arguments) action {
 	options := convert.Options{Functions: map[string]convert.Function{}, Classes: map[string]string{}}
 	var mapped list
 	name := flags.StringP("filename", "f", "", "`file` to read; - for standard input")
 	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, "+kindMigParted+
-		" or "+kindDevicePlugin)
-	kinds := []string{kindIntelFPGA, kindMigParted, kindDevicePlugin}
+		", "+kindDevicePlugin+" or "+kindAMDProfiles)
+	kinds := []string{kindIntelFPGA, kindMigParted, kindDevicePlugin, kindAMDProfiles}
 	flags.completeFlag("kind", kinds...)
 	flags.where("kind", oneOf(kinds...))
 	policy := partitionFlags(flags)
@@ -83,6 +86,8 @@ func convertFiles(flags *arguments) action {
 			result, err = convert.MigParted(data, title, *policy)
 		case kindDevicePlugin:
 			result, err = convert.DevicePlugin(data, title, *policy)
+		case kindAMDProfiles:
+			result, err = convert.AMDProfiles(data, title, *policy)
 		default:
 			result, err = convert.IntelFPGA(data, title, options)
 		}
@@ -103,14 +108,17 @@ const (
 	kindMigParted = "mig-parted"
 	// kindDevicePlugin is the configuration of NVIDIA's device plugin, whose time slices become shares.
 	kindDevicePlugin = "device-plugin"
+	kindAMDProfiles  = "amd-config-manager"
 )
 
 // partitionFlags are those of the kinds that become PartitionPolicies.
 func partitionFlags(flags *arguments) *convert.PolicyOptions {
 	o := &convert.PolicyOptions{}
 	flags.StringVar(&o.Config, "config", "",
-		"`name` of the configuration that holds, of mig-parted or in a ConfigMap of the device plugin; unset: the only one")
-	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig- or shares- and the configuration's")
+		"`name` of the configuration that holds, of mig-parted, AMD's config manager or a ConfigMap of the device plugin; unset: the only one")
+	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig-, shares- or amd- and the configuration's")
+	flags.Var((*list)(&o.GPUs), "gpu", "PCI `address` of an AMD GPU of the nodes; once for each, as amd-smi list numbers them, where a "+
+		"profile does not treat all alike")
 	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
 	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 32)
@@ -121,6 +129,7 @@ func partitionFlags(flags *arguments) *convert.PolicyOptions {
 		return err
 	})
 	flags.where("name", unless(isName))
+	flags.where("gpu", func(address string) error { return checkGPU(o.GPUs, address) })
 	flags.where("node-selector", func(label string) error { return checkLabel(o.NodeSelector, label) })
 	return o
 }
@@ -138,6 +147,17 @@ func checkLabel(before []string, label string) error {
 		return fmt.Errorf("%s is given already: a node has one value of it", key)
 	}
 	return first(append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...))
+}
+
+// checkGPU wants the address of a GPU that is not given yet.
+func checkGPU(before []string, address string) error {
+	if _, err := pci.Parse(address); err != nil {
+		return err
+	}
+	if slices.Contains(before, address) {
+		return fmt.Errorf("%s is given already", address)
+	}
+	return nil
 }
 
 func wantFile(name string) error {

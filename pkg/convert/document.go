@@ -107,7 +107,7 @@ func (c *conversion) document(d document) ([][]byte, error) {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
 	if !c.usesOld(raw) {
-		c.strayKind(d)
+		c.strayDocument(d)
 		return [][]byte{d.verbatim()}, nil
 	}
 	root, err := parse(d.text)
@@ -134,11 +134,17 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	return out, errors.Join(faults...)
 }
 
-// strayKind says that a document without an apiVersion is none of Kubernetes: a field may be misspelt.
-func (c *conversion) strayKind(d document) {
+// strayDocument says that a document is for another kind of input, or none of Kubernetes: without an apiVersion a field may be misspelt.
+func (c *conversion) strayDocument(d document) {
 	n, err := parse(d.text)
-	if err == nil && value(n, "kind") != "" && child(n, "apiVersion") == nil {
+	if err != nil {
+		return
+	}
+	if value(n, "kind") != "" && child(n, "apiVersion") == nil {
 		c.notef("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n))
+	}
+	if other := policyFile(n); other != "" {
+		c.notef("line %d: %s: %s", d.line, titleOf(n), other)
 	}
 }
 

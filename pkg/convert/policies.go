@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/partition/amdprofiles"
+	"github.com/fettle-dev/fettle/pkg/partition/migparted"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
+)
+
+// PolicyOptions are what files of mig-parted, of NVIDIA's device plugin and of AMD's config manager do not say.
+type PolicyOptions struct {
+	// Config is the configuration that holds; empty: the only one.
+	Config string
+	// Name is the policy's; empty: mig-, shares- or amd- and the configuration's.
+	Name string
+	// GPUs are the PCI addresses of a node's AMD GPUs, in the order of their numbers.
+	GPUs []string
+	// NodeSelector are labels of the nodes, KEY=VALUE; none: all nodes.
+	NodeSelector []string
+	// Priority is the policy's.
+	Priority int32
+}
+
+// The keys of the files in the ConfigMaps of NVIDIA's and AMD's GPU operators.
+const (
+	migPartedKey   = "config.yaml"
+	amdProfilesKey = "config.json"
+)
+
+// MigParted makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one. The policy has the file
+// as it is. The name of the input is for errors.
+func MigParted(in []byte, name string, o PolicyOptions) (Result, error) {
+	text, err := policyText(in, migPartedKey, "a configuration of mig-parted")
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	document, err := migparted.Parse([]byte(text))
+	if err != nil {
+		return Result{}, inFile(name, err)
+	}
+	if err := o.choose(document.Names()); err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	p, err := migPartedPolicy(text, o)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	yaml, err := renderObject(p)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{YAML: yaml, Notes: migPartedNotes(document.Configs[o.Config], o)}, nil
+}
+
+// inFile puts the name of the input before each fault.
+func inFile(name string, err error) error {
+	var faults []error
+	for _, fault := range unjoin(err) {
+		faults = append(faults, fmt.Errorf("%s: %w", name, fault))
+	}
+	return errors.Join(faults...)
+}
+
+// choose sets the configuration that holds, if the file has one alone.
+func (o *PolicyOptions) choose(names []string) error {
+	if o.Config == "" && len(names) > 1 {
+		return fmt.Errorf("say which configuration holds: %s", strings.Join(names, ", "))
+	}
+	if o.Config == "" {
+		o.Config = names[0]
+	}
+	return nil
+}
+
+// policyText is the file itself, which a ConfigMap has under a key.
+func policyText(in []byte, key, what string) (string, error) {
+	if len(in) > maxInput {
+		return "", fmt.Errorf("%d bytes, expected at most %d", len(in), maxInput)
+	}
+	n, err := parse(in)
+	if err != nil {
+		return "", fmt.Errorf("expected YAML: %s", oneLine(err))
+	}
+	if value(n, "kind") != "ConfigMap" {
+		return string(in), nil
+	}
+	text := value(child(n, "data"), key)
+	if text == "" {
+		err := fmt.Errorf("ConfigMap %s: expected data.%q with %s", value(child(n, "metadata"), "name"), key, what)
+		if other := policyFile(n); other != "" {
+			err = fmt.Errorf("%w: %s", err, other)
+		}
+		return "", err
+	}
+	return text, nil
+}
+
+// policyFile says for which kind of input a ConfigMap is that has a file about GPUs, "" for other objects.
+func policyFile(n *node) string {
+	if value(n, "kind") != "ConfigMap" {
+		return ""
+	}
+	for _, known := range []struct{ word, says string }{
+		{"gpu-config-profiles", "%s is a file of AMD's config manager: --kind amd-config-manager makes PartitionPolicies of it"},
+		{"mig-configs", "%s is a file of mig-parted: --kind mig-parted makes a PartitionPolicy of it"},
+		{"timeSlicing", "%s is a file of NVIDIA's device plugin: --kind device-plugin makes PartitionPolicies of its time slices"},
+	} {
+		for _, file := range pairs(child(n, "data")) {
+			if strings.Contains(file.value.Value, known.word) {
+				return fmt.Sprintf(known.says, fmt.Sprintf("data.%q", file.key.Value))
+			}
+		}
+	}
+	return ""
+}
+
+// AMDProfiles makes PartitionPolicies of a configuration file of AMD's device config manager, or of a ConfigMap that has one: one for each
+// compute mode of the profile that holds. The name of the input is for errors.
+func AMDProfiles(in []byte, name string, o PolicyOptions) (Result, error) {
+	text, err := policyText(in, amdProfilesKey, "a configuration of AMD's config manager")
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	document, err := amdprofiles.Parse([]byte(text))
+	if err != nil {
+		return Result{}, inFile(name, err)
+	}
+	if err := o.choose(document.Names()); err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	profile, ok := document.Profiles[o.Config]
+	if !ok {
+		return Result{}, fmt.Errorf("%s: profile %q: the file has %s", name, o.Config, strings.Join(document.Names(), ", "))
+	}
+	if err := o.checkGPUs(&profile); err != nil {
+		return Result{}, fmt.Errorf("%s: profile %s: %w", name, o.Config, err)
+	}
+	result := Result{Notes: amdNotes(document, &profile, o)}
+	for i, part := range profile.Parts {
+		policy := "amd-" + o.Config
+		if len(profile.Parts) > 1 {
+			policy = fmt.Sprintf("%s-%d", policy, i+1)
+		}
+		p, err := newPolicy(legalName(policy), o, v1alpha1.PartitionDevices{
+			DeviceSelector: selectedAddresses(part.GPUs, &profile, o),
+			AMD:            &v1alpha1.AMDPartition{Compute: part.Compute, Memory: profile.Memory},
+		})
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: profile %s: profiles[%d]: %w", name, o.Config, i, err)
+		}
+		yaml, err := renderObject(p)
+		if err != nil {
+			return Result{}, err
+		}
+		if i > 0 {
+			result.YAML = append(result.YAML, "---\n"...)
+		}
+		result.YAML = append(result.YAML, yaml...)
+	}
+	return result, nil
+}
+
+// checkGPUs wants the addresses of all GPUs of a node where a profile does not treat all of them alike.
+func (o *PolicyOptions) checkGPUs(p *amdprofiles.Profile) error {
+	total := p.Total()
+	switch {
+	case len(o.GPUs) == 0 && (len(p.Parts) > 1 || len(p.Skipped) > 0):
+		return fmt.Errorf("it treats the %d GPUs of a node by their numbers, and a policy selects them by address: give --gpu ADDRESS for "+
+			"each, in the order in which amd-smi list numbers them", total)
+	case len(o.GPUs) > 0 && len(o.GPUs) != total:
+		return fmt.Errorf("%d addresses of GPUs: want those of all %d that the profile is for", len(o.GPUs), total)
+	case len(o.Name) > 0 && len(p.Parts) > 1:
+		return fmt.Errorf("name %.80q: it becomes %d policies: leave --name out", o.Name, len(p.Parts))
+	}
+	return nil
+}
+
+// selectedAddresses selects GPUs by their numbers, nil for a profile of all GPUs of a node.
+func selectedAddresses(gpus []int, p *amdprofiles.Profile, o PolicyOptions) *v1alpha1.PartitionDeviceSelector {
+	if len(gpus) == p.Total() {
+		return nil
+	}
+	var quoted []string
+	for _, i := range gpus {
+		quoted = append(quoted, strconv.Quote(o.GPUs[i]))
+	}
+	return &v1alpha1.PartitionDeviceSelector{
+		CEL: fmt.Sprintf(`device.attributes["fettle.dev"].pciAddress in [%s]`, strings.Join(quoted, ", ")),
+	}
+}
+
+// amdNotes say what is another way here, and what the other program must leave alone.
+func amdNotes(d *amdprofiles.Document, p *amdprofiles.Profile, o PolicyOptions) []string {
+	notes := []string{
+		fmt.Sprintf("the memory mode %s is one setting for all GPUs of a node, and Fettle does not change it: while no pod uses one, set it on "+
+			"each node with amd-smi set --memory-partition %[1]s", p.Memory),
+		"the whole GPU is published beside its partitions, and the compute mode follows the claims",
+		"stop AMD's config manager on these nodes and remove their label dcm.amd.com/gpu-config-profile",
+	}
+	if len(p.Skipped) > 0 {
+		notes[0] += fmt.Sprintf("; the GPUs that the profile skips (%s) get it too", strings.Trim(fmt.Sprint(p.Skipped), "[]"))
+	}
+	if len(d.Services) > 0 {
+		notes = append(notes, fmt.Sprintf("Fettle stops no units of systemd (%s): a program that has a GPU open keeps its mode from changing",
+			strings.Join(d.Services, ", ")))
+	}
+	if len(o.NodeSelector) == 0 {
+		notes = append(notes, forAllNodes)
+	}
+	return notes
+}
+
+func migPartedPolicy(text string, o PolicyOptions) (*v1alpha1.PartitionPolicy, error) {
+	return newPolicy(legalName("mig-"+strings.TrimPrefix(o.Config, "mig-")), o, v1alpha1.PartitionDevices{
+		NVIDIA: &v1alpha1.NVIDIAPartition{MIG: v1alpha1.MIGPartition{
+			Mode: v1alpha1.MIGParted, MigParted: &v1alpha1.MigPartedConfig{Config: o.Config, Document: text},
+		}},
+	})
+}
+
+// newPolicy makes a policy for devices, and checks it. The options may have another name.
+func newPolicy(name string, o PolicyOptions, devices v1alpha1.PartitionDevices) (*v1alpha1.PartitionPolicy, error) {
+	p := &v1alpha1.PartitionPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindPartitionPolicy},
+		ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(o.Name, name)},
+		Spec:       v1alpha1.PartitionPolicySpec{Priority: o.Priority, Devices: devices},
+	}
+	if faults := validation.IsDNS1123Subdomain(p.Name); len(faults) > 0 {
+		return nil, fmt.Errorf("name %.80q of the policy: %s: give another with --name", p.Name, faults[0])
+	}
+	for _, label := range o.NodeSelector {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("label %.80q of nodes: expected KEY=VALUE", label)
+		}
+		if p.Spec.NodeSelector == nil {
+			p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{}}
+		}
+		p.Spec.NodeSelector.MatchLabels[key] = value
+	}
+	var r policy.Resolver
+	return p, r.Check(&p.Spec, field.NewPath("spec")).ToAggregate()
+}
+
+// forAllNodes is the note about a policy without labels of nodes.
+const forAllNodes = "the policy is for all nodes: --node-selector KEY=VALUE says for which"
+
+// migPartedNotes say what the other program must leave alone.
+func migPartedNotes(entries []migparted.Entry, o PolicyOptions) []string {
+	notes := []string{fmt.Sprintf("the policy leaves nodes alone that have the label %s: stop mig-manager there and remove the label",
+		policy.LabelMIGManager)}
+	if len(o.NodeSelector) == 0 {
+		notes = append(notes, forAllNodes)
+	}
+	if slices.ContainsFunc(entries, func(e migparted.Entry) bool { return !e.All }) {
+		notes = append(notes, "the configuration names GPUs by number: a node's NVIDIA GPUs are counted in the order of their PCI addresses")
+	}
+	return notes
+}
