@@ -266,7 +266,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
 		Mounter: mounter, CanMount: hostmount.CanMount, Policies: p.policies, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
-		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: budget.NewTurns(file.Budget.Unpacking.Limit()),
+		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: kernelcaches.Lanes(file.Budget.Unpacking.Limit()),
 		Event: p.node.ClaimEvent,
 		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
 			p.node.ObjectEvent(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -106,70 +107,69 @@ func withReason(err error) error {
 	return err
 }
 
-// Every file has quickRead first, alone in its lane. What is not read then waits for the other lane, where it has slowRead and the time for
-// its bytes at slowRate. So slow registries hold up only files that are slow, too. Each lane may take fpga.MaxFile of the disk.
+// Every file has quickRead first, alone in its lane. What is not read then goes on in the other lane, where it has slowRead and the time
+// for its bytes at slowRate. So slow registries hold up only files that are slow, too. Each lane may take fpga.MaxFile of the disk.
 const (
 	quickRead = 10 * time.Second
 	slowRead  = time.Minute
 	slowRate  = 4 << 20 // bytes a second
 )
 
-// lane is a directory for one file at a time.
-type lane struct {
-	dir   string
-	turns *budget.Turns
-}
-
 // Scratch is a directory through which files are read, so that they need no memory.
-type Scratch struct{ quick, slow lane }
+type Scratch struct {
+	dir   string
+	empty func() error
+	lanes *budget.Lanes
+}
 
 // NewScratch returns a directory that no other process may use: what lies in it is removed.
 func NewScratch(dir string) *Scratch {
-	one := func(name string) lane {
-		return lane{dir: filepath.Join(dir, name), turns: budget.NewTurns(budget.Limit{Node: 1})}
+	one := budget.Limit{Node: 1}
+	return &Scratch{
+		dir: dir, lanes: budget.NewLanes(one, one, quickRead),
+		empty: sync.OnceValue(func() error { return empty(dir) }),
 	}
-	return &Scratch{quick: one("quick"), slow: one("slow")}
 }
 
-// errSlow ends a read that keeps others waiting.
-var errSlow = errors.New("the file comes too slowly, and other files wait")
+// empty removes what a killed process may have left. The directory itself may be a mount.
+func empty(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	left, unread := os.ReadDir(dir)
+	err = errors.Join(err, unread)
+	for _, entry := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return err
+}
 
 // File lets use read a layer of a namespace's object, compared with its digest, at any offset. The file is gone when use returns. It lies
 // in a store of its own: a shared store would give an object the bytes that another object's credentials read.
 func (s *Scratch) File(
 	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, use func(io.ReaderAt) error,
 ) error {
-	err := s.quick.file(ctx, namespace, src, layer, quickRead, use)
-	if errors.Is(err, errSlow) {
-		limit := slowRead + time.Duration(layer.Size/slowRate)*time.Second
-		err = s.slow.file(ctx, namespace, src, layer, limit, use)
+	limit := slowRead + time.Duration(layer.Size/slowRate)*time.Second
+	err := s.lanes.Do(ctx, namespace, limit, func(ctx context.Context) error { return s.file(ctx, src, layer, use) })
+	if errors.Is(err, budget.ErrSlow) {
+		err = fmt.Errorf("the file of %d bytes is %w: %w", layer.Size, artifact.ErrUnavailable, err)
 	}
 	return err
 }
 
-func (l *lane) file(
-	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, limit time.Duration, use func(io.ReaderAt) error,
-) (err error) {
-	done, err := l.turns.Take(ctx, namespace)
+func (s *Scratch) file(ctx context.Context, src artifact.Puller, layer artifact.Descriptor, use func(io.ReaderAt) error) (err error) {
+	dir, err := "", s.empty()
+	if err == nil {
+		dir, err = os.MkdirTemp(s.dir, "")
+	}
 	if err != nil {
-		return fmt.Errorf("wait until another file is read: %w", err)
+		return fmt.Errorf("make a directory for the file: %w", err)
 	}
-	defer done()
-	if err := os.RemoveAll(l.dir); err != nil { // a killed process may have left files
-		return fmt.Errorf("empty the directory for files: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(l.dir)) }()
-	store, err := artifact.OpenStore(l.dir, artifact.StoreConfig{})
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	store, err := artifact.OpenStore(dir, artifact.StoreConfig{})
 	if err != nil {
 		return err
 	}
 	defer store.Close() //nolint:errcheck // it is removed
-	reading, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err := store.Fetch(reading, src, layer); err != nil {
-		if ctx.Err() == nil && reading.Err() != nil {
-			err = fmt.Errorf("%w: %w: %d bytes did not come within %s: %w", artifact.ErrUnavailable, errSlow, layer.Size, limit, err)
-		}
+	if err := store.Fetch(ctx, src, layer); err != nil {
 		return err
 	}
 	file, err := store.Open(layer.Digest)

@@ -4,8 +4,11 @@ package kernelcaches
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,4 +148,40 @@ func TestStatusDoesNotWaitForACache(t *testing.T) {
 	if got := n.status(over, gpus, nil); len(got) != 0 || len(n.judgements) != 0 {
 		t.Errorf("without the claim: %+v, and %d judgements are kept", got, len(n.judgements))
 	}
+}
+
+// TestSlowRegistriesHoldUpEachOther: two namespaces whose registries send nothing for as long as they like keep no turn that the cache of
+// another namespace waits for.
+func TestSlowRegistriesHoldUpEachOther(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	n.Unpacking = budget.NewLanes(budget.Limit{Node: 1}, budget.Limit{Namespace: 1}, time.Millisecond)
+	let, asked := make(chan struct{}), make(chan struct{}, 2)
+	defer close(let)
+	n.registry.Around(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/mallory/") && strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				<-let
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	for i := range 4 {
+		name, namespace := fmt.Sprint("slow-", i), fmt.Sprint("mallory-", i%2)
+		image, digest := n.push("mallory/"+name, "v1", triton(90, 16+i))
+		n.cache(namespace, name, image, digest)
+		o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, namespace, name)
+		n.must(err)
+		n.startFetch(o, fetchOptions{})
+		if i < 2 {
+			<-asked
+		}
+	}
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.only(n.decide("team-a", "claim", named))
 }

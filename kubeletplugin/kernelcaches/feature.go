@@ -49,8 +49,8 @@ type Config struct {
 	Policies *trustpolicies.Reader
 	// MaxWritable is the most that an object's writableLimit may say. 0: no limit.
 	MaxWritable int64
-	// Unpacking limits how many images are verified and unpacked at once. Nil: no limit.
-	Unpacking *budget.Turns
+	// Unpacking limits how many images are verified and unpacked at once.
+	Unpacking *budget.Lanes
 	// Event makes an Event on a claim, ObjectEvent one on a cache. They must not block.
 	Event       func(c *resourceapi.ResourceClaim, request, eventType, reason, note string)
 	ObjectEvent func(o *corev1.ObjectReference, eventType, reason, note string)
@@ -89,6 +89,16 @@ var (
 	_ prepare.Feature = (*Feature)(nil)
 	_ prepare.Fetcher = (*Feature)(nil)
 )
+
+// quickFetch is how long a fetch may take before it counts as slow.
+const quickFetch = 10 * time.Second
+
+// Lanes divides a limit of fetches: what is fetched quickly has one half, and what comes slowly has the other. So slow registries hold up
+// only each other.
+func Lanes(all budget.Limit) *budget.Lanes {
+	slow := budget.Limit{Node: max(1, all.Node/2), Namespace: max(1, all.Namespace/2)}
+	return budget.NewLanes(budget.Limit{Node: max(1, all.Node-slow.Node), Namespace: all.Namespace}, slow, quickFetch)
+}
 
 // New makes the feature. It reads and changes nothing yet.
 func New(c Config) (*Feature, error) {

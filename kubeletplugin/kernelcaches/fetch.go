@@ -23,7 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// fetchTimeout limits the fetch of a cache, however long its callers wait.
+// fetchTimeout limits the fetch of a cache, however long its callers wait. Waiting for a turn does not count.
 const fetchTimeout = 30 * time.Minute
 
 // fetchOperation is a fetch in progress.
@@ -158,7 +158,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 	if e := f.fetches[key]; e != nil {
 		return e
 	}
-	ctx, cancel := context.WithTimeout(f.base, fetchTimeout)
+	ctx, cancel := context.WithCancel(f.base)
 	e := &fetchOperation{cancel: cancel, done: make(chan struct{}), opportunistic: options.opportunistic}
 	f.fetches[key] = e
 	f.running.Go(func() {
@@ -196,18 +196,18 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 	if err != nil {
 		return nil, err
 	}
-	if f.Unpacking != nil {
-		done, err := f.Unpacking.Take(ctx, o.GetNamespace())
+	err = f.Unpacking.Do(ctx, o.GetNamespace(), fetchTimeout, func(ctx context.Context) error {
+		policies, applying, err := f.policiesFor(ctx, o, ref)
 		if err != nil {
-			return nil, fmt.Errorf("%s %w: it waits for other images to be fetched: %w", o, cachemount.ErrNotReady, err)
+			return err
 		}
-		defer done()
+		versions = applying
+		return f.pullWithPolicies(ctx, o, ref, options, versions, policies)
+	})
+	if err != nil && !IsRefused(err) && !IsNotReady(err) {
+		err = fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	policies, versions, err := f.policiesFor(ctx, o, ref)
-	if err != nil {
-		return nil, err
-	}
-	return versions, f.pullWithPolicies(ctx, o, ref, options, versions, policies)
+	return versions, err
 }
 
 // pullWithPolicies is pull with the policies that are for the image, and their versions.

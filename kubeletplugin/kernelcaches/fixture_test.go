@@ -37,6 +37,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/trustpolicies"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
@@ -135,7 +136,7 @@ func (n *node) restart() {
 	feature, err := New(Config{
 		Node: "node-1", Enabled: true, Kube: n.kube, Dynamic: n.client, Namespace: "fettle", Client: client,
 		Store: func() (*artifact.Store, error) { return n.host, nil }, Credentials: n.credentials, Mounter: mounter, CanMount: n.canMount,
-		Policies: policies, Changed: func() {}, Clock: n.clock,
+		Policies: policies, Changed: func() {}, Clock: n.clock, Unpacking: Lanes(budget.Limit{Node: 4, Namespace: 2}),
 		Event: func(_ *resourceapi.ResourceClaim, _, eventType, reason, note string) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // Turns limits how many callers do at once what takes memory or processor time of the plugin: in all, and for each namespace. Callers wait
-// in the order in which they came, except that a namespace with all its turns taken lets others pass.
+// in the order in which they came, except that a namespace with all its turns taken lets others pass, and after each of its turns, too.
 type Turns struct {
 	limit Limit
 
@@ -62,21 +62,42 @@ func (t *Turns) give(namespace string) {
 	if t.taken[namespace]--; t.taken[namespace] == 0 {
 		delete(t.taken, namespace)
 	}
+	served := func(w *waiter) bool { return w.namespace == namespace }
+	last := slices.DeleteFunc(slices.Clone(t.waiting), func(w *waiter) bool { return !served(w) })
+	t.waiting = append(slices.DeleteFunc(t.waiting, served), last...)
 	t.admit()
+}
+
+// try takes a turn of a namespace if one is free, else it returns nil.
+func (t *Turns) try(namespace string) (done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.take(namespace) {
+		return nil
+	}
+	return func() { t.give(namespace) }
 }
 
 // admit gives free turns to waiting callers. The caller holds the lock.
 func (t *Turns) admit() {
 	t.waiting = slices.DeleteFunc(t.waiting, func(w *waiter) bool {
-		if t.limit.Node > 0 && int64(t.all) >= t.limit.Node {
+		if !t.take(w.namespace) {
 			return false
 		}
-		if w.namespace != "" && t.limit.Namespace > 0 && int64(t.taken[w.namespace]) >= t.limit.Namespace {
-			return false
-		}
-		t.all++
-		t.taken[w.namespace]++
 		close(w.ready)
 		return true
 	})
+}
+
+// take counts a turn of a namespace if one is free. The caller holds the lock.
+func (t *Turns) take(namespace string) bool {
+	if t.limit.Node > 0 && int64(t.all) >= t.limit.Node {
+		return false
+	}
+	if namespace != "" && t.limit.Namespace > 0 && int64(t.taken[namespace]) >= t.limit.Namespace {
+		return false
+	}
+	t.all++
+	t.taken[namespace]++
+	return true
 }
