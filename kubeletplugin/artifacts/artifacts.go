@@ -262,7 +262,7 @@ func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bo
 	if opportunistic {
 		fetch = store.FetchOpportunistic
 	}
-	source := &wholeReads{Puller: n.Client.TenantSource(ref, keys)}
+	source := &wholeReads{Source: n.Client.TenantSource(ref, keys)}
 	err = fetch(ctx, source, artifact.Descriptor{Digest: d, Size: p.Size})
 	return source.read, err
 }
@@ -270,14 +270,14 @@ func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bo
 // wholeReads notes whether a source gave all of a file. It is asked for the rest of what another one began, and not at all for a file that
 // another one gave meanwhile.
 type wholeReads struct {
-	artifact.Puller
+	*registry.Source
 	read bool
 }
 
 // Pull implements [artifact.Puller].
 func (w *wholeReads) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
 	empty := to.Size() == 0
-	err := w.Puller.Pull(ctx, d, to)
+	err := w.Source.Pull(ctx, d, to)
 	w.read = empty && err == nil
 	return err
 }

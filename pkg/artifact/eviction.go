@@ -127,10 +127,12 @@ func (r *spaceRequest) shortage(overQuota, diskShort, pinned int64) error {
 	return nil
 }
 
-// reserveBlob makes space for a blob and creates its partial file, whose name reserves the space. The caller holds the lock of the digest.
-func (s *Store) reserveBlob(ctx context.Context, d Descriptor, opportunistic bool) (p *partial, err error) {
-	err = s.reserve(ctx, reservation{Descriptor: d, opportunistic: opportunistic}, func() (err error) {
-		p, err = s.partial(d)
+// reserveBlob makes space for a blob and creates its partial file, whose name reserves the space. The caller holds the lock of the
+// unfinished fetch.
+func (s *Store) reserveBlob(ctx context.Context, d Descriptor, unfinished Digest, opportunistic bool) (p *partial, err error) {
+	reserved := reservation{Descriptor: Descriptor{Digest: unfinished, Size: d.Size}, opportunistic: opportunistic}
+	err = s.reserve(ctx, reserved, func() (err error) {
+		p, err = s.partial(d, unfinished)
 		return err
 	})
 	return p, err

@@ -32,9 +32,12 @@ type Puller interface {
 	Pull(ctx context.Context, d Descriptor, to Sink) error
 }
 
+// referenced is a Puller that says what it reads.
+type referenced interface{ Reference() Reference }
+
 // Fetch brings a blob into the store. If it is there already, no request is made. When Fetch returns nil, the blob is complete, verified
 // and durable. Calls for one digest, in this process and others, fetch it once: the others wait, and take over with their own source if
-// the first one failed or its context ended.
+// the first one failed or its context ended. They do not wait long for another repository.
 func (s *Store) Fetch(ctx context.Context, src Puller, d Descriptor) error {
 	return s.fetchChecked(ctx, src, d, false)
 }
@@ -60,7 +63,11 @@ func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, opportunist
 	if here, err := s.has(d, opportunistic); here || err != nil {
 		return err
 	}
-	unlock, err := s.lockDigest(ctx, d.Digest)
+	repository := ""
+	if r, ok := src.(referenced); ok {
+		repository = r.Reference().Repository()
+	}
+	unfinished, unlock, err := s.lockFetch(ctx, d.Digest, repository)
 	if err != nil {
 		return err
 	}
@@ -68,7 +75,7 @@ func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, opportunist
 	if here, err := s.has(d, opportunistic); here || err != nil { // while we waited
 		return err
 	}
-	p, err := s.reserveBlob(ctx, d, opportunistic)
+	p, err := s.reserveBlob(ctx, d, unfinished, opportunistic)
 	if err != nil {
 		return err
 	}
@@ -128,9 +135,10 @@ func parsePartialTree(name string) (d Digest, room int64, namespace string, ok b
 	return d, room, namespace, tree && ok
 }
 
-// partial opens the partial file of a blob, which may hold its first bytes. The caller holds the locks of the digest and of the names.
-func (s *Store) partial(d Descriptor) (*partial, error) {
-	p := &partial{store: s, want: d, name: partialName(d.Digest, d.Size), hash: sha256.New()}
+// partial opens the partial file of a blob, which may hold its first bytes. The caller holds the locks of the unfinished fetch and of the
+// names.
+func (s *Store) partial(d Descriptor, unfinished Digest) (*partial, error) {
+	p := &partial{store: s, want: d, name: partialName(unfinished, d.Size), hash: sha256.New()}
 	f, err := s.fs.OpenFile(s.path(p.name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	p.file = f
 	return p, onDisk(err)

@@ -66,6 +66,31 @@ func tryByte(f *os.File, offset int64) (bool, error) {
 
 func closing(f *os.File) func() { return func() { _ = f.Close() } }
 
+// patience is how long a fetch waits for one of the same digest from another repository, which may be much slower.
+const patience = 2 * time.Second
+
+// lockFetch locks a digest for a fetch from a repository. It returns the name under which the fetch keeps what it has not finished. That is
+// the digest itself, unless a fetch from another repository has that and does not end soon: otherwise anybody could have others wait who
+// names what they fetch in a registry that never ends.
+func (s *Store) lockFetch(ctx context.Context, d Digest, repository string) (unfinished Digest, unlock func(), err error) {
+	own := DigestOf([]byte(d.String() + " " + repository))
+	unlockOwn, err := s.lockDigest(ctx, own)
+	if err != nil {
+		return Digest{}, nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	unlockDigest, err := s.lockDigest(waiting, d)
+	switch {
+	case err == nil:
+		return d, func() { unlockDigest(); unlockOwn() }, nil
+	case ctx.Err() == nil && waiting.Err() != nil:
+		return own, unlockOwn, nil
+	}
+	unlockOwn()
+	return Digest{}, nil, err
+}
+
 func (s *Store) lockDigest(ctx context.Context, d Digest) (unlock func(), err error) {
 	return s.lock(ctx, digestOffset(d), "the blob "+d.String())
 }

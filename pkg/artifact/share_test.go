@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
@@ -218,4 +219,82 @@ func TestSharesHoldWhileUnpacking(t *testing.T) {
 	if _, err := s.PeekTree(cluster.Digest); err != nil {
 		t.Error(err)
 	}
+}
+
+// endless is a repository that sends nothing until it is let, and another one's blob then.
+type endless struct {
+	*hub
+	name       string
+	asked, let chan struct{}
+}
+
+func (e *endless) Reference() Reference {
+	ref, err := ParseReference(e.name)
+	if err != nil {
+		panic(err)
+	}
+	return ref
+}
+
+func (e *endless) Pull(ctx context.Context, d Descriptor, to Sink) error {
+	e.asked <- struct{}{}
+	<-e.let
+	return e.hub.Pull(ctx, d, to)
+}
+
+// TestRepositoriesDoNotWaitForEachOther: who names what another one fetches in a repository that never ends keeps nobody waiting. Those
+// that read the same repository fetch once.
+func TestRepositoriesDoNotWaitForEachOther(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(t, StoreConfig{})
+			i, h := smallImage(t, "public", form), newHub()
+			d := h.pushBlob(blobBytes(1, 100_000))
+			named := func(name string) *endless {
+				return &endless{hub: h, name: name, asked: make(chan struct{}, 9), let: make(chan struct{})}
+			}
+			unpacked := func(from *endless) error {
+				spec := i.TreeSpec
+				spec.Origin, spec.Namespace = from.Reference().Repository(), "team"
+				_, err := s.Unpack(t.Context(), spec, func(ctx context.Context, layer int) (io.ReadCloser, error) {
+					if layer == 0 {
+						from.asked <- struct{}{}
+						<-from.let
+					}
+					return i.open(ctx, layer)
+				})
+				return err
+			}
+			fetched := func(from *endless) error { return s.Fetch(t.Context(), from, d) }
+			for _, get := range []func(*endless) error{unpacked, fetched} {
+				began := time.Now()
+				mallory, slow, quick := named("mallory.example/tar/pit"), named("far.example/team/a"), named("near.example/team/a")
+				var running sync.WaitGroup
+				for _, from := range []*endless{mallory, slow, slow, slow} {
+					running.Go(func() {
+						if err := get(from); err != nil {
+							t.Error(err)
+						}
+					})
+					time.Sleep(3 * patience)
+				}
+				close(quick.let)
+				check.Must(t, get(quick))
+				if took := time.Since(began); took > 14*patience {
+					t.Errorf("it came after %s", took)
+				}
+				if len(mallory.asked) != 1 || len(slow.asked) != 1 || len(quick.asked) != 1 {
+					t.Errorf("asked %d, %d and %d times, want once each", len(mallory.asked), len(slow.asked), len(quick.asked))
+				}
+				close(slow.let)
+				close(mallory.let)
+				running.Wait()
+			}
+			checkTrees(t, s, i)
+			usage, err := s.Usage()
+			if err != nil || usage.Partial != 0 || len(usage.Trees) != 1 || len(usage.Blobs) != 1 {
+				t.Errorf("left %+v, %v", usage, err)
+			}
+		})
+	})
 }

@@ -37,7 +37,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if t, err := s.OpenTree(spec.Digest); !missing(err) {
 		return t, err
 	}
-	unlock, err := s.lockDigest(ctx, spec.Digest)
+	unfinished, unlock, err := s.lockFetch(ctx, spec.Digest, spec.Origin)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 		return t, err
 	}
 	most := s.mostOf(&spec)
-	p, err := s.reserveTree(ctx, &spec)
+	p, err := s.reserveTree(ctx, &spec, unfinished)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +90,9 @@ func partialTree(d Digest, room int64, namespace string) string {
 type growingTree struct {
 	store *Store
 	spec  *TreeSpec
-	// dir is the directory, whose name has the size of the reservation.
-	dir string
+	// dir is the directory, whose name has the digest of the unfinished fetch and the size of the reservation.
+	dir        string
+	unfinished Digest
 	// room is that size, arrived how much of it was used.
 	room, arrived int64
 }
@@ -103,7 +104,7 @@ func (p *growingTree) grow(ctx context.Context, n int64) error {
 		return nil
 	}
 	room := min(p.arrived+by, p.spec.Room)
-	to := partialTree(p.spec.Digest, room, p.spec.Namespace)
+	to := partialTree(p.unfinished, room, p.spec.Namespace)
 	err := p.store.reserve(ctx, p.reservation(room), func() error {
 		return onDisk(p.store.fs.Rename(p.store.path(p.dir), p.store.path(to)))
 	})
@@ -115,30 +116,30 @@ func (p *growingTree) grow(ctx context.Context, n int64) error {
 
 func (p *growingTree) reservation(room int64) reservation {
 	return reservation{
-		Descriptor: Descriptor{Digest: p.spec.Digest, Size: room}, opportunistic: p.spec.Opportunistic, arrived: p.arrived,
+		Descriptor: Descriptor{Digest: p.unfinished, Size: room}, opportunistic: p.spec.Opportunistic, arrived: p.arrived,
 		namespace: p.spec.Namespace,
 	}
 }
 
-// reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the digest.
-func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec) (p *growingTree, err error) {
+// reserveTree makes space, and the directory whose name reserves it. The caller holds the lock of the unfinished fetch.
+func (s *Store) reserveTree(ctx context.Context, spec *TreeSpec, unfinished Digest) (p *growingTree, err error) {
 	if s.config.MaxBytes > 0 && spec.Room > s.config.MaxBytes {
 		return nil, s.aboveQuota(spec.Digest, spec.Room)
 	}
-	var leftovers []string // of processes that ended, and a tree that cannot be read
+	var leftovers []string // of processes that ended
 	err = s.each(tmpDir, func(name string, _ fs.FileInfo) {
-		if d, _, _, ok := parsePartialTree(name); ok && d == spec.Digest {
+		if d, _, _, ok := parsePartialTree(name); ok && d == unfinished {
 			leftovers = append(leftovers, tmpDir+"/"+name)
 		}
 	})
-	for _, name := range append(leftovers, treeName(spec.Digest)) {
+	for _, name := range leftovers {
 		err = errors.Join(err, s.moveToTrash(name, spec.Digest))
 	}
 	if err != nil {
 		return nil, err
 	}
-	p = &growingTree{store: s, spec: spec, room: min(s.config.GrowBy, spec.Room)}
-	p.dir = partialTree(spec.Digest, p.room, spec.Namespace)
+	p = &growingTree{store: s, spec: spec, unfinished: unfinished, room: min(s.config.GrowBy, spec.Room)}
+	p.dir = partialTree(unfinished, p.room, spec.Namespace)
 	return p, s.reserve(ctx, p.reservation(p.room), func() error {
 		return onDisk(s.fs.Mkdir(s.path(p.dir), 0o700))
 	})
@@ -252,15 +253,29 @@ func (s *Store) completeTree(ctx context.Context, d Digest, dir string) (*Tree, 
 	if err != nil {
 		return nil, err
 	}
-	var t *Tree
-	if err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d)))); err == nil {
-		t, err = s.OpenTree(d)
+	t, err := s.OpenTree(d)
+	if missing(err) {
+		t, err = s.replaceTree(d, dir)
+	} else { // another repository had it meanwhile
+		err = errors.Join(err, s.moveToTrash(dir, d))
 	}
 	unlock()
 	if err != nil {
 		return nil, err
 	}
 	return t, onDisk(s.fs.SyncDir(s.path(treesDir)))
+}
+
+// replaceTree gives the tree its name and opens it. What has the name cannot be read.
+func (s *Store) replaceTree(d Digest, dir string) (*Tree, error) {
+	err := s.moveToTrash(treeName(d), d)
+	if err == nil {
+		err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d))))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.OpenTree(d)
 }
 
 // classify adds this package's kind to an error of package unpack.
