@@ -88,19 +88,23 @@ func New(config Config) *Monitor {
 		Config: config, sources: newSources(), metrics: newMetrics(config.Registry, config.Errors), dropped: notify.New(),
 		poller: &health.Poller{Root: config.HostRoot, Disabled: c.DisabledSources, Patience: min(c.Interval.Duration, 5*time.Second)},
 	}
+	if file := config.File.NVML; !file.Disabled && config.NVMLCommand != "" && !slices.Contains(c.DisabledSources, health.SourceNVML) {
+		m.watcher = &nvml.Watcher{Interval: c.Interval.Duration, Command: nvml.Command{
+			Path: config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration,
+		}}
+	}
 	disabled := slices.Clone(c.Disabled())
-	if config.File.Partitions.MPSSupervisor == "" { // nobody would ever say that a daemon is well again
+	// Without its source, a level would never end.
+	if m.watcher == nil {
+		disabled = append(disabled, health.SourceNVML)
+	}
+	if config.File.Partitions.MPSSupervisor == "" {
 		disabled = append(disabled, health.SourceMPS)
 	}
 	m.ledger = health.Open(health.Options{
 		Dir: config.StateDir, BootID: config.BootID, Table: append(slices.Clone(c.Rules), health.DefaultTable()...),
 		Disabled: disabled, Now: time.Now, Seen: m.metrics.countEvent,
 	})
-	if file := config.File.NVML; !file.Disabled && config.NVMLCommand != "" && !slices.Contains(c.DisabledSources, health.SourceNVML) {
-		m.watcher = &nvml.Watcher{Interval: c.Interval.Duration, Command: nvml.Command{
-			Path: config.NVMLCommand, DriverRoot: file.DriverRoot, Timeout: file.Timeout.Duration,
-		}}
-	}
 	m.Refresh()
 	m.announced = m.ledger.Statuses()
 	return m

@@ -574,3 +574,32 @@ func TestDaemonsOfBefore(t *testing.T) {
 		t.Error("without a supervisor the device never recovers")
 	}
 }
+
+// TestLibraryIsSwitchedOff: what NVIDIA's library said of a GPU ends when the library is not asked any more. What happened stays.
+func TestLibraryIsSwitchedOff(t *testing.T) {
+	const lost, fallen = "nvidia-0000-18-00-0", "nvidia-0000-2a-00-0"
+	for name, off := range map[string]func(*Config){
+		"disabled":   func(c *Config) { c.File.NVML.Disabled = true },
+		"no command": func(c *Config) { c.NVMLCommand = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t, "8xh100-iommu", func(c *Config) { c.NVMLCommand = "/nowhere" })
+			w.ReportLevel(t.Context(), health.SourceNVML, "lost", lost, "the library does not find it")
+			check.Must(t, w.ledger.Happened(health.Event{Device: fallen, Source: health.SourceXid, Code: "79"}))
+			state := func(device string) health.State {
+				s, _ := w.again("boot-1", inventory.NewHolder()).ledger.Check(device)
+				return s.State
+			}
+			if got := state(lost); got != health.Unhealthy {
+				t.Errorf("while the library is asked: %q", got)
+			}
+			off(&w.Config)
+			if got := state(lost); got != "" {
+				t.Errorf("without the library the GPU never recovers: %q", got)
+			}
+			if got := state(fallen); got != health.Unhealthy {
+				t.Errorf("a GPU that fell off the bus: %q", got)
+			}
+		})
+	}
+}
