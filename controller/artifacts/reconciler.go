@@ -79,7 +79,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	applying := h.Applying(policies)
-	if wait, done := r.due.Remaining(req.NamespacedName, h, r.clock.Now()); done && r.judges.same(req.NamespacedName, applying) {
+	judged, same := r.judges.same(req.NamespacedName, applying)
+	if wait, done := r.due.Remaining(req.NamespacedName, h, r.clock.Now()); done && same {
 		again, err := r.report(ctx, a, nil)
 		return reconcile.Result{RequeueAfter: sooner(wait, again)}, err
 	}
@@ -88,6 +89,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: wait.Jitter(nextTurn, 1)}, nil
 	}
 	defer giveBack()
+	if judged && !same {
+		a = rejudged{a}
+	}
 	next, again, err := r.ask(ctx, turn, a, policies)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -263,9 +267,20 @@ func (t *turns) giveBack(namespace string) {
 // judges remembers the policies by which each object was judged last, by the object's name. The zero value may be used at once.
 type judges struct{ sync.Map }
 
-// same says whether an object was judged last by these policies.
-func (j *judges) same(key types.NamespacedName, policies []*trust.Policy) bool {
+// same says whether an object was judged before, and whether by these policies.
+func (j *judges) same(key types.NamespacedName, policies []*trust.Policy) (judged, same bool) {
 	last, ok := j.Load(key)
 	then, _ := last.([]*trust.Policy)
-	return ok && slices.Equal(then, policies)
+	return ok, ok && slices.Equal(then, policies)
+}
+
+// rejudged is an artifact whose verdict is of other policies. Its status does not tell them from policies that were made again with the
+// same names.
+type rejudged struct{ Artifact }
+
+// Head implements [Artifact].
+func (a rejudged) Head() Head {
+	h := a.Artifact.Head()
+	h.Verification = nil
+	return h
 }

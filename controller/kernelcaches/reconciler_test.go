@@ -5,6 +5,7 @@ package kernelcaches
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -182,6 +183,31 @@ func TestWhenCachesAreAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.reconcile(t, object)
+}
+
+// TestPolicyMadeAgain: a policy that was deleted and made again is another one, also for the verdict in a status, and also while the
+// registry cannot be asked. What an unchanged policy said stays.
+func TestPolicyMadeAgain(t *testing.T) {
+	object := kernels("a", "kernels", "registry.example/team/kernels:v1")
+	policy := skipping("ours", "p1", 1, "registry.example/team/*")
+	c := newCacheCase(t, object, policy)
+	c.reconcile(t, object)
+	c.out = artifacts.Outcome{Err: fmt.Errorf("the registry is %w", artifact.ErrUnavailable)}
+	judged := func(what string, want bool) {
+		t.Helper()
+		c.clock.Step(2 * time.Minute)
+		c.reconcile(t, object)
+		if got := object.Status.Verification != nil; got != want || object.Status.ResolvedDigest != "sha256:top" {
+			t.Errorf("%s: status %+v, want a verdict: %v", what, object.Status, want)
+		}
+	}
+	judged("while the registry is down", true)
+	check.Must(t, c.client.Delete(t.Context(), policy))
+	check.Must(t, c.client.Create(t.Context(), skipping("ours", "p2", 1, "registry.example/team/*")))
+	judged("its policy was made again", false)
+	judged("later", false)
+	c.out = artifacts.Outcome{Digest: "sha256:top", Judged: "sha256:top"}
+	judged("the registry is back", true)
 }
 
 // TestVolumesAreWritten: the status has the volumes as they are, and is written again after a while, since no watch reports their users.
