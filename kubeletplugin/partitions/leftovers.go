@@ -9,7 +9,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/mig"
+	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/vfio"
 )
@@ -20,12 +20,12 @@ func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([
 		return nil, nil
 	}
 	var steps []step.Step
-	held, err := f.mig.Held()
+	held, err := f.mig.HeldIn(dev.Name)
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(held, func(h mig.Held) bool { return h.Device == dev.Name }); i >= 0 && !f.stands(dev.Name) {
-		s, err := held[i].Step()
+	if held != nil && !f.stands(dev.Name) {
+		s, err := held.Step()
 		if err != nil {
 			return nil, err
 		}
@@ -37,7 +37,26 @@ func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([
 			steps = append(steps, p.Step)
 		}
 	}
-	return steps, err
+	return steps, restorepoint.About(err, func(target string) bool {
+		address, known := f.addressOf(dev.Name)
+		return !known || address == target
+	})
+}
+
+// addressOf returns the PCI address of the GPU that a device is, or is a part of.
+func (f *Feature) addressOf(name string) (address string, known bool) {
+	d := f.decided.Load()
+	if d == nil {
+		return "", false
+	}
+	if part, ok := d.parts[name]; ok {
+		name = part.Parent
+	}
+	c := d.cards[name]
+	if c == nil {
+		return "", false
+	}
+	return c.Address.String(), true
 }
 
 // stands says whether a device is an instance that outlives its claims.
@@ -52,10 +71,10 @@ func (f *Feature) stands(name string) bool {
 
 // Orphans returns the GPUs that are bound for virtual machines of claims which have no record any more.
 func (f *Feature) Orphans(context.Context) []prepare.Orphan {
-	points, err := f.points.List()
+	points, _ := f.points.List() // the next Review reports what cannot be read
 	d := f.decided.Load()
-	if err != nil || d == nil {
-		return nil // the next Review reports what cannot be read
+	if d == nil {
+		return nil
 	}
 	var out []prepare.Orphan
 	for _, p := range points {

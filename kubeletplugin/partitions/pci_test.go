@@ -436,12 +436,29 @@ func TestOrphanOfPassthrough(t *testing.T) {
 	check.Must(t, n.records.Remove(r))
 	p = n.process()
 	p.until("the bound card", has(name))
+	points, instances := filepath.Join(n.state, "restore-points"), filepath.Join(n.state, "mig")
+	others := []string{filepath.Join(points, "pci.bind_0000:99:00.0.json"), filepath.Join(instances, "nvidia-0000-99-00-0-mig-1g-s0.json")}
+	check.Must(t, os.MkdirAll(instances, 0o700))
+	for _, file := range others { // of other GPUs
+		check.Must(t, os.WriteFile(file, []byte("{"), 0o600))
+	}
 	found := p.Orphans(t.Context())
 	if len(found) != 1 || found[0].UID != "uid-1" || found[0].Device.Name != name {
 		t.Fatalf("orphans %+v", found)
 	}
 	steps, err := p.Leftovers(t.Context(), "uid-1", found[0].Device)
 	check.Must(t, err)
+	own, err := filepath.Glob(filepath.Join(points, "pci.bind_*.json"))
+	check.Must(t, err)
+	whole, err := os.ReadFile(own[0])
+	check.Must(t, err, os.WriteFile(own[0], []byte("{"), 0o600))
+	if _, err := p.Leftovers(t.Context(), "uid-1", found[0].Device); err == nil || !strings.Contains(err.Error(), own[0]) {
+		t.Errorf("what is left of a restore point that cannot be read: %v", err)
+	}
+	check.Must(t, os.WriteFile(own[0], whole, 0o600))
+	for _, file := range others {
+		check.Must(t, os.Remove(file))
+	}
 	for _, s := range slices.Backward(steps) {
 		check.Must(t, p.Kinds().Undo(t.Context(), s))
 	}

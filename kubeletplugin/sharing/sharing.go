@@ -210,12 +210,12 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 		return nil, nil
 	}
 	points, err := f.points.List()
-	if err != nil {
+	if err = restorepoint.About(err, func(target string) bool { return nameOf(target) == dev.Name }); err != nil {
 		return nil, err
 	}
 	var steps []step.Step
 	for _, p := range points {
-		if s, ok := p.Of(uid); ok && (dev.Name == "" || nameOf(p) == dev.Name) {
+		if s, ok := p.Of(uid); ok && (dev.Name == "" || nameOf(p.Step.Target) == dev.Name) {
 			steps = append(steps, s)
 		}
 	}
@@ -239,9 +239,9 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	return steps, nil
 }
 
-// nameOf is the name of the GPU that a restore point is of.
-func nameOf(p restorepoint.Point) string {
-	address, err := pci.Parse(p.Step.Target)
+// nameOf is the name of the GPU that is the target of a restore point.
+func nameOf(target string) string {
+	address, err := pci.Parse(target)
 	if err != nil {
 		return ""
 	}
@@ -251,14 +251,11 @@ func nameOf(p restorepoint.Point) string {
 // Orphans returns every GPU whose settings a claim changed, and every device that a claim's MPS daemon serves. A MIG instance has no
 // settings, so only its daemon shows which claim has it. The engine adopts the claims that have no record any more.
 func (f *Feature) Orphans(ctx context.Context) []prepare.Orphan {
-	points, err := f.points.List()
-	if err != nil {
-		return nil // the next claim for the GPU says what cannot be read
-	}
+	points, _ := f.points.List() // the next claim for the GPU says what cannot be read
 	var out []prepare.Orphan
 	for _, p := range points {
 		for _, uid := range p.Claims() {
-			out = append(out, prepare.Orphan{UID: uid, Device: device.Device{Kind: device.KindGPU, Name: nameOf(p)}})
+			out = append(out, prepare.Orphan{UID: uid, Device: device.Device{Kind: device.KindGPU, Name: nameOf(p.Step.Target)}})
 		}
 	}
 	out = append(out, f.served(ctx)...)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mps"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/timeslice"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -192,6 +195,28 @@ func TestLeftoverWithoutSupervisor(t *testing.T) {
 	}
 	if _, err := os.Lstat(listed); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the next supervisor starts the daemon: %v", err)
+	}
+}
+
+// TestUnreadablePoint: a restore point that cannot be read keeps what is left on its own GPU from being found, and on no other.
+func TestUnreadablePoint(t *testing.T) {
+	f, err := New(Config{HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot"})
+	check.Must(t, err)
+	check.Must(t, f.points.Make())
+	point := step.Step{Kind: timeslice.StepKind, Target: "0000:18:00.0", Params: []byte("{}")}
+	_, err = f.points.Begin("uid-1", point)
+	check.Must(t, err)
+	check.Must(t, os.WriteFile(filepath.Join(f.StateDir, pointsDir, timeslice.StepKind+"_0000:2a:00.0.json"), []byte("{"), 0o600))
+	whole := device.Device{Kind: device.KindGPU, Name: "nvidia-0000-18-00-0"}
+	if diff := cmp.Diff([]prepare.Orphan{{UID: "uid-1", Device: whole}}, f.Orphans(t.Context())); diff != "" {
+		t.Errorf("orphans (-want +got):\n%s", diff)
+	}
+	if steps, err := f.Leftovers(t.Context(), "uid-1", whole); err != nil || len(steps) != 1 {
+		t.Errorf("left over: %v, %v", steps, err)
+	}
+	whole.Name = "nvidia-0000-2a-00-0"
+	if _, err := f.Leftovers(t.Context(), "uid-1", whole); err == nil || !strings.Contains(err.Error(), "by hand") {
+		t.Errorf("where it cannot be read: %v", err)
 	}
 }
 

@@ -197,6 +197,15 @@ func (i *Instances) madeIn(w *Partition) (*Held, error) {
 	return h, nil
 }
 
+// HeldIn returns what the file of a device owns, nil if it owns nothing.
+func (i *Instances) HeldIn(device string) (*Held, error) {
+	h, err := i.read(device)
+	if h != nil && h.BootID != i.config.BootID {
+		h = nil
+	}
+	return h, err
+}
+
 // Held lists what the files of this boot own, by device. A file that cannot be understood is an error beside the others.
 func (i *Instances) Held() ([]Held, error) {
 	entries, err := i.config.FS.ReadDir(i.config.Dir)
@@ -213,9 +222,9 @@ func (i *Instances) Held() ([]Held, error) {
 		if !ok || strings.HasPrefix(entry.Name(), disk.TemporaryPrefix) {
 			continue
 		}
-		h, err := i.read(device)
+		h, err := i.HeldIn(device)
 		faults = append(faults, err)
-		if h != nil && h.BootID == i.config.BootID {
+		if h != nil {
 			out = append(out, *h)
 		}
 	}

@@ -226,6 +226,33 @@ func forgot(target string, err error) error {
 	return fmt.Errorf("forget what %s was before: %w", target, err)
 }
 
+// Unreadable is the error of List for files that cannot be read. The points of all other files are listed.
+type Unreadable struct {
+	targets []string
+	errs    []error
+}
+
+// Error says what is wrong with each file.
+func (u *Unreadable) Error() string { return errors.Join(u.errs...).Error() }
+
+// Unwrap returns the errors of all files.
+func (u *Unreadable) Unwrap() []error { return u.errs }
+
+// About returns what an error of List says of the targets that is selects. What is said of the whole directory is said of each target.
+func About(err error, is func(target string) bool) error {
+	u, ok := errors.AsType[*Unreadable](err)
+	if !ok {
+		return err
+	}
+	var about []error
+	for i, target := range u.targets {
+		if is(target) {
+			about = append(about, u.errs[i])
+		}
+	}
+	return errors.Join(about...)
+}
+
 // List returns all restore points since this boot, sorted by their files' names. Those of earlier boots are left out.
 func (s *Store) List() ([]Point, error) {
 	entries, err := s.fs.ReadDir(s.dir)
@@ -236,7 +263,7 @@ func (s *Store) List() ([]Point, error) {
 		return nil, fmt.Errorf("list the restore points: %w", err)
 	}
 	var points []Point
-	var faults []error
+	var faults Unreadable
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) || strings.HasPrefix(e.Name(), lockPrefix) {
 			continue
@@ -245,12 +272,18 @@ func (s *Store) List() ([]Point, error) {
 			continue // a claim's file, which is read with its point
 		}
 		p, err := s.readPoint(filepath.Join(s.dir, e.Name()))
-		faults = append(faults, err)
+		if err != nil {
+			_, target, _ := strings.Cut(strings.TrimSuffix(e.Name(), suffix), separator)
+			faults.targets, faults.errs = append(faults.targets, target), append(faults.errs, err)
+		}
 		if err == nil && p.BootID == s.bootID && len(p.Claims()) > 0 {
 			points = append(points, p)
 		}
 	}
-	return slices.Clip(points), errors.Join(faults...)
+	if len(faults.errs) > 0 {
+		return slices.Clip(points), &faults
+	}
+	return slices.Clip(points), nil
 }
 
 func (s *Store) read(kind, target string) (Point, bool, error) {

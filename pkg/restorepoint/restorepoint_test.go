@@ -149,3 +149,27 @@ func TestDisk(t *testing.T) {
 		check.Must(t, errors.Join(err, s.End("a", kind, target)))
 	}
 }
+
+// TestUnreadableBesideOthers: the points of other files are listed, and what is wrong is said of its own target only.
+func TestUnreadableBesideOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "points")
+	s := open(t, dir, "boot1")
+	_, err := s.Begin("a", stepOf(t, target, "nvidia"))
+	check.Must(t, err)
+	bad := filepath.Join(dir, "pci.bind_0000:99:00.0.json")
+	check.Must(t, os.WriteFile(bad, []byte("{"), 0o600))
+	points, err := s.List()
+	if len(points) != 1 || points[0].Step.Target != target {
+		t.Errorf("listed %+v", points)
+	}
+	for of, want := range map[string]bool{target: false, "0000:99:00.0": true} {
+		about := restorepoint.About(err, func(target string) bool { return target == of })
+		if said := about != nil && strings.Contains(about.Error(), bad); said != want {
+			t.Errorf("of %s: %v", of, about)
+		}
+	}
+	all := errors.New("no directory")
+	if err := restorepoint.About(all, func(string) bool { return false }); !errors.Is(err, all) {
+		t.Errorf("of any: %v", err)
+	}
+}

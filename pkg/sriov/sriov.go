@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -335,6 +336,9 @@ func (m *Maker) unused(function pci.Address) error {
 		return err
 	}
 	points, err := m.config.Points.List()
+	err = restorepoint.About(err, func(target string) bool {
+		return slices.ContainsFunc(found, func(vf pci.Address) bool { return vf.String() == target })
+	})
 	if err != nil {
 		return err
 	}

@@ -264,7 +264,11 @@ func TestInUse(t *testing.T) {
 	_, err := n.points.Begin(theirs, vf)
 	check.Must(t, err)
 	wants(t, n.kinds.Undo(t.Context(), s), sriov.ErrInUse, "0000:4b:00.2", "another claim")
-	check.Must(t, n.points.End(theirs, vf.Kind, vf.Target))
+	bad := filepath.Join(n.dir, "pci.bind_0000:4b:00.2.json")
+	check.Must(t, os.WriteFile(bad, []byte("{"), 0o600))
+	check.WantErr(t, n.kinds.Undo(t.Context(), s), nil, bad, "by hand")
+	other := filepath.Join(n.dir, "pci.bind_0000:99:00.0.json") // of another device
+	check.Must(t, os.Rename(bad, other))
 
 	n.Set(pcisim.Set{Function: "0000:4b:00.1", Driver: new("vfio-pci")})
 	dir := filepath.Join(n.Root, "proc/815")
@@ -276,6 +280,7 @@ func TestInUse(t *testing.T) {
 	n.has(" sriov_numvfs 2")
 	check.Must(t, os.RemoveAll(dir))
 	check.Must(t, n.kinds.Undo(t.Context(), s))
+	check.Must(t, os.Remove(other))
 	n.noPoints()
 }
 
