@@ -226,7 +226,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	if err != nil {
 		return nil, err
 	}
-	daemons, err := f.daemons.Client.List(ctx)
+	daemons, err := f.running(ctx)
 	unsupervised := errors.Is(err, mps.ErrNoSupervisor) // no daemon runs, and the next supervisor would start what is listed
 	if err != nil && !unsupervised {
 		return nil, err
@@ -237,6 +237,13 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 		return append(steps, stop), err
 	}
 	return steps, nil
+}
+
+// running asks the supervisor for the daemons. A supervisor that hangs holds up nobody.
+func (f *Feature) running(ctx context.Context) ([]mps.Status, error) {
+	asked, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	return f.daemons.Client.List(asked)
 }
 
 // nameOf is the name of the GPU that is the target of a restore point.
@@ -268,7 +275,7 @@ func (f *Feature) served(ctx context.Context) []prepare.Orphan {
 	if f.Supervisor == "" {
 		return nil
 	}
-	daemons, err := f.daemons.Client.List(ctx)
+	daemons, err := f.running(ctx)
 	if err != nil || len(daemons) == 0 {
 		return nil // the next pass asks again
 	}

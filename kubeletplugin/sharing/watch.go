@@ -54,9 +54,7 @@ type watcher struct {
 
 // look asks once, and reports what has changed.
 func (w *watcher) look(ctx context.Context) {
-	asked, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	daemons, err := w.daemons.Client.List(asked)
+	daemons, err := w.running(ctx)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot ask what MPS daemons run", "reason", err)
 		return

@@ -220,6 +220,27 @@ func TestUnreadablePoint(t *testing.T) {
 	}
 }
 
+// TestHangingSupervisor: a supervisor that takes a question and never answers ends neither the search for orphans nor what is left of a
+// claim, and others are found all the same.
+func TestHangingSupervisor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, mps.SocketName))
+	check.Must(t, err)
+	defer listener.Close() //nolint:errcheck // nobody listens
+	f, err := New(Config{HostRoot: t.TempDir(), StateDir: t.TempDir(), BootID: "boot", Supervisor: dir})
+	check.Must(t, err)
+	check.Must(t, f.points.Make())
+	_, err = f.points.Begin("uid-1", step.Step{Kind: timeslice.StepKind, Target: "0000:18:00.0", Params: []byte("{}")})
+	check.Must(t, err)
+	whole := device.Device{Kind: device.KindGPU, Name: "nvidia-0000-18-00-0"}
+	if diff := cmp.Diff([]prepare.Orphan{{UID: "uid-1", Device: whole}}, f.Orphans(t.Context())); diff != "" {
+		t.Errorf("orphans (-want +got):\n%s", diff)
+	}
+	_, err = f.Leftovers(t.Context(), "uid-1", whole)
+	check.WantErr(t, err, context.DeadlineExceeded, "supervisor")
+}
+
 // TestLevelEnds: the problem of a device ends with that of its daemon, although the device has no UUID then, or is not listed, and although
 // it is listed only some time after a new process began.
 func TestLevelEnds(t *testing.T) {
