@@ -230,11 +230,11 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 			users = append(users, u)
 		}
 	}
-	byAnnotation, err := c.annotatedUser(w)
-	if byAnnotation != nil && len(users) == 0 {
-		users = append(users, byAnnotation)
+	err := errors.Join(faults...)
+	if err == nil && len(users) == 0 {
+		users, err = c.annotatedUsers(w)
 	}
-	if err := errors.Join(append(faults, err)...); err != nil || len(users) == 0 {
+	if err != nil || len(users) == 0 {
 		return nil, err
 	}
 	c.notesOf(w.title, leftNotes(w, c.offered))
@@ -247,8 +247,8 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 	return c.gpuTemplate(w, users, selectors)
 }
 
-// annotatedUser is the container whose pod asks for shares by annotations. Nil: it does not.
-func (c *conversion) annotatedUser(w *workload) (*cacheUser, error) {
+// annotatedUsers returns the container whose pod asks for shares by annotations, none if it does not.
+func (c *conversion) annotatedUsers(w *workload) ([]*cacheUser, error) {
 	annotations := child(w.meta, "annotations")
 	texts := map[string]string{}
 	for _, p := range pairs(annotations) {
@@ -275,7 +275,7 @@ func (c *conversion) annotatedUser(w *workload) (*cacheUser, error) {
 		if remove(annotations, shares.IsKAI); len(annotations.Content) == 0 {
 			removeKey(w.meta, "annotations")
 		}
-		return u, nil
+		return []*cacheUser{u}, nil
 	}
 	return nil, fmt.Errorf("%s: annotation %s: no container is called %s", w.title, shares.KAIContainer, clip(kai.Container))
 }
