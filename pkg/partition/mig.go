@@ -176,12 +176,25 @@ func (d *division) staticMIG(m *nvml.MIG, want *MIG) {
 			spans(d.physical.Foreign))
 	}
 	if n := len(d.out.Create); n > 0 {
-		next := "the node makes them"
-		if d.anyHeld() {
-			next = "the node makes them once no claim has the GPU or a part of it"
-		}
-		d.reason(ReasonLayoutPending, n, "instances of the layout do not exist yet: %s", next)
+		d.reason(ReasonLayoutPending, n, "instances of the layout do not exist yet: %s", d.whenMade())
 	}
+}
+
+// whenMade says when the node makes the missing instances of a static layout: what a claim has, and a reboot ended, at once.
+func (d *division) whenMade() string {
+	again := 0
+	for _, slot := range d.out.Create {
+		if d.physical.Held[MIGName(d.physical.Device.Name, slot.Profile, slot.Placement.Start)] {
+			again++
+		}
+	}
+	switch {
+	case !d.anyHeld() || again == len(d.out.Create):
+		return "the node makes them"
+	case again == 0:
+		return "the node makes them once no claim has the GPU or a part of it"
+	}
+	return "the node makes again those that claims have, and the others once no claim has the GPU or a part of it"
 }
 
 // existing adds an instance of a static layout.

@@ -192,6 +192,34 @@ func TestMIG(t *testing.T) {
 	}
 }
 
+// TestLayoutPending: the reason says when the node makes the missing instances, also after a reboot that ended those of claims.
+func TestLayoutPending(t *testing.T) {
+	const claims = "once no claim has the GPU or a part of it"
+	for name, tc := range map[string]struct{ held, want []string }{
+		"no claim":                  {nil, []string{"the node makes them"}},
+		"a claim has the GPU":       {under("-"), []string{"the node makes them " + claims}},
+		"one of two was a claim's":  {under("mig-3g-40gb-s0"), []string{"makes again those that claims have", "the others " + claims}},
+		"both were claims'":         {under("mig-3g-40gb-s0", "mig-3g-40gb-s4"), []string{"the node makes them"}},
+		"a claim has one of before": {under("mig-1g-10gb-s0"), []string{"the node makes them " + claims}},
+	} {
+		p := partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(true), Held: map[string]bool{}}
+		for _, name := range tc.held {
+			p.Held[name] = true
+		}
+		got := partition.Divide(p, static(twoLarge()), partition.Kept{Counters: true})
+		i := slices.IndexFunc(got.Reasons, func(r partition.Reason) bool { return r.Reason == partition.ReasonLayoutPending })
+		if i < 0 || strings.HasSuffix(got.Reasons[i].Message, claims) != strings.HasSuffix(tc.want[len(tc.want)-1], claims) {
+			t.Errorf("%s: %v, want %q", name, got.Reasons, tc.want)
+			continue
+		}
+		for _, part := range tc.want {
+			if !strings.Contains(got.Reasons[i].Message, part) {
+				t.Errorf("%s: %q, want it to say %q", name, got.Reasons[i].Message, part)
+			}
+		}
+	}
+}
+
 // TestMIGUnknown: a GPU that may be in MIG mode is whole for those only whose policy leaves MIG alone, and if discovery shows it whole.
 func TestMIGUnknown(t *testing.T) {
 	for name, tc := range map[string]struct {
