@@ -6,16 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/controller/evict"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 )
 
 // patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted, and how long a claim may be
@@ -25,7 +29,7 @@ const patience = 30 * time.Second
 // drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first, and has the
 // plugins publish nothing any more, since an administrator's own classes stay: so the scheduler allocates nothing to the pods by which a
 // Deployment or Job replaces an evicted pod. Claims are added to left whose consumers nobody can end: pods that are gone, pods of nodes
-// that cannot answer, and what is no pod.
+// that cannot answer, and what is no pod and has none.
 func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold) error {
 	if err := u.classes(ctx); err != nil {
 		return err
@@ -79,7 +83,11 @@ func (u Uninstall) askAll(ctx context.Context, warned map[string]bool) error {
 
 // endAll ends the pods of a claim. It says whether one of them is still going to end.
 func (u Uninstall) endAll(ctx context.Context, h Hold, asked map[types.UID]time.Time) (ending bool, err error) {
-	for _, pod := range h.Pods {
+	members, err := u.members(ctx, h)
+	if err != nil {
+		return false, err
+	}
+	for _, pod := range slices.Concat(h.Pods, members) {
 		one, err := u.end(ctx, h.Claim, pod, asked)
 		if err != nil {
 			return false, err
@@ -87,6 +95,37 @@ func (u Uninstall) endAll(ctx context.Context, h Hold, asked map[types.UID]time.
 		ending = ending || one
 	}
 	return ending, nil
+}
+
+// members returns the pods of groups that have a claim by their group, which the claim does not name.
+func (u Uninstall) members(ctx context.Context, h Hold) (members []Consumer, err error) {
+	if len(h.Others) == 0 {
+		return nil, nil
+	}
+	begin := func() { members = nil }
+	err = reconciler.Pages(ctx, u.Client, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+		if pod, ok := o.(*corev1.Pod); ok && h.isMember(pod) {
+			members = append(members, Consumer{Name: pod.Name, UID: pod.UID})
+		}
+		return nil
+	}, client.InNamespace(h.Claim.Namespace))
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of namespace %s: %w", h.Claim.Namespace, err)
+	}
+	return members, nil
+}
+
+// isMember says whether a pod has the claim by its group, and has not ended.
+func (h Hold) isMember(pod *corev1.Pod) bool {
+	group := pod.Spec.SchedulingGroup
+	if group == nil || !slices.Contains(h.Others, "podgroups/"+ptr.Deref(group.PodGroupName, "")) ||
+		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {
+		name, _, err := resourceclaim.Name(pod, &r)
+		return err == nil && ptr.Deref(name, "") == h.Claim.Name
+	})
 }
 
 // end evicts one pod, and deletes it if it is still there after [patience]. Asked remembers the time of the first eviction. It says whether

@@ -11,12 +11,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -200,6 +203,72 @@ func TestForcedUninstallOfReplacedPods(t *testing.T) {
 		})
 		if check.Must(t, w.force(t)); made >= enough {
 			t.Errorf("%d pods had to go", made)
+		}
+	})
+}
+
+// member is a pod of a group, with a claim by name or by the group's template.
+func (w *installed) member(t *testing.T, name, group, claim string, byTemplate bool) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name)}}
+	pod.Spec = corev1.PodSpec{
+		NodeName: "a", SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}},
+	}
+	if byTemplate {
+		pod.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}
+		pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim}}
+	}
+	check.Must(t, w.Create(t.Context(), pod))
+}
+
+// TestForcedUninstallOfSharedClaims: all pods of a claim end, also those that have it by their group, and no others. The plugin reports the
+// claim as prepared until then.
+func TestForcedUninstallOfSharedClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := install(t, nil)
+		shared := claim("team", "shared", []string{v1alpha1.DriverName}, []string{"one", "two", "three", "gone"})
+		check.Must(t, w.Create(t.Context(), &shared))
+		for _, name := range []string{"one", "two", "three"} {
+			meta := metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name)}
+			check.Must(t, w.Create(t.Context(), &corev1.Pod{ObjectMeta: meta}))
+		}
+		w.held(t, "group", nil)
+		w.member(t, "first", "g", "group", false)
+		w.member(t, "second", "g", "group", true)
+		w.member(t, "other-claim", "g", "theirs", false)
+		w.member(t, "other-group", "h", "group", false)
+		prepared := func(n int32) {
+			var a v1alpha1.AcceleratorNode
+			check.Must(t, w.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+			a.Status.PreparedClaims = n
+			check.Must(t, w.Update(t.Context(), &a))
+		}
+		prepared(2)
+		api, ended := w.WithWatch, 0
+		w.WithWatch = interceptor.NewClient(api, interceptor.Funcs{
+			SubResourceCreate: func(
+				ctx context.Context, _ client.Client, _ string, o, _ client.Object, _ ...client.SubResourceCreateOption,
+			) error {
+				if ended++; ended == 5 {
+					prepared(0)
+				}
+				return api.Delete(ctx, o)
+			},
+		})
+		go w.follows(t)
+		check.Must(t, w.force(t))
+		var pods corev1.PodList
+		check.Must(t, w.List(t.Context(), &pods))
+		var names []string
+		for i := range pods.Items {
+			names = append(names, pods.Items[i].Name)
+		}
+		if diff := cmp.Diff([]string{"other-claim", "other-group"}, names); diff != "" {
+			t.Errorf("pods that stay (-want +got):\n%s", diff)
+		}
+		if left := w.left(t); len(left) > 0 {
+			t.Errorf("it leaves %q", left)
 		}
 	})
 }
