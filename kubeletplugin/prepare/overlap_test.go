@@ -114,6 +114,24 @@ func TestOneThingOneClaim(t *testing.T) {
 	}
 }
 
+// TestLeavesWhilePlanned: a device that leaves the machine while its claim is planned is not given, since nobody can tell what overlaps it.
+// It left because another claim got a part of it, and nothing but that keeps the two apart.
+func TestLeavesWhilePlanned(t *testing.T) {
+	s := newSite(t)
+	part, whole := partOf("card", "part", 0, "1"), partOf("card", "whole", 1, "2")
+	s.setMachine(machine{part, whole})
+	s.prepare(allocated("u1", aGPU("part")))
+	s.effects.plan = func(context.Context, Request) (Contribution, error) {
+		s.setMachine(machine{part})
+		return Contribution{}, nil
+	}
+	if _, err := s.ask(allocated("u2", aGPU("whole"))); !errors.Is(err, ErrDeviceGone) {
+		t.Errorf("error %v, want that the device left", err)
+	}
+	s.heldBy("u1", aGPU("part"))
+	s.heldBy("", aGPU("whole"))
+}
+
 // TestSlowRenewalDelaysNobody: after a reboot a step of one claim hangs, or the undoing of a step that the claim needs no more. Other
 // claims for host devices get theirs meanwhile.
 func TestSlowRenewalDelaysNobody(t *testing.T) {

@@ -183,8 +183,7 @@ func (e *Engine) planDevice(p *plan, in input, result *claim.Result, old *record
 	}
 	dev, ok := machine.Find(result.Kind, result.Device)
 	if !ok {
-		return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back",
-			result.Pool, result.Device, ErrDeviceGone, e.Node)
+		return e.records.gone(result.Pool, result.Device)
 	}
 	if old == nil {
 		if err := e.records.conflicts(machine).CoTenancy(p.record, result, dev); err != nil {

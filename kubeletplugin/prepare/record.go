@@ -5,6 +5,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 
@@ -196,13 +197,25 @@ func (s *records) createAsked(ctx context.Context, r *record.Record, asked *budg
 	return err
 }
 
-// checkOverlaps calls write, which writes a record, unless another claim holds something that overlaps a device of the record.
+// checkOverlaps calls write, which writes a record, unless another claim holds something that overlaps a device of the record. What
+// overlaps a device that left since the claim was planned cannot be told.
 func (s *records) checkOverlaps(ctx context.Context, r *record.Record, write func() error) error {
 	machine := s.Machine()
 	if machine == nil {
 		return errNotScanned
 	}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if _, there := machine.Find(d.Kind(), d.Name); !there && !d.AdminAccess {
+			return s.gone(d.Pool, d.Name)
+		}
+	}
 	return s.conflicts(machine).Overlaps(ctx, r, write)
+}
+
+// gone refuses a device that is not in the machine.
+func (s *records) gone(pool, name string) error {
+	return fmt.Errorf("device %s/%s: %w, see AcceleratorNode %s; retried until it is back", pool, name, ErrDeviceGone, s.Node)
 }
 
 func (s *records) conflicts(machine Machine) conflict.Check {
