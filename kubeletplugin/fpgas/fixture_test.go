@@ -260,6 +260,14 @@ func newLab(t *testing.T, devices ...device.Device) *lab {
 	return l
 }
 
+// shows is a scan of the machine, with a Review.
+func (l *lab) shows(devices ...device.Device) {
+	l.t.Helper()
+	v := nodefixture.SnapshotWith(devices...)
+	l.Review(l.t.Context(), v)
+	l.Holder.Set(v)
+}
+
 // maxFailures is how many programmings of a namespace may fail in a lab.
 const maxFailures = 3
 

@@ -76,6 +76,7 @@ type Feature struct {
 	judge      *judge
 	programmer *region.Programmer
 	contents   *region.Contents
+	known      *cards
 	failures   *region.Failures
 	metrics    *metrics
 }
@@ -100,6 +101,7 @@ func New(c Config) *Feature {
 	regions := filepath.Join(c.StateDir, regionsDir)
 	f := &Feature{
 		Config: c, except: c.File.Except(), contents: region.OpenContents(disk.OS{}, regions), metrics: newMetrics(c.Registry),
+		known: openCards(filepath.Join(regions, cardsFile)),
 		bitstreams: &bitstreams{
 			dynamic: c.Dynamic, client: c.Artifacts.Client, namespace: c.Namespace, hostRoot: c.HostRoot, clock: c.Clock,
 			read: map[string]readArtifact{},
@@ -109,7 +111,7 @@ func New(c Config) *Feature {
 	f.failures = region.OpenFailures(f.contents, c.File.MaxFailedProgrammings, nil)
 	f.programmer = region.New(region.Config{
 		Find: f.find, Backends: f.backends(regions), Contents: f.contents, Open: c.Artifacts.Open,
-		Siblings: f.siblings, Failures: f.failures, HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
+		Siblings: f.known.siblings, Failures: f.failures, HostRoot: c.HostRoot, BootID: c.BootID, Report: f.reportAttempt,
 	})
 	return f
 }
@@ -145,24 +147,6 @@ func (f *Feature) find(name string) (*fpga.Region, error) {
 		return nil, region.ErrGone
 	}
 	return dev.Region, nil
-}
-
-// siblings returns the other regions of a region's card, as the newest snapshot has them.
-func (f *Feature) siblings(name string) (others []string) {
-	v, _ := f.Holder.Get()
-	if v == nil {
-		return nil
-	}
-	own, ok := v.Find(device.KindFPGA, name)
-	if !ok || own.Region == nil {
-		return nil
-	}
-	for i := range v.Devices {
-		if d := &v.Devices[i]; d.Region != nil && d.Region.Card == own.Region.Card && d.Name != name {
-			others = append(others, d.Name)
-		}
-	}
-	return others
 }
 
 var errNotScanned = errors.New("the machine was not scanned yet")
@@ -282,7 +266,7 @@ func (f *Feature) distrust(r *prepare.Request) error {
 		if !ok || dev.Region == nil || result.AdminAccess || f.programs(dev.Region) {
 			continue
 		}
-		if err := f.contents.Distrust(append(f.siblings(dev.Name), dev.Name)...); err != nil {
+		if err := f.contents.Distrust(append(f.known.siblings(dev.Name), dev.Name)...); err != nil {
 			return err
 		}
 	}

@@ -719,7 +719,7 @@ func TestProgrammingSwitchedOff(t *testing.T) {
 	check.Must(t, err)
 	check.Must(t, l.run(steps))
 	check.Must(t, l.contents.Distrust("new"))
-	l.Holder.Set(nodefixture.SnapshotWith(append(twoRegions(), regionOf("new", "0000:5e:00.0", shell))...))
+	l.shows(append(twoRegions(), regionOf("new", "0000:5e:00.0", shell))...)
 
 	l.File.Programming = false
 	theirs := nodefixture.Allocated("u2", fpgaResult("main", "r1"), fpgaResult("more", "new")) // r1 is of the same card

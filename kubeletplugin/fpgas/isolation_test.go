@@ -282,6 +282,34 @@ func TestMemoryTenant(t *testing.T) {
 	}
 }
 
+// TestHiddenRegion: a region that its driver does not show for a while is on its card all the same, as the next process knows, too. The
+// card's memory is not cleared under its claim, and what another namespace puts there meanwhile is known when the region is back.
+func TestHiddenRegion(t *testing.T) {
+	l := twoTenants(t)
+	l.programmer = region.New(region.Config{
+		Find: l.cards.find, Backends: map[string]region.Backend{"memory": l.cards}, Contents: l.contents, Open: l.Artifacts.Open,
+		Siblings: func(name string) []string { return l.known.siblings(name) }, Failures: l.failures, HostRoot: l.dir, BootID: testBoot,
+	})
+	both := twoRegions()
+	l.shows(both...)
+	l.shows(both[0])
+	first, err := l.use(asks("team-a", "u1", "r0", "", nlb3Named))
+	check.Must(t, err)
+	l.shows(both...)
+	_, err = l.use(asks("team-b", "u2", "r1", "", nlb3Named))
+	wants(t, err, region.ErrMemory, "region r1")
+
+	l.putClearing()
+	l.known = openCards(l.known.path) // as the next process does
+	l.shows(both[1])
+	_, err = l.use(asks("team-b", "u2", "r1", "", nlb3Named))
+	wants(t, err, region.ErrCardInUse, "r0")
+	l.giveBack(first)
+	second, err := l.use(asks("team-b", "u2", "r1", "", nlb3Named))
+	check.Must(t, err)
+	l.giveBack(second)
+}
+
 // TestFailuresOfNamespace: a namespace whose images fail waits, and says until when. A new process knows it. Another namespace's claims go
 // on, on the same region.
 func TestFailuresOfNamespace(t *testing.T) {

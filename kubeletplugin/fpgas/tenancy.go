@@ -20,9 +20,10 @@ import (
 
 // Review adds the known content of regions to a snapshot, withholds regions with unknown content, and finds the free regions of chips that
 // claims hold.
-func (f *Feature) Review(_ context.Context, s *inventory.Snapshot) {
+func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
+	s.HiddenRegions = f.known.note(ctx, s.Devices)
 	f.addContents(s)
-	s.Tenants = f.tenantsOf(s.Devices)
+	s.Tenants = f.tenantsOf(s)
 }
 
 // tenancy limits which claims may join on a chip. Its zero value is no limit.
@@ -35,23 +36,27 @@ type tenancy struct {
 
 // tenantsOf returns the free regions of chips that claims hold, with the tenant that may join there. If a claim holds regions of a chip
 // under several rules, the strictest counts.
-func (f *Feature) tenantsOf(devices []device.Device) map[string]string {
+func (f *Feature) tenantsOf(s *inventory.Snapshot) map[string]string {
 	cards := map[string]tenancy{}
 	held := map[string]bool{}
-	for i := range devices {
-		d := &devices[i]
-		if d.Region == nil {
-			continue
-		}
-		t, holds := f.tenancyAt(d)
-		held[d.Name] = holds
-		if t.tenant != "" && !cards[d.Region.Card].exclusive {
-			cards[d.Region.Card] = t
+	add := func(name, card string) {
+		t, holds := f.tenancyAt(name)
+		held[name] = holds
+		if t.tenant != "" && !cards[card].exclusive {
+			cards[card] = t
 		}
 	}
+	for i := range s.Devices {
+		if d := &s.Devices[i]; d.Region != nil {
+			add(d.Name, d.Region.Card)
+		}
+	}
+	for name, card := range s.HiddenRegions {
+		add(name, card)
+	}
 	tenants := map[string]string{}
-	for i := range devices {
-		if d := &devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card].tenant != "" {
+	for i := range s.Devices {
+		if d := &s.Devices[i]; d.Region != nil && !held[d.Name] && cards[d.Region.Card].tenant != "" {
 			tenants[d.Name] = cards[d.Region.Card].tenant
 		}
 	}
@@ -60,24 +65,24 @@ func (f *Feature) tenantsOf(devices []device.Device) map[string]string {
 
 // tenancyAt returns the tenancy of a region, and whether a claim holds it. A claim whose record cannot be read does not share its chip, as
 // when another claim asks to join it.
-func (f *Feature) tenancyAt(d *device.Device) (t tenancy, held bool) {
-	r, uid := f.holder(d)
+func (f *Feature) tenancyAt(name string) (t tenancy, held bool) {
+	r, uid := f.holder(name)
 	switch {
 	case uid == "":
 		return tenancy{}, false
 	case r == nil:
 		return tenancy{tenant: uid, exclusive: true}, true
 	default:
-		return tenancyOf(r, d.Name), true
+		return tenancyOf(r, name), true
 	}
 }
 
 // unknownHolder stands for the UID of a claim where nobody can tell who holds a device.
 const unknownHolder = "unknown"
 
-// holder returns the record and the UID of the claim that holds a device. The record is nil if it cannot be read. A free device gives "".
-func (f *Feature) holder(d *device.Device) (r *record.Record, uid string) {
-	uids, err := f.Records.Holders(device.PoolName(f.Node, d.Kind), d.Name)
+// holder returns the record and the UID of the claim that holds a region. The record is nil if it cannot be read. A free region gives "".
+func (f *Feature) holder(name string) (r *record.Record, uid string) {
+	uids, err := f.Records.Holders(device.PoolName(f.Node, device.KindFPGA), name)
 	switch {
 	case err != nil:
 		return nil, unknownHolder
@@ -125,7 +130,7 @@ func (f *Feature) addContents(v *inventory.Snapshot) {
 			continue
 		}
 		if content.Unknown {
-			if r, _ := f.holder(d); r == nil || r.Phase == record.Releasing {
+			if r, _ := f.holder(d.Name); r == nil || r.Phase == record.Releasing {
 				v.Withhold(d.Name, d.Name, discover.ReasonRegionUnknown, fmt.Errorf("its content is not known since a programming for claim "+
 					"%s failed or was cut off: bind its device to the driver again, or see the Events of the claim", content.Claim))
 			}

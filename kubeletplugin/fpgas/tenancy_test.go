@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,7 +95,7 @@ func TestTenants(t *testing.T) {
 		{"a look", []*record.Record{admin}, map[string]string{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, holding(t, tc.records...).tenantsOf(threeOnTwo())); diff != "" {
+			if diff := cmp.Diff(tc.want, holding(t, tc.records...).tenantsOf(nodefixture.SnapshotWith(threeOnTwo()...))); diff != "" {
 				t.Errorf("tenants (-want +got):\n%s", diff)
 			}
 		})
@@ -118,7 +119,7 @@ func TestTenantsHaveNoNames(t *testing.T) {
 			}
 			records = append(records, one)
 		}
-		for device, tenant := range holding(t, records...).tenantsOf(threeOnTwo()) {
+		for device, tenant := range holding(t, records...).tenantsOf(nodefixture.SnapshotWith(threeOnTwo()...)) {
 			said++
 			for _, one := range records {
 				if strings.Contains(tenant, one.Namespace) || strings.Contains(tenant, one.Name) {
@@ -143,22 +144,37 @@ func TestTenantOfDamagedRecord(t *testing.T) {
 	check.Must(t, store.Create(r))
 	check.Must(t, store.Acquire(r))
 	check.Must(t, os.WriteFile(filepath.Join(state, "claims", "u1.json"), []byte("{"), 0o600))
-	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
+	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(nodefixture.SnapshotWith(threeOnTwo()...))); diff != "" {
 		t.Errorf("tenants (-want +got):\n%s", diff)
 	}
 	// Made again to be released, while the machine did not list the region.
 	check.Must(t, store.SetAside("u1"))
 	again := &record.Record{UID: "u1", BootID: testBoot, Phase: record.Releasing}
 	check.Must(t, store.Create(again))
-	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(threeOnTwo())); diff != "" {
+	if diff := cmp.Diff(map[string]string{"r1": "u1", "r2": "u1"}, f.tenantsOf(nodefixture.SnapshotWith(threeOnTwo()...))); diff != "" {
 		t.Errorf("tenants of a record that was made again (-want +got):\n%s", diff)
 	}
 	check.Must(t, store.ForgetDamaged("u1"))
 	// A disk that does not answer.
 	check.Must(t, os.Remove(filepath.Join(state, "claims", "u1.json")), os.Mkdir(filepath.Join(state, "claims", "u1.json"), 0o700))
-	got := f.tenantsOf(threeOnTwo())
+	got := f.tenantsOf(nodefixture.SnapshotWith(threeOnTwo()...))
 	if got["r1"] == "" || got["r2"] == "" || got["other"] != "" {
 		t.Errorf("tenants %v, want the free regions of the chip of which nobody knows who holds it", got)
+	}
+}
+
+// TestTenantsOfHiddenRegion: a claim has its chip while the driver does not show its region.
+func TestTenantsOfHiddenRegion(t *testing.T) {
+	f := holding(t, held("team-a", "u1", "Exclusive", "r1"))
+	all := threeOnTwo()
+	f.Review(t.Context(), nodefixture.SnapshotWith(all...))
+	v := nodefixture.SnapshotWith(slices.Delete(all, 1, 2)...)
+	f.Review(t.Context(), v)
+	if diff := cmp.Diff(map[string]string{"r0": "u1", "r2": "u1"}, v.Tenants); diff != "" {
+		t.Errorf("tenants (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"r0", "r1", "r2"}, v.RegionsOf("0000:3b:00.0")); diff != "" {
+		t.Errorf("regions of the chip (-want +got):\n%s", diff)
 	}
 }
 

@@ -41,6 +41,8 @@ type Snapshot struct {
 	PartitionPolicies []v1alpha1.NodePartitionPolicy
 	// Tenants maps the free regions of chips that claims hold to the namespace or claim that may join there.
 	Tenants map[string]string
+	// HiddenRegions are regions of FPGAs that the machine has shown and does not show now, with the card of each.
+	HiddenRegions map[string]string
 	// ForVMs are the names of whole GPUs that a claim has for a virtual machine. VFIO has them, and no library of a driver sees them.
 	ForVMs map[string]bool
 	// Unbinding are the vendors of which a GPU is about to leave its driver for a claim's virtual machine. It cannot while a program has it
@@ -158,6 +160,23 @@ func (s *Snapshot) Card(name string) (device.Card, bool) {
 		return device.Card{}, false
 	}
 	return s.Cards[i], true
+}
+
+// RegionsOf returns the names of a card's regions, sorted, also of those that the machine does not show now.
+func (s *Snapshot) RegionsOf(card string) []string {
+	var names []string
+	for i := range s.Devices {
+		if r := s.Devices[i].Region; r != nil && r.Card == card {
+			names = append(names, s.Devices[i].Name)
+		}
+	}
+	for name, on := range s.HiddenRegions {
+		if on == card {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Published returns the devices of one kind that the scheduler may allocate.

@@ -97,6 +97,37 @@ func TestTenantOfNamespaceMadeAgain(t *testing.T) {
 	refused()
 }
 
+// hiding is a machine that does not show some regions now, with the card of each.
+type hiding struct {
+	machine
+	hidden map[string]string
+}
+
+func (h hiding) RegionsOf(card string) []string {
+	names := h.machine.RegionsOf(card)
+	for name, on := range h.hidden {
+		if on == card {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestTenantOfHiddenRegion: a claim has its chip while the driver does not show its region.
+func TestTenantOfHiddenRegion(t *testing.T) {
+	s := chips(t).newEngine().effectsOf(new(lab))
+	s.prepare(ruled(allocated("u1", aChip("r0")), v1alpha1.CoTenancyExclusive))
+	s.setMachine(hiding{machine{chip("r1", "card-a"), chip("r2", "card-b")}, map[string]string{"r0": "card-a"}})
+	second := ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancyShared)
+	_, err := s.ask(second)
+	if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Sibling != "r0" {
+		t.Errorf("error %v, want that r0 of the same chip is held", err)
+	}
+	s.prepare(ruled(allocated("u3", aChip("r2")), v1alpha1.CoTenancyShared))
+	s.unprepare("u1")
+	s.prepare(second)
+}
+
 // TestTenantMessage says who is in the way, by which rule, and what helps.
 func TestTenantMessage(t *testing.T) {
 	err := &conflict.TenantError{Device: "r1", Sibling: "r0", Claim: "team-a/work", Namespace: "team-a", Rule: v1alpha1.CoTenancyExclusive}

@@ -74,6 +74,8 @@ type crashMachine []device.Device
 
 func (m crashMachine) All() []device.Device { return m }
 
+func (m crashMachine) RegionsOf(card string) []string { return onCard(m, card) }
+
 func (m crashMachine) Card(string) (device.Card, bool) { return device.Card{}, false }
 
 func (m crashMachine) Find(kind device.Kind, name string) (device.Device, bool) {

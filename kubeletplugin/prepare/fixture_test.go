@@ -50,6 +50,18 @@ type machine []device.Device
 
 func (m machine) All() []device.Device { return m }
 
+func (m machine) RegionsOf(card string) []string { return onCard(m, card) }
+
+// onCard lists the regions of a card among devices.
+func onCard(devices []device.Device, card string) (names []string) {
+	for i := range devices {
+		if r := devices[i].Region; r != nil && r.Card == card {
+			names = append(names, devices[i].Name)
+		}
+	}
+	return names
+}
+
 func (m machine) Card(name string) (device.Card, bool) {
 	return device.Card{Name: name, Counters: map[string]resourceapi.Counter{"slices": {Value: resource.MustParse("2")}}}, name != ""
 }

@@ -57,16 +57,17 @@ func cardOf(d device.Device) string {
 }
 
 // CoTenancy refuses a region while an incompatible claim holds another region of its chip. The caller has locked the chip. A claim
-// counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin.
+// counts as the strictest if its record is unreadable or has no co-tenancy, as from another version of the plugin. It has its chip, too,
+// while the driver does not show its region.
 func (c Check) CoTenancy(asked *record.Record, result *claim.Result, dev device.Device) error {
 	if cardOf(dev) == "" || result.AdminAccess || result.Config.FPGA == nil {
 		return nil
 	}
-	for _, sibling := range c.Machine.All() {
-		if sibling.Name == dev.Name || cardOf(sibling) != cardOf(dev) {
+	for _, sibling := range c.Machine.RegionsOf(cardOf(dev)) {
+		if sibling == dev.Name {
 			continue
 		}
-		holders, err := c.Store.Holders(c.pool(sibling), sibling.Name)
+		holders, err := c.Store.Holders(c.pool(dev), sibling)
 		if err != nil {
 			return err
 		}
@@ -74,8 +75,8 @@ func (c Check) CoTenancy(asked *record.Record, result *claim.Result, dev device.
 			if uid == asked.UID {
 				continue
 			}
-			if rule, holder, conflict := c.tenants(uid, sibling, asked.NamespaceUID, result.Config.FPGA.CoTenancy); conflict {
-				return &TenantError{Device: dev.Name, Sibling: sibling.Name, Claim: holder, Namespace: asked.Namespace, Rule: rule}
+			if rule, holder, conflict := c.tenants(uid, c.pool(dev), sibling, asked.NamespaceUID, result.Config.FPGA.CoTenancy); conflict {
+				return &TenantError{Device: dev.Name, Sibling: sibling, Claim: holder, Namespace: asked.Namespace, Rule: rule}
 			}
 		}
 	}
@@ -85,12 +86,12 @@ func (c Check) CoTenancy(asked *record.Record, result *claim.Result, dev device.
 // tenants reports whether the holder of a sibling conflicts with a claim of a namespace, which its UID names. It also returns the
 // stricter rule and the name of the holder. A holder of which no namespace is recorded, as by an older version, is of another one.
 func (c Check) tenants(
-	uid string, sibling device.Device, tenant string, own v1alpha1.CoTenancy,
+	uid, pool, sibling, tenant string, own v1alpha1.CoTenancy,
 ) (rule v1alpha1.CoTenancy, holder string, conflict bool) {
 	other, holder, theirTenant := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
 	if r, err := c.Store.Load(uid); err == nil {
 		holder, theirTenant = r.Namespace+"/"+r.Name, r.NamespaceUID
-		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling.Name && d.Pool == c.pool(sibling) })
+		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling && d.Pool == pool })
 		if i >= 0 && r.Devices[i].CoTenancy != "" {
 			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
 		}

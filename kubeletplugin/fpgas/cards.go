@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fpgas
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
+)
+
+// cardsFile is the file, in the directory of the regions' content files, of what is known of cards.
+const cardsFile = "cards"
+
+// cards know the card of each region that the node has shown. A region that its driver does not show now is on its card all the same: a
+// claim may have it, and it reaches what is in the card's memory when it is back.
+type cards struct {
+	path string
+
+	mu sync.Mutex
+	// of has the cards by the names of regions, saved what of that is in the file.
+	of, saved map[string]string
+}
+
+// openCards reads the file. One that cannot be read is as none: it only tells of what the machine does not show now.
+func openCards(path string) *cards {
+	c := &cards{path: path, of: map[string]string{}}
+	if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &c.saved) != nil {
+		c.saved = nil
+	}
+	maps.Copy(c.of, c.saved)
+	return c
+}
+
+// note takes in the regions that the machine shows, and returns the cards of those that it does not show, by name.
+func (c *cards) note(ctx context.Context, devices []device.Device) (hidden map[string]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	shown := map[string]bool{}
+	for i := range devices {
+		if d := &devices[i]; d.Region != nil {
+			shown[d.Name], c.of[d.Name] = true, d.Region.Card
+		}
+	}
+	for name, card := range c.of {
+		if !shown[name] {
+			if hidden == nil {
+				hidden = map[string]string{}
+			}
+			hidden[name] = card
+		}
+	}
+	if maps.Equal(c.of, c.saved) {
+		return hidden
+	}
+	data, err := json.Marshal(c.of)
+	if err == nil {
+		err = disk.MkdirAll(disk.OS{}, filepath.Dir(c.path), 0o700)
+	}
+	if err == nil {
+		err = disk.ReplaceDurably(disk.OS{}, c.path, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot note on which card each region is, which the plugin needs after a restart")
+		return hidden
+	}
+	c.saved = maps.Clone(c.of)
+	return hidden
+}
+
+// siblings lists the other regions of a region's card, sorted.
+func (c *cards) siblings(name string) (others []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own, known := c.of[name]
+	for other, card := range c.of {
+		if known && card == own && other != name {
+			others = append(others, other)
+		}
+	}
+	slices.Sort(others)
+	return others
+}
