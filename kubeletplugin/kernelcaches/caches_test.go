@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -128,6 +129,30 @@ func TestElsewhere(t *testing.T) {
 			n.empty()
 		})
 	}
+}
+
+// TestElsewhereInManyDirectories: files that are written anew find room, however many directories of the cache they are in. All that is
+// made is recorded with the claim.
+func TestElsewhereInManyDirectories(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	files := triton(90, 32)
+	for i := range 40 {
+		dir := fmt.Sprintf("of/%d/in/its/own", i)
+		files[dir+"/__grp__k.json"] = fmt.Sprintf(`{"child_paths":{"k.json":"%s/%s/k.json"}}`, home, dir)
+	}
+	image, digest := n.push("team/add", "v1", files)
+	n.cache("team-a", "add", image, digest)
+	readOnly := v1alpha1.KernelCacheSource{Name: "add", MountPath: "/cache", Access: v1alpha1.CacheAccessReadOnly}
+	u := n.only(n.decide("team-a", "claim-1", readOnly))
+	const groups, dirs = 41, 2 + 40*4
+	if u.Fill.Entries != groups+dirs {
+		t.Errorf("%d files and directories are recorded", u.Fill.Entries)
+	}
+	at := n.apply(u)
+	n.reads(filepath.Join(at, "of/39/in/its/own/__grp__k.json"), `{"child_paths":{"k.json":"/cache/of/39/in/its/own/k.json"}}`)
+	n.undo(u)
+	n.empty()
 }
 
 // TestRefused: each says which object, which field and what next.

@@ -21,8 +21,10 @@ type Overlay struct {
 	Bytes int64
 	// ReadOnly forbids writing. The claim's memory then holds only what Fill writes.
 	ReadOnly bool
-	// Fill writes files over those of Lower, with names relative to the directory. It may be nil.
-	Fill func(over *os.Root) error
+	// Fill writes files over those of Lower, with names relative to the directory. It may be nil. Files is how many files and directories it
+	// makes, beside those that the claim may make.
+	Fill  func(over *os.Root) error
+	Files int64
 	// Context is the SELinux context of all files. If it is empty, they keep that of their file systems.
 	Context string
 }
@@ -61,7 +63,7 @@ func (d *Dir) checkedPath(name string) (at string, err error) {
 // mountOverlay mounts the memory at the path, and the overlay over it. Users of the path see the overlay, and both disappear with the
 // claim.
 func (d *Dir) mountOverlay(at string, l *Overlay) error {
-	own, err := newMemory(l.Bytes, l.Context)
+	own, err := newMemoryOf(l.Bytes, l.Files+maxFiles(l.Bytes), 0, l.Context)
 	if err != nil {
 		return err
 	}

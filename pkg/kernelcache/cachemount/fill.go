@@ -58,7 +58,7 @@ func (m *Mounter) measure(
 	store *artifact.Store, tree *artifact.Tree, found *kernelcache.Cache, u *Use, i int, dir *kernelcache.Mount,
 ) (out Fill, err error) {
 	if r := dir.Relocation; r != nil {
-		out = Fill{Entries: 2 * int64(len(r.Files)), Bytes: ownBytes(r)} // a file and a directory each
+		out = Fill{Entries: ownEntries(r), Bytes: ownBytes(r)}
 	}
 	if u.Access != Seed || m.MaxEntries > 0 && out.Entries > m.MaxEntries { // which the caller refuses
 		return out, nil

@@ -23,6 +23,7 @@ func layers(
 		return out
 	}
 	own := ownBytes(m.Relocation)
+	out.Files = ownEntries(m.Relocation)
 	if out.Bytes += own; readOnly {
 		out.Bytes = own
 	}
@@ -42,6 +43,17 @@ func layers(
 // ownBytes is what files that are written anew take: an end of a file and a directory for each.
 func ownBytes(r *kernelcache.Relocation) int64 {
 	return r.Bytes + int64(len(r.Files))*2*hostmount.Page
+}
+
+// ownEntries counts the files that are written anew and the directories that they are in.
+func ownEntries(r *kernelcache.Relocation) int64 {
+	dirs := map[string]bool{}
+	for _, name := range r.Files {
+		for dir := path.Dir(name); dir != "." && !dirs[dir]; dir = path.Dir(dir) {
+			dirs[dir] = true
+		}
+	}
+	return int64(len(r.Files) + len(dirs))
 }
 
 // rewrite puts one file over that of the cache, as anybody may write it.
