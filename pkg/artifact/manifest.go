@@ -116,20 +116,13 @@ type wireManifest struct {
 // ParseManifest reads an OCI or Docker image manifest or index. What two readers could understand differently (a key twice, an image
 // and an index at once) is refused, since a signature is of the bytes.
 func ParseManifest(data []byte) (*Manifest, error) {
-	if len(data) > MaxManifest {
-		return nil, fmt.Errorf("the manifest is %w: %d bytes, expected at most %d", ErrTooLarge, len(data), MaxManifest)
-	}
-	var wire wireManifest
-	if err := decode(data, &wire); err != nil {
-		return nil, fmt.Errorf("the manifest is %w", err)
+	wire, err := readWire(data)
+	if err != nil {
+		return nil, err
 	}
 	m := &Manifest{
 		Raw: bytes.Clone(data), Digest: DigestOf(data), MediaType: wire.MediaType, ArtifactType: wire.ArtifactType, Annotations: wire.Annotations,
 	}
-	if err := wire.check(); err != nil {
-		return nil, err
-	}
-	var err error
 	if wire.Subject != nil {
 		if m.Subject, err = wire.Subject.descriptor("subject"); err != nil {
 			return nil, err
@@ -149,6 +142,39 @@ func ParseManifest(data []byte) (*Manifest, error) {
 	}
 	m.Layers, err = descriptors("layers", wire.Layers)
 	return m.orInvalid(err)
+}
+
+// ParseReferrers reads an index that lists what refers to a manifest. Anybody who may push adds to such a list, and can hide nothing of it:
+// entries that cannot be read here, such as those with a digest of another algorithm, are left out.
+func ParseReferrers(data []byte) ([]Descriptor, error) {
+	wire, err := readWire(data)
+	switch {
+	case err != nil:
+		return nil, err
+	case wire.Config != nil:
+		return nil, invalidManifest("an index, not an image")
+	case len(wire.Manifests) > maxDescriptors:
+		return nil, tooMany("manifests", len(wire.Manifests))
+	}
+	list := make([]Descriptor, 0, len(wire.Manifests))
+	for i := range wire.Manifests {
+		if d, err := wire.Manifests[i].descriptor("manifests"); err == nil {
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
+// readWire decodes a manifest.
+func readWire(data []byte) (*wireManifest, error) {
+	if len(data) > MaxManifest {
+		return nil, fmt.Errorf("the manifest is %w: %d bytes, expected at most %d", ErrTooLarge, len(data), MaxManifest)
+	}
+	var wire wireManifest
+	if err := decode(data, &wire); err != nil {
+		return nil, fmt.Errorf("the manifest is %w", err)
+	}
+	return &wire, wire.check()
 }
 
 // decode reads JSON with each key once, and with few enough values that they fit into memory.
@@ -205,7 +231,7 @@ func (m *Manifest) orInvalid(err error) (*Manifest, error) {
 
 func descriptors(field string, wire []wireDescriptor) ([]Descriptor, error) {
 	if len(wire) > maxDescriptors {
-		return nil, invalidManifest(fmt.Sprintf("at most %d %s, not %d", maxDescriptors, field, len(wire)))
+		return nil, tooMany(field, len(wire))
 	}
 	list := make([]Descriptor, 0, len(wire))
 	for i := range wire {
@@ -216,6 +242,10 @@ func descriptors(field string, wire []wireDescriptor) ([]Descriptor, error) {
 		list = append(list, d)
 	}
 	return list, nil
+}
+
+func tooMany(field string, count int) error {
+	return invalidManifest(fmt.Sprintf("at most %d %s, not %d", maxDescriptors, field, count))
 }
 
 func (w *wireDescriptor) descriptor(field string) (Descriptor, error) {

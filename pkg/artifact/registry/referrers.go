@@ -139,27 +139,16 @@ func (s *session) referrersTag(ctx context.Context, ref artifact.Reference, d ar
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.manifest(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	list, err := parseReferrers(m.Raw)
-	if err != nil {
-		return nil, told{err} // it is a manifest, as only registries have
-	}
-	return list, nil
+	return readManifest(ctx, s, ref, parseReferrers)
 }
 
 // parseReferrers reads an index and never returns nil without an error.
 func parseReferrers(data []byte) ([]artifact.Descriptor, error) {
-	m, err := artifact.ParseManifest(data)
+	list, err := artifact.ParseReferrers(data)
 	if err != nil {
 		return nil, fmt.Errorf("the list of referrers: %w", err)
 	}
-	if !m.IsIndex() {
-		return nil, fmt.Errorf("the list of referrers is %w: expected an index, not %s", artifact.ErrInvalid, quote(m.MediaType))
-	}
-	return m.Manifests, nil
+	return list, nil
 }
 
 // nextPage returns the query of the link to the next page among the Link headers of a page, or "" on the last page. It ignores host and

@@ -162,6 +162,46 @@ func TestReferrersBreakOff(t *testing.T) {
 	}
 }
 
+// TestReferrersOfOtherKinds: what somebody else has put into the list, with a digest of another algorithm or of no known form, hides
+// no signature, whether the registry lists it or a tag.
+func TestReferrersOfOtherKinds(t *testing.T) {
+	h := plainHub(t)
+	src, image, want := referred(t, h)
+	entry := func(mediaType, digest string, size int64) any {
+		return map[string]any{"mediaType": mediaType, "digest": digest, "size": size, "artifactType": signatureType}
+	}
+	some := artifact.DigestOf([]byte("some")).String()
+	body, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []any{
+		entry(manifestType, "sha512:"+strings.Repeat("0a", 64), 7), entry("", some, 7), entry(manifestType, some, -1), wire(want),
+	}})
+	check.Must(t, err)
+	wants := func(where string) {
+		t.Helper()
+		got, err := src.Referrers(t.Context(), image.Digest, signatureType)
+		if err != nil || len(got) != 1 || got[0].Digest != want.Digest {
+			t.Errorf("%s: got %+v, %v; want %s", where, got, err, want.Digest)
+		}
+	}
+	page(h, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", indexType)
+		_, _ = w.Write(body)
+	})
+	wants("the registry's list")
+	h.set(func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case strings.Contains(r.URL.Path, "/referrers/"):
+			w.WriteHeader(http.StatusNotFound)
+		case strings.HasSuffix(r.URL.Path, fallbackTag(image.Digest)):
+			w.Header().Set("Content-Type", indexType)
+			_, _ = w.Write(body)
+		default:
+			return false
+		}
+		return true
+	})
+	wants("the tag")
+}
+
 func TestReferrersAnswers(t *testing.T) {
 	h := plainHub(t)
 	src, image, _ := referred(t, h)

@@ -220,28 +220,32 @@ const indexType = string(types.OCIImageIndex)
 
 // manifest reads the manifest of a reference and compares it with the reference's digest.
 func (s *session) manifest(ctx context.Context, ref artifact.Reference) (*artifact.Manifest, error) {
+	return readManifest(ctx, s, ref, artifact.ParseManifest)
+}
+
+// readManifest reads a manifest as parse does.
+func readManifest[T any](ctx context.Context, s *session, ref artifact.Reference, parse func([]byte) (T, error)) (m T, err error) {
 	resp, err := s.ask(ctx, http.MethodGet, "manifests/"+ref.Identifier(), acceptManifests(), http.StatusOK)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, artifact.MaxManifest+1))
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	m, err := s.parse(ref, data)
+	if err = s.checkManifest(ref, data); err == nil {
+		m, err = parse(data)
+	}
 	return m, s.tell(resp, slices.Contains(acceptManifests()["Accept"], mediaType), err)
 }
 
-func (s *session) parse(ref artifact.Reference, data []byte) (*artifact.Manifest, error) {
+func (s *session) checkManifest(ref artifact.Reference, data []byte) error {
 	if len(data) > artifact.MaxManifest {
-		return nil, fmt.Errorf("%s: the manifest is %w: expected at most %d bytes", s.host, artifact.ErrTooLarge, artifact.MaxManifest)
+		return fmt.Errorf("%s: the manifest is %w: expected at most %d bytes", s.host, artifact.ErrTooLarge, artifact.MaxManifest)
 	}
-	if err := s.sameDigest(ref, artifact.DigestOf(data)); err != nil {
-		return nil, err
-	}
-	return artifact.ParseManifest(data)
+	return s.sameDigest(ref, artifact.DigestOf(data))
 }
 
 func (s *session) sameDigest(ref artifact.Reference, digest artifact.Digest) error {
