@@ -109,14 +109,16 @@ func redirects(r *http.Request) int {
 	return n
 }
 
-func retryAfter(value string, now time.Time) time.Duration {
+// maxPause is the longest pause that a registry may ask for: who is told of one asks again after it.
+const maxPause = 24 * time.Hour
+
+func retryAfter(value string, now time.Time) (pause time.Duration) {
 	if seconds, err := strconv.Atoi(value); err == nil {
-		return max(0, time.Duration(min(seconds, 24*60*60))*time.Second)
+		pause = time.Duration(min(max(seconds, 0), int(maxPause/time.Second))) * time.Second
+	} else if at, err := http.ParseTime(value); err == nil {
+		pause = min(at.Sub(now), maxPause)
 	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(0, at.Sub(now))
-	}
-	return 0
+	return max(0, pause)
 }
 
 // maxErrorBody is how many bytes of an error's body are read.

@@ -747,3 +747,17 @@ func TestBasicIsForTheRegistryOnly(t *testing.T) {
 	_, err = c.Source(mustReference(t, h.host()+"/other/bits:v1"), keys).ReadBlob(t.Context(), blob)
 	wantErr(t, err, artifact.ErrUnauthorized, "other/bits")
 }
+
+// TestPauseIsBounded: a registry may ask for a pause of a day, in seconds or by a date, and for no longer one: who is told the pause asks
+// again after it.
+func TestPauseIsBounded(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"7": 7 * time.Second, "-7": 0, "-99999999999": 0, "99999999999": 24 * time.Hour, "soon": 0, "": 0,
+		"Thu, 01 Jan 2026 00:00:07 GMT": 7 * time.Second, "Wed, 31 Dec 2025 00:00:00 GMT": 0, "Fri, 31 Dec 9999 23:59:59 GMT": 24 * time.Hour,
+	} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q: a pause of %s, want %s", value, got, want)
+		}
+	}
+}
