@@ -163,6 +163,13 @@ func TestRefused(t *testing.T) {
 	wrongArch, archDigest := n.push("team/arch", "v1", triton(80, 32))
 	wrongWarp, warpDigest := n.push("team/warp", "v1", triton(90, 64))
 	foreign, foreignDigest := n.push("team/foreign", "v1", map[string]string{"../../etc/passwd": "root"})
+	parts := func(name, subPath string) {
+		labels := map[string]string{"io.kserve.km/cache-mounts": `[{"subPath":"` + subPath + `","absPath":"/part"}]`}
+		d := n.registry.Files(t, "team/"+name, "v1", triton(90, 32), labels).String()
+		n.cache("team-a", name, n.registry.Host+"/team/"+name+":v1", d)
+	}
+	parts("part", "nowhere")
+	parts("file", signed.TritonGroup)
 	n.cache("team-a", "arch", wrongArch, archDigest)
 	n.cache("team-a", "warp", wrongWarp, warpDigest)
 	n.cache("team-a", "foreign", foreign, foreignDigest)
@@ -191,6 +198,8 @@ func TestRefused(t *testing.T) {
 		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
 		"wrong warp":         {v1alpha1.KernelCacheSource{Name: "warp"}, "warps of 64", false},
 		"hostile":            {v1alpha1.KernelCacheSource{Name: "foreign"}, "names", false},
+		"no part":            {v1alpha1.KernelCacheSource{Name: "part"}, "there is no directory io.triton.cache/nowhere", false},
+		"a file as part":     {v1alpha1.KernelCacheSource{Name: "file"}, "there is no directory io.triton.cache/" + signed.TritonGroup, false},
 		"not in registry":    {v1alpha1.KernelCacheSource{Name: "gone"}, "not found", false},
 	} {
 		t.Run(name, func(t *testing.T) {

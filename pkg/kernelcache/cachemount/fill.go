@@ -37,6 +37,9 @@ func (m *Mounter) Measure(
 		return Fill{}, err
 	}
 	defer done()
+	if err := checkParts(store, tree, plan); err != nil {
+		return Fill{}, err
+	}
 	var sum Fill
 	for i := range plan.Mounts {
 		one, err := m.measure(store, tree, found, u, i, &plan.Mounts[i])
@@ -51,6 +54,28 @@ func (m *Mounter) Measure(
 	}
 	m.inspector.remember(key, sum)
 	return sum, nil
+}
+
+// checkParts refuses a cache of which a label has a directory mounted by itself that the image does not have.
+func checkParts(store *artifact.Store, tree *artifact.Tree, plan *kernelcache.Plan) error {
+	if len(plan.Mounts) == 1 { // the whole cache
+		return nil
+	}
+	return atLowPriority(func() error {
+		return store.ReadTree(tree, func(fsys fs.FS) error {
+			for _, m := range plan.Mounts {
+				info, err := fs.Stat(fsys, m.Source)
+				switch {
+				case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), err == nil && !info.IsDir():
+					return fmt.Errorf("%w: a label of the image has a part of the cache mounted at %s, but there is no directory %s",
+						kernelcache.ErrInvalid, m.Target, m.Source)
+				case err != nil:
+					return fmt.Errorf("look for %s: %w", m.Source, err)
+				}
+			}
+			return nil
+		})
+	})
 }
 
 // measure returns what is to be made for one mount.
