@@ -253,8 +253,8 @@ func (w *wireDescriptor) descriptor(field string) (Descriptor, error) {
 	if err != nil {
 		return Descriptor{}, fmt.Errorf("%s.digest of the manifest: %w", field, err)
 	}
-	if w.Size < 0 {
-		return Descriptor{}, invalidManifest(fmt.Sprintf("%s.size of 0 or more, not %d", field, w.Size))
+	if w.Size < 0 || w.Size > maxSize {
+		return Descriptor{}, invalidManifest(fmt.Sprintf("%s.size of 0 to %d, not %d", field, maxSize, w.Size))
 	}
 	if !mediaTypeForm.MatchString(w.MediaType) {
 		return Descriptor{}, invalidManifest(fmt.Sprintf("a media type in %s.mediaType, not %s", field, quote(w.MediaType)))

@@ -178,6 +178,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		return `{"schemaVersion":2,"config":` + layer + `,"layers":[` + layer + `]` + more + `}`
 	}
 	many := strings.TrimSuffix(strings.Repeat(layer+",", maxDescriptors+1), ",")
+	sizeBeyond := fmt.Sprintf(`"size":%d`, maxSize+1) // sums of sizes must not overflow
 	for in, word := range map[string]string{
 		"":                                  "JSON",
 		"[]":                                "JSON",
@@ -193,6 +194,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		`{"schemaVersion":2,"manifests":[` + many + `]}`:                "1024",
 		strings.Replace(image(""), `"size":7`, `"size":-1`, 1):          "config.size",
 		strings.Replace(image(""), `"size":7`, `"size":1e30`, 1):        "JSON",
+		strings.Replace(image(""), `"size":7`, sizeBeyond, 1):           "config.size",
 		strings.Replace(image(""), someHex, "../../etc/passwd", 1):      "config.digest",
 		strings.Replace(image(""), "vnd.test.gbs", `x\u001b[2J`, 1):     "config.mediaType",
 		`{"schemaVersion":2,"manifests":[{"mediaType":"a/b"}]}`:         "manifests[0].digest",

@@ -200,9 +200,10 @@ func (l *Labels) readNumbers(labels map[string]string) error {
 		if !ok {
 			continue
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 63)
+		const bits = 50 // sums of what they say must not overflow
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, bits)
 		if err != nil {
-			return invalidLabel(name, "got %s, want a number", quote(text))
+			return invalidLabel(name, "got %s, want a number of at most %d bits", quote(text), bits)
 		}
 		*into = int64(n)
 	}

@@ -95,6 +95,11 @@ func TestReadLabelsRefuses(t *testing.T) {
 		{"two formats", both, "want one format an image"},
 		{"type against summary", map[string]string{"cache.triton.image/summary": "{}", labelCacheType: typeTorchCompile}, "but the summary is"},
 		{"negative size", map[string]string{"cache.triton.image/summary": "{}", "cache.triton.image/cache-size-bytes": "-1"}, "want a number"},
+		{
+			"size beyond any",
+			map[string]string{"cache.triton.image/summary": "{}", "cache.triton.image/cache-size-bytes": "9223372036854775807"},
+			"want a number",
+		},
 		{"root without a name", map[string]string{labelRootEnv: "/x"}, "want NAME=/PATH"},
 		{"root is relative", map[string]string{labelRootEnv: "VLLM_CACHE_ROOT=x"}, "must be absolute"},
 		{"root over the loader", map[string]string{labelRootEnv: "VLLM_CACHE_ROOT=/usr/lib/x"}, "must not cover or lie in /usr/lib"},
