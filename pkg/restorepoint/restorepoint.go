@@ -34,18 +34,18 @@ type Point struct {
 	// Step is the step with its parameters. To undo it is to restore the device. In a shared point it is the first claim's, which may have
 	// ended; its parameters have the former values.
 	Step step.Step `json:"step"`
-	// Setting is what the claims of a shared point want of the device, in words. Sharers are those claims. Each has a file of its own; only
-	// files of listVersion list them.
+	// Setting is what the claims of a shared point want of the device, in words. Sharers are those claims, in the order in which they came.
 	Setting string   `json:"setting,omitempty"`
 	Sharers []Sharer `json:"sharers,omitempty"`
+	// Marked says that each of Sharers has a mark, a file of its own: without it the claim has ended, which needs no space on the disk. The
+	// release before writes the point without this member, and without the claims that end.
+	Marked bool `json:"marked,omitempty"`
 }
 
-// version is that of points of one claim, which older releases read too. sharedVersion is that of shared points and of the files of their
-// claims. The release before wrote listVersion, with the claims in the point: a claim could not end while the disk was full.
+// version is that of points of one claim, sharedVersion that of shared points. The release before reads and writes both.
 const (
 	version       = 1
-	listVersion   = 2
-	sharedVersion = 3
+	sharedVersion = 2
 )
 
 // ErrHeld refuses a device that another claim changed and has not given back.
@@ -97,22 +97,14 @@ func (s *Store) write(p Point) (Point, error) {
 	if err != nil {
 		return Point{}, err
 	}
-	head := p
-	if p.Version == sharedVersion {
-		head.Sharers = nil // each has its own file
-	}
-	return p, s.writeFile(name, head)
-}
-
-func (s *Store) writeFile(name string, p Point) error {
 	data, err := json.Marshal(p)
 	if err == nil {
 		err = disk.ReplaceDurably(s.fs, name, append(data, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("note what %s was before: %w", p.Step.Target, err)
+		return Point{}, fmt.Errorf("note what %s was before: %w", p.Step.Target, err)
 	}
-	return nil
+	return p, nil
 }
 
 // Find returns the restore point of a device, whoever's it is, if it was written since this boot. A shared point that no claim has is none:
@@ -188,29 +180,6 @@ func (s *Store) End(claim, kind, target string) error {
 	return forgot(target, err)
 }
 
-// leave takes a claim off a shared point. From the last claim on it also removes what claims of an earlier boot left.
-func (s *Store) leave(p Point, claim string) (rest Point, err error) {
-	rest = p.without(claim)
-	own, err := s.sharerPath(claim, p.Step.Kind, p.Step.Target)
-	if err != nil {
-		return rest, err
-	}
-	if err := s.remove(own); err != nil {
-		return rest, err
-	}
-	if len(rest.Sharers) > 0 && p.BootID == s.bootID {
-		if p.Version == listVersion && p.Has(claim) {
-			_, err = s.spread(rest)
-		}
-		return rest, err
-	}
-	names, err := s.sharerFiles(p.Step.Kind, p.Step.Target)
-	for _, name := range names {
-		err = errors.Join(err, disk.RemoveIfThere(s.fs, name))
-	}
-	return rest, err
-}
-
 func (s *Store) remove(name string) error {
 	err := disk.RemoveIfThere(s.fs, name)
 	if err == nil {
@@ -265,11 +234,8 @@ func (s *Store) List() ([]Point, error) {
 	var points []Point
 	var faults Unreadable
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) || strings.HasPrefix(e.Name(), lockPrefix) {
+		if strings.HasPrefix(e.Name(), disk.TemporaryPrefix) || strings.HasPrefix(e.Name(), hiddenPrefix) {
 			continue
-		}
-		if strings.Count(e.Name(), separator) > 1 {
-			continue // a claim's file, which is read with its point
 		}
 		p, err := s.readPoint(filepath.Join(s.dir, e.Name()))
 		if err != nil {
@@ -304,8 +270,8 @@ func (s *Store) read(kind, target string) (Point, bool, error) {
 // readPoint reads a point with the claims that have it.
 func (s *Store) readPoint(name string) (Point, error) {
 	p, err := s.readFile(name)
-	if err == nil && p.Version == sharedVersion {
-		p.Sharers, err = s.sharers(p.Step.Kind, p.Step.Target, p.BootID)
+	if err == nil && p.Marked {
+		p.Sharers, err = s.marked(p)
 	}
 	return p, err
 }
@@ -317,7 +283,7 @@ func (s *Store) readFile(name string) (Point, error) {
 		return Point{}, fmt.Errorf("read a restore point: %w", err)
 	}
 	if err := json.Unmarshal(data, &p); err != nil || !p.known() {
-		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d to %d (%w): set the device back by hand and remove the file",
+		return Point{}, fmt.Errorf("restore point %s is of version %d, want %d or %d (%w): set the device back by hand and remove the file",
 			name, p.Version, version, sharedVersion, errors.Join(err, errMalformed))
 	}
 	return p, nil
@@ -335,17 +301,6 @@ func (s *Store) path(kind, target string) (string, error) {
 		return "", fmt.Errorf("restore point of %q for %q: want letters, digits, dots, colons and dashes", target, kind)
 	}
 	return filepath.Join(s.dir, kind+separator+target+suffix), nil
-}
-
-// sharerPath is the file of one of several claims that have a point.
-func (s *Store) sharerPath(claim, kind, target string) (string, error) {
-	if !nameParts.MatchString(claim) {
-		return "", fmt.Errorf("claim %q of the restore point of %q: want letters, digits, dots, colons and dashes", claim, target)
-	}
-	if _, err := s.path(kind, target); err != nil {
-		return "", err
-	}
-	return filepath.Join(s.dir, kind+separator+target+separator+claim+suffix), nil
 }
 
 // separator is between the parts of a file's name, in none of which it may be.

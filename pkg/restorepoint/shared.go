@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/filelock"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -34,71 +36,99 @@ func (s *Store) Join(claim, setting string, st step.Step) (Point, error) {
 	case err != nil:
 		return Point{}, err
 	case !ok:
-		// Until a claim has it, it counts for nothing: nothing was changed.
-		p, err = s.write(Point{Version: sharedVersion, BootID: s.bootID, Step: st, Setting: setting})
+		p = Point{Version: sharedVersion, BootID: s.bootID, Step: st, Setting: setting}
 	case !p.shared():
 		return Point{}, held(st.Target)
 	case p.Setting != setting:
 		return Point{}, disagrees(p, setting)
-	case p.Version == listVersion:
-		p, err = s.spread(p)
+	case p.Has(claim):
+		return p, nil
 	}
-	if err != nil || p.Has(claim) {
-		return p, err
-	}
-	one := Sharer{Claim: claim, Step: st}
-	p.Sharers = append(slices.Clone(p.Sharers), one)
-	return p, s.writeSharer(one)
+	p.Sharers = append(slices.Clone(p.Sharers), Sharer{Claim: claim, Step: st})
+	return s.mark(p)
 }
 
-// spread gives each claim of a point of the version before a file of its own. The list counts until all files are there.
-func (s *Store) spread(p Point) (Point, error) {
+// mark writes a shared point, and a mark for each of its claims first: without its mark a claim does not count.
+func (s *Store) mark(p Point) (Point, error) {
 	for _, one := range p.Sharers {
-		if err := s.writeSharer(one); err != nil {
+		name, err := s.markPath(p, one.Claim)
+		if err != nil {
 			return Point{}, err
 		}
+		if _, err := s.fs.Lstat(name); err == nil {
+			continue
+		}
+		if err := disk.ReplaceDurably(s.fs, name, nil, 0o600); err != nil {
+			return Point{}, fmt.Errorf("note that a claim has %s of %s: %w", p.Step.Kind, p.Step.Target, err)
+		}
 	}
-	p.Version = sharedVersion
+	p.Marked = true
 	return s.write(p)
 }
 
-// writeSharer writes a claim's own file, which End removes: that needs no space on the disk.
-func (s *Store) writeSharer(one Sharer) error {
-	name, err := s.sharerPath(one.Claim, one.Step.Kind, one.Step.Target)
-	if err != nil {
-		return err
-	}
-	return s.writeFile(name, Point{Version: sharedVersion, Claim: one.Claim, BootID: s.bootID, Step: one.Step})
-}
-
-// sharers reads the files of the claims that have a shared point, sorted by their names. Those of an earlier boot count for nothing.
-func (s *Store) sharers(kind, target, bootID string) ([]Sharer, error) {
-	names, err := s.sharerFiles(kind, target)
-	var out []Sharer
-	for _, name := range names {
-		one, bad := s.readFile(name)
-		if bad != nil {
-			err = errors.Join(err, bad)
-		} else if one.BootID == bootID {
-			out = append(out, Sharer{Claim: one.Claim, Step: one.Step})
+// marked returns the claims of a point that have their marks.
+func (s *Store) marked(p Point) (out []Sharer, err error) {
+	for _, one := range p.Sharers {
+		name, bad := s.markPath(p, one.Claim)
+		if bad == nil {
+			_, bad = s.fs.Lstat(name)
+		}
+		switch {
+		case bad == nil:
+			out = append(out, one)
+		case !errors.Is(bad, fs.ErrNotExist):
+			err = errors.Join(err, fmt.Errorf("look whether a claim has %s of %s: %w", p.Step.Kind, p.Step.Target, bad))
 		}
 	}
 	return out, err
 }
 
-// sharerFiles lists the files of the claims that have a point, of this boot and of earlier ones.
-func (s *Store) sharerFiles(kind, target string) ([]string, error) {
+// leave takes a claim off a shared point, by its mark, and then off the file for the release before, unless the disk is full: this release
+// does not need that. With the last claim it removes all marks, those of an earlier boot too.
+func (s *Store) leave(p Point, claim string) (rest Point, err error) {
+	rest = p.without(claim)
+	own, err := s.markPath(p, claim)
+	if err != nil {
+		return rest, err
+	}
+	if err := s.remove(own); err != nil {
+		return rest, err
+	}
+	if len(rest.Sharers) > 0 && p.BootID == s.bootID {
+		if p.Has(claim) {
+			_, err = s.mark(rest)
+		}
+		if p.Marked && disk.NoRoom(err) {
+			err = nil
+		}
+		return rest, err
+	}
+	return rest, s.removeMarks(p)
+}
+
+func (s *Store) removeMarks(p Point) error {
 	entries, err := s.fs.ReadDir(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("list the claims that have %s of %s: %w", kind, target, err)
+		return fmt.Errorf("list the claims that have %s of %s: %w", p.Step.Kind, p.Step.Target, err)
 	}
-	var out []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), kind+separator+target+separator) {
-			out = append(out, filepath.Join(s.dir, e.Name()))
+		if strings.HasPrefix(e.Name(), markPrefix(p)) {
+			err = errors.Join(err, disk.RemoveIfThere(s.fs, filepath.Join(s.dir, e.Name())))
 		}
 	}
-	return out, nil
+	return err
+}
+
+// markPath is the file that says that a claim has a shared point.
+func (s *Store) markPath(p Point, claim string) (string, error) {
+	if !nameParts.MatchString(claim) {
+		return "", fmt.Errorf("claim %q of the restore point of %q: want letters, digits, dots, colons and dashes", claim, p.Step.Target)
+	}
+	return filepath.Join(s.dir, markPrefix(p)+claim), nil
+}
+
+func markPrefix(p Point) string {
+	return hiddenPrefix + p.Step.Kind + separator + p.Step.Target + separator
 }
 
 // Agrees fails with ErrDisagrees if claims since this boot have another setting of a device than this one. Whoever plans a step of a shared
@@ -149,9 +179,9 @@ func (p Point) Of(claim string) (step.Step, bool) {
 	return step.Step{}, false
 }
 
-// known says whether this release can use the file.
+// known says whether this release can use the point.
 func (p Point) known() bool {
-	return p.Version == version || p.Version == sharedVersion && p.Step.Kind != "" || p.Version == listVersion && len(p.Sharers) > 0
+	return p.Version == version || p.Version == sharedVersion && len(p.Sharers) > 0
 }
 
 // shared says whether several claims may have the point.
@@ -163,8 +193,8 @@ func (p Point) without(claim string) Point {
 	return p
 }
 
-// lockPrefix begins the names of lock files, which are in the directory of the points.
-const lockPrefix = ".lock_"
+// hiddenPrefix begins the names of locks and marks, which are in the directory of the points. The release before passes them over, too.
+const hiddenPrefix = ".lock_"
 
 // Lock waits until no other process, and no child of one, acts on a shared device by steps of this kind. The caller gives the file to the
 // programs that change the device and closes it afterwards: a program that outlives the plugin that started it holds the lock to its end,
@@ -174,7 +204,7 @@ func (s *Store) Lock(ctx context.Context, kind, target string) (*os.File, error)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(s.dir, lockPrefix+filepath.Base(name)), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(s.dir, hiddenPrefix+filepath.Base(name)), os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
 		err = filelock.WaitFlock(ctx, f, filelock.Exclusive)
 	}

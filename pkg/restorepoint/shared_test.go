@@ -283,7 +283,7 @@ func TestRandomSharers(t *testing.T) {
 	}
 }
 
-// TestListedSharers: claims in a point of the release before, which listed them in one file, end and are joined. Each has its own then.
+// TestListedSharers: claims in a point of the release before, which has no marks, end and are joined. Each has its mark then.
 func TestListedSharers(t *testing.T) {
 	const listed = `{"version":2,"bootID":"boot1","step":{"kind":"gpu.compute-mode","target":"0000:16:00.0","params":{"Before":"former"}},` +
 		`"setting":"mode X","sharers":[` +
@@ -345,13 +345,81 @@ func TestOlderFiles(t *testing.T) {
 	if _, err := s.List(); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("a shared point without claims: %v", err)
 	}
-	check.Must(t, os.Remove(name))
-	_, err = s.Join("a", "mode X", sharedStep(t, "a", "former"))
-	check.Must(t, err)
-	check.Must(t, os.WriteFile(filepath.Join(dir, "gpu.compute-mode_0000:16:00.0_b.json"), []byte("{"), 0o600))
-	if err := s.End("a", sharedKind, target); err == nil || !strings.Contains(err.Error(), "_b.json") {
-		t.Errorf("ended beside a claim whose file cannot be read: %v", err)
+}
+
+// TestReleaseBefore: the release before reads a shared point, ends a claim of it and adds one; it passes over the other files. What it then
+// wrote holds, whatever marks there are.
+func TestReleaseBefore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "points")
+	s := open(t, dir, "boot1")
+	for _, claim := range []string{"a", "b"} {
+		_, err := s.Join(claim, "mode X", sharedStep(t, claim, "former"))
+		check.Must(t, err)
 	}
+	before := releaseBefore{dir: dir}
+	p := before.read(t)
+	if diff := cmp.Diff([]string{"a", "b"}, p.claims()); diff != "" || p.Version != 2 {
+		t.Errorf("version %d (-want +got):\n%s", p.Version, diff)
+	}
+	p.Sharers = append(p.Sharers[1:], restorepoint.Sharer{Claim: "c", Step: sharedStep(t, "c", "mode X")})
+	before.write(t, p)
+	if p, ok, err := s.Find(sharedKind, target); err != nil || !ok || !cmp.Equal(p.Claims(), []string{"b", "c"}) {
+		t.Errorf("%+v, %v, %v", p, ok, err)
+	}
+	if got := undo(t, s, "a") + undo(t, s, "b"); got != "" {
+		t.Errorf("restored %q, and c has the device", got)
+	}
+	if p := before.read(t); !cmp.Equal(p.claims(), []string{"c"}) {
+		t.Errorf("the release before would see %v", p.claims())
+	}
+	if got := undo(t, s, "c"); got != "former" {
+		t.Errorf("restored %q", got)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// releaseBefore reads and writes shared points as the release before does: it knows no marks, and takes every file for a point whose name
+// does not begin with .lock_.
+type releaseBefore struct{ dir string }
+
+type pointBefore struct {
+	Version int                   `json:"version"`
+	BootID  string                `json:"bootID"`
+	Step    step.Step             `json:"step"`
+	Setting string                `json:"setting,omitempty"`
+	Sharers []restorepoint.Sharer `json:"sharers,omitempty"`
+}
+
+func (p pointBefore) claims() (all []string) {
+	for _, one := range p.Sharers {
+		all = append(all, one.Claim)
+	}
+	return all
+}
+
+func (r releaseBefore) read(t *testing.T) (p pointBefore) {
+	t.Helper()
+	entries, err := os.ReadDir(r.dir)
+	check.Must(t, err)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".lock_") {
+			continue
+		}
+		if want := "gpu.compute-mode_0000:16:00.0.json"; e.Name() != want {
+			t.Errorf("file %s, want %s alone", e.Name(), want)
+		}
+		text, err := os.ReadFile(filepath.Join(r.dir, e.Name()))
+		check.Must(t, errors.Join(err, json.Unmarshal(text, &p)))
+	}
+	return p
+}
+
+func (r releaseBefore) write(t *testing.T, p pointBefore) {
+	t.Helper()
+	text, err := json.Marshal(p)
+	check.Must(t, errors.Join(err, os.WriteFile(filepath.Join(r.dir, "gpu.compute-mode_0000:16:00.0.json"), text, 0o600)))
 }
 
 // TestSharedDisk: an operation on the disk that fails is told, and the point is as before or as after. A second try ends well.

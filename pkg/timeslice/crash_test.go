@@ -39,9 +39,9 @@ func TestCrashPoints(t *testing.T) {
 		State:   n.interval,
 	}.Every(t)
 	t.Logf("%d points, %d kills", points, kills)
-	// Two claims take 2 looks at the directory; the restore point and the claims' two files are each written with 6 operations and removed
-	// with 2.
-	if want := 2 + 3*(6+2); points != want {
+	// Two claims take 2 looks at the directory; their two marks are each written with 6 operations and removed with 2, and the restore point
+	// is written for each that comes and for the first that ends, and removed.
+	if want := 2 + 2*(6+2) + 3*6 + 2; points != want {
 		t.Errorf("%d points, want %d: say here what a change adds", points, want)
 	}
 }
