@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
@@ -46,10 +47,11 @@ type Config struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	Holder  *inventory.Holder
+	Records *record.Store
 	// Namespace is the driver's. It has the ConfigMaps of cluster-wide presets.
 	Namespace string
-	// Find finds the files on the node that were decided for a claim. It must know which paths of the host presets of the cluster give for
-	// writing now.
+	// Find finds the files on the node that were decided for a claim. It must know which paths of the host containers write to by presets of
+	// the cluster.
 	Find func(claim string, r preset.Request, writable []string) (hostfiles.Found, error)
 	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
@@ -70,6 +72,7 @@ type Feature struct {
 	informers map[string]*follow.Informer
 	// shares are of what the informer of namespaced presets keeps.
 	shares preset.Shares
+	lent   lent
 }
 
 var _ prepare.Feature = (*Feature)(nil)
@@ -82,7 +85,7 @@ const (
 
 // New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
-	f := &Feature{Config: c, informers: map[string]*follow.Informer{}}
+	f := &Feature{Config: c, informers: map[string]*follow.Informer{}, lent: lent{records: c.Records}}
 	var err error
 	if f.informers[clusterPresetResource], err = follow.Own(c.Dynamic, clusterPresetResource, readOfCluster, nil); err != nil {
 		return nil, err
@@ -114,8 +117,11 @@ func (f *Feature) Destroy() error {
 	return f.Hook.Destroy()
 }
 
+// featureName is the feature's name in records.
+const featureName = "presets"
+
 // Name returns the feature's name in records.
-func (f *Feature) Name() string { return "presets" }
+func (f *Feature) Name() string { return featureName }
 
 // Kinds returns the step that makes a mount for a single claim.
 func (f *Feature) Kinds() step.Kinds { return step.Kinds{hostmount.StepKind: f.Mounts.Kind()} }
@@ -132,7 +138,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err != nil || len(requests) == 0 {
 		return prepare.Contribution{}, err
 	}
-	writable, err := writable(ofCluster)
+	writable, err := f.writable(ofCluster)
 	if err != nil {
 		return prepare.Contribution{}, err
 	}

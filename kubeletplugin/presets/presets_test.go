@@ -28,9 +28,11 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/elffile"
 	"github.com/fettle-dev/fettle/test/nodefixture"
@@ -63,10 +65,12 @@ func newPresetWorld(t *testing.T, objects ...runtime.Object) *presetWorld {
 		}
 	}
 	w := &presetWorld{t: t, root: t.TempDir(), kube: kubefake.NewClientset(core...)}
+	records, err := record.Open(disk.OS{}, t.TempDir())
+	check.Must(t, err)
 	w.files = &hostfiles.Finder{Root: w.root, Hook: func() (string, error) { return "/var/lib/fettle/hooks/fettle-hook-1", nil }}
-	var err error
 	w.Feature, err = New(Config{
-		Kube: w.kube, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), Holder: inventory.NewHolder(), Namespace: "fettle-system",
+		Records: records,
+		Kube:    w.kube, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme, own...), Holder: inventory.NewHolder(), Namespace: "fettle-system",
 		Find: func(claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
 			return w.files.FindBeside(claim, r, writable)
 		},

@@ -105,28 +105,6 @@ func (f *Feature) presetsFor(ctx context.Context, namespace string, ofCluster fu
 	return append(all, ofNamespace...), err
 }
 
-// writable lists the paths of the host that presets of the cluster give for writing. A preset that cannot be read gives none: no claim gets
-// what it says.
-func writable(ofCluster func() ([]any, error)) ([]string, error) {
-	objects, err := ofCluster()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnread, err)
-	}
-	var paths []string
-	for _, object := range objects {
-		known, ok := object.(*readPreset)
-		if !ok {
-			continue
-		}
-		for _, m := range known.preset.Rules.Mounts {
-			if m.ReadOnly != nil && !*m.ReadOnly && m.HostPath != "" {
-				paths = append(paths, m.HostPath)
-			}
-		}
-	}
-	return paths, nil
-}
-
 // usable returns the presets of a kind that were read, or why they were not.
 func (f *Feature) usable(ctx context.Context, objects []any, err error) ([]preset.Preset, error) {
 	if _, over := errors.AsType[*preset.OverError](err); over {

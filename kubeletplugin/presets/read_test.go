@@ -4,6 +4,7 @@ package presets
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +22,10 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/nodefixture"
+	"github.com/fettle-dev/fettle/test/objects"
 )
 
 // follow has the world's presets watched until the test ends.
@@ -131,6 +135,46 @@ func TestWritableBeforeTheWatch(t *testing.T) {
 	silent = false
 	w.follow()
 	isRefused()
+}
+
+// TestWritableOfFormerPreset: what containers write to counts while they run, also if the preset that gave it to their claim is gone, and
+// for the next process. A claim whose record cannot be read may be one of these.
+func TestWritableOfFormerPreset(t *testing.T) {
+	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	})
+	gives := clusterPreset("gives", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.DeviceClassNames = []string{"another"}
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared", ContainerPath: "/shared", ReadOnly: new(false)}}
+	})
+	w := newPresetWorld(t, reads, gives)
+	w.file("srv/shared/models/file", nil, 0o644)
+	writer := nodefixture.Allocated("u0", ofGPU("gpu", "gpu1"))
+	objects.Asked(writer, "another")
+	r := &record.Record{
+		UID: "u0", Phase: record.Prepared, Decisions: map[string]json.RawMessage{featureName: w.gives(writer).Decision},
+	}
+	check.Must(t, w.Records.Create(r))
+	check.Must(t, w.presets(clusterPresetResource, "").Delete(t.Context(), "gives", metav1.DeleteOptions{}))
+
+	c := claimOfClass("u1", ofGPU("gpu", "gpu0"))
+	isRefused := func(w *presetWorld) {
+		t.Helper()
+		for range 2 {
+			_, err := w.plan(c)
+			check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+		}
+	}
+	isRefused(w)
+	next := newPresetWorld(t, reads)
+	next.root, next.files.Root, next.lent.records = w.root, w.root, w.Records
+	isRefused(next)
+	check.Must(t, w.Records.SetAside("u0"))
+	isRefused(next)
+	check.Must(t, w.Records.ForgetDamaged("u0"))
+	for _, w := range []*presetWorld{w, next} {
+		w.gives(c)
+	}
 }
 
 // TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.

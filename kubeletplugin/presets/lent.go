@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package presets
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/record"
+)
+
+// lent knows the paths of the host that containers write to by presets of the cluster. A preset that is edited or deleted takes none of
+// them from a container that runs.
+type lent struct {
+	records *record.Store
+
+	mu sync.Mutex
+	// known are the paths of the last time. Nil: the claims of earlier processes were not looked at yet.
+	known map[string]bool
+}
+
+// with adds to the paths that presets give for writing now those that claims have by presets that do not any more, sorted. It reads the
+// claims' records only while there may be such.
+func (l *lent) with(now []string) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	given := map[string]bool{}
+	for _, path := range now {
+		given[path] = true
+	}
+	former := func(path string) bool { return !given[path] }
+	if l.known == nil || slices.ContainsFunc(slices.Collect(maps.Keys(l.known)), former) {
+		held, all, err := l.held()
+		if err != nil {
+			return nil, err
+		}
+		if !all { // such a record may have any of them
+			maps.Copy(given, l.known)
+		}
+		maps.Copy(given, held)
+	}
+	l.known = given
+	return slices.Sorted(maps.Keys(given)), nil
+}
+
+// held returns the paths that claims have for writing, by their records, and whether all of these could be read.
+func (l *lent) held() (paths map[string]bool, all bool, err error) {
+	uids, err := l.records.UIDs()
+	if err != nil {
+		return nil, false, err
+	}
+	paths, all = map[string]bool{}, l.records.CheckDoubt() == nil
+	for _, uid := range uids {
+		r, err := l.records.Load(uid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			all = false
+			continue
+		}
+		decided, err := decodeDecision(r.Decisions[featureName])
+		all = all && err == nil
+		for _, request := range decided {
+			for i := range request.Mounts {
+				if m := &request.Mounts[i]; m.From.Namespace == "" && isForWriting(&m.PresetMount) {
+					paths[m.HostPath] = true
+				}
+			}
+		}
+	}
+	return paths, all, nil
+}
+
+func isForWriting(m *v1alpha1.PresetMount) bool {
+	return m.ReadOnly != nil && !*m.ReadOnly && m.HostPath != ""
+}
+
+// writable lists the paths of the host that containers write to by presets of the cluster. A preset that cannot be read gives none: no
+// claim gets what it says.
+func (f *Feature) writable(ofCluster func() ([]any, error)) ([]string, error) {
+	objects, err := ofCluster()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnread, err)
+	}
+	var paths []string
+	for _, object := range objects {
+		known, ok := object.(*readPreset)
+		if !ok {
+			continue
+		}
+		for i := range known.preset.Rules.Mounts {
+			if m := &known.preset.Rules.Mounts[i]; isForWriting(m) {
+				paths = append(paths, m.HostPath)
+			}
+		}
+	}
+	return f.lent.with(paths)
+}
