@@ -102,6 +102,26 @@ func (c cluster) testNodeTaints(t *testing.T) {
 	c.taint(t, "taint-gpus")
 }
 
+// noExecuteKey is the only key with which nodes get taints with NoExecute.
+const noExecuteKey = "example.com/listed"
+
+// testNoExecute: a taint with NoExecute is put on nodes only if its key is listed. One that is there stays as long as its policy wants it.
+func (c cluster) testNoExecute(t *testing.T) {
+	const listed, unlisted, there = noExecuteKey + "=:NoExecute", "example.com/unlisted=:NoExecute", "example.com/there=a:NoExecute"
+	c.taintable(t, "taint-ends", "ends", 1)
+	p := nodePolicy("ends", "ends", listed, unlisted, there)
+	c.create(t, p)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"taints":[{"key":%q,"value":"a","effect":"NoExecute"}]}}`,
+		v1alpha1.TaintsAnnotation, there, "example.com/there")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taint-ends"}}
+	check.Must(t, c.client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, patch)))
+	c.awaitTaints(t, "taint-ends", listed, there)
+	c.awaitTainted(t, p, "False NoExecuteNotAllowed", 0)
+	c.update(t, p, func() { p.Spec.Nodes.Taints = p.Spec.Nodes.Taints[:1] })
+	c.awaitTaints(t, "taint-ends", listed)
+	c.awaitTainted(t, p, "True Tainted", 1)
+}
+
 // testTaintsOfDeletedPolicy: a policy that was deleted while no controller ran leaves nothing behind. It is called before the controller
 // starts, and the function that it returns afterwards.
 func (c cluster) testTaintsOfDeletedPolicy(t *testing.T) (check func(*testing.T)) {

@@ -53,6 +53,8 @@ type Options struct {
 	NodePartitions bool
 	// SharedTaintKeys are the keys of taints that pods with devices tolerate also if somebody else put them on nodes.
 	SharedTaintKeys []string
+	// NoExecuteTaintKeys are the keys of taints that nodes get with the effect NoExecute.
+	NoExecuteTaintKeys []string
 	// ReclaimGrace is the longest time that pods have to end which are evicted for pods with a higher priority, in whole seconds.
 	ReclaimGrace time.Duration
 	// Checks says how AcceleratorStacks check claims.

@@ -95,6 +95,7 @@ func TestAPI(t *testing.T) {
 	t.Run("partition policies", c.testPartitionPolicies)
 	t.Run("taints of nodes", c.testNodeTaints)
 	t.Run("taints of a deleted policy", left)
+	t.Run("taints that end pods", c.testNoExecute)
 	t.Run("what taints repel", c.testRepelled)
 	t.Run("priority classes", c.testPriorityClasses)
 	t.Run("devices for a higher priority", c.testReclaim)
@@ -184,8 +185,7 @@ func (c cluster) start(t *testing.T, classes deviceclasses.Options, presetVendor
 			Options: controller.Options{
 				Namespace: namespace, Metrics: httpserver.Metrics{Address: "0"},
 				ManageCRDs: true, Classes: classes, PresetVendors: presetVendors, ExplainWaitingPods: true,
-				NodePartitions:    true,
-				ReclaimGrace:      reclaims.DefaultGrace,
+				NodePartitions: true, NoExecuteTaintKeys: []string{noExecuteKey}, ReclaimGrace: reclaims.DefaultGrace,
 				BitstreamInterval: time.Second, Registries: registry.Config{PlainHTTP: []string{c.registry.Host}},
 				Checks:             stacks.Checks{Namespace: checkNamespace, Image: "registry.example/plugin:v1"},
 				DriverNamespace:    driverNamespace,

@@ -78,6 +78,11 @@ func (f *serveFlags) addObjects(fs *flag.FlagSet) {
 		o.SharedTaintKeys = append(o.SharedTaintKeys, value)
 		return nil
 	})
+	fs.Func("no-execute-taint-key", "`key` of a taint of PartitionPolicies that nodes get with the effect NoExecute; may be repeated",
+		func(value string) error {
+			o.NoExecuteTaintKeys = append(o.NoExecuteTaintKeys, value)
+			return nil
+		})
 	fs.DurationVar(&o.ReclaimGrace, "reclaim-grace-period", reclaims.DefaultGrace,
 		"longest time to end of pods that are evicted for pods with a higher priority")
 	fs.BoolVar(&o.ManageCRDs, "manage-crds", true, "apply and upgrade the CRDs")

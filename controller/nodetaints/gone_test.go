@@ -57,7 +57,7 @@ func TestAcceleratorNodeGone(t *testing.T) {
 					s, _ := o.(*resourceapi.ResourceSlice)
 					return []string{*s.Spec.NodeName}
 				}).Build()
-			k := &keeper{reconciler.Services{Client: api, Live: api}}
+			k := &keeper{Services: reconciler.Services{Client: api, Live: api}}
 			result, err := k.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(node)})
 			check.Must(t, err)
 			check.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(node), node))

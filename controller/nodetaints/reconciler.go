@@ -32,16 +32,20 @@ import (
 )
 
 // keeper has the nodes tainted as the policies want it.
-type keeper struct{ reconciler.Services }
+type keeper struct {
+	reconciler.Services
+
+	noExecute nodepolicy.NoExecuteKeys
+}
 
 // New returns the reconciler. It follows nodes, whether they have devices, and policies. If it is switched off, it has no queue.
-func New(s reconciler.Services, enabled bool) reconciler.Row {
+func New(s reconciler.Services, enabled bool, noExecute nodepolicy.NoExecuteKeys) reconciler.Row {
 	row := reconciler.Row{Name: "taints of Nodes"}
 	if !enabled {
 		return row
 	}
 	row.Queues = []reconciler.Queue{{
-		Name: "nodetaint", Reconciler: &keeper{Services: s},
+		Name: "nodetaint", Reconciler: &keeper{Services: s, noExecute: noExecute},
 		Watches: []reconciler.Watch{
 			{Object: &corev1.Node{}, Predicates: []predicate.Predicate{Changed()}},
 			{Object: &v1alpha1.AcceleratorNode{}, Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{devicesChanged()}},
@@ -128,7 +132,7 @@ func (k *keeper) wanted(ctx context.Context, node *corev1.Node) (taints []v1alph
 			again = publishedPause
 		}
 	}
-	return nodepolicy.Wanted(of, policies.Items), again, nil
+	return nodepolicy.Wanted(of, policies.Items, k.noExecute), again, nil
 }
 
 // published says whether there are slices of GPUs or FPGAs of a node.

@@ -39,18 +39,20 @@ type judge struct {
 	status   status.Writer
 	resolver policy.Resolver
 	// tainting says that nodes are tainted. Shared are the keys of taints that pods tolerate also if somebody else put them on nodes.
-	tainting bool
-	shared   []string
+	// Of taints with NoExecute, noExecute are the keys of those that are put on nodes.
+	tainting  bool
+	shared    []string
+	noExecute nodepolicy.NoExecuteKeys
 	// readings are those of DaemonSets and Modules, by the policy's name.
 	readings map[string]reading
 }
 
 // New returns the reconciler. It follows changes of policies, of what nodes report of them, of the labels by which nodes are selected, and
 // of the taints of nodes.
-func New(s reconciler.Services, tainting bool, shared []string) reconciler.Row {
+func New(s reconciler.Services, tainting bool, shared []string, noExecute nodepolicy.NoExecuteKeys) reconciler.Row {
 	j := &judge{
 		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting, shared: shared,
-		readings: map[string]reading{},
+		noExecute: noExecute, readings: map[string]reading{},
 	}
 	return reconciler.Row{
 		Name: "PartitionPolicies",
@@ -92,7 +94,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	faults := j.resolver.Check(&p.Spec, field.NewPath("spec"))
 	record(&p, faults, reports, j.Clock.Now())
-	recordTaints(&p, faults, standings(&p, nodes), foreign, j.tainting, j.Clock.Now())
+	j.recordTaints(&p, faults, standings(&p, nodes), foreign)
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	recordReclaim(&p, faults, j.Clock.Now())
 	again, unread := j.checkRepelled(ctx, &p, nodes)

@@ -60,7 +60,7 @@ func TestReconcile(t *testing.T) {
 	api, recorder := cluster(t, p, a, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}), events.NewFakeRecorder(100)
 	r := New(reconciler.Services{
 		Client: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
-	}, true, nil).Queues[0].Reconciler
+	}, true, nil, nil).Queues[0].Reconciler
 	expect := func(what string, written bool, valid, applied string, want ...string) {
 		t.Helper()
 		before := p.ResourceVersion
@@ -130,7 +130,7 @@ func (l *later) AddAfter(r reconcile.Request, after time.Duration) {
 
 // TestQueued: a node that reports something else of a policy queues that one; a node that comes, goes or gets other labels queues all.
 func TestQueued(t *testing.T) {
-	watches := New(reconciler.Services{Client: cluster(t, dynamic("p"), dynamic("q"))}, true, nil).Queues[0].Watches
+	watches := New(reconciler.Services{Client: cluster(t, dynamic("p"), dynamic("q"))}, true, nil, nil).Queues[0].Watches
 	node := func(reports ...says) *v1alpha1.AcceleratorNode {
 		a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 		a.Status.PartitionPolicies = reports

@@ -69,7 +69,7 @@ func (j *judge) checkRepelled(ctx context.Context, p *v1alpha1.PartitionPolicy, 
 		}
 		return 0, err
 	}
-	set(p, now, repelling(nodepolicy.Repelled(p.Spec.Nodes.Taints, nodes, programs)))
+	set(p, now, repelling(nodepolicy.Repelled(p.Spec.Nodes.Taints, nodes, programs, j.noExecute)))
 	j.readings[p.Name] = reading{uid: p.UID, generation: p.Generation, nodes: of, at: now}
 	return wait.Jitter(programsInterval, reconciler.Jitter), nil
 }

@@ -118,7 +118,7 @@ func TestModules(t *testing.T) {
 		}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: test.labels}}
 		taints := []v1alpha1.NodeTaint{{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
-		if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, all)) == 1; got != test.want {
+		if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, all, nil)) == 1; got != test.want {
 			t.Errorf("%s: repelled: %t", test.name, got)
 		}
 	}
@@ -145,7 +145,7 @@ func TestRepelledIsWritten(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r := New(reconciler.Services{
 		Client: api, Live: large.Paged(t, api, reconciler.TenantPage), Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(time.Now()),
-	}, true, nil).Queues[0].Reconciler
+	}, true, nil, nil).Queues[0].Reconciler
 	if _, err := r.Reconcile(t.Context(), request("p")); err == nil {
 		t.Fatal("a status that was not written is no error")
 	}

@@ -40,6 +40,8 @@ const (
 	ReasonNotOverruled = "NotOverruled"
 	// ReasonTainted: all nodes that the policy selects and that have devices have its taints.
 	ReasonTainted = "Tainted"
+	// ReasonNoExecuteNotAllowed: a taint of the policy has the effect NoExecute, and the chart does not list its key.
+	ReasonNoExecuteNotAllowed = "NoExecuteNotAllowed"
 	// ReasonTaintForeign: a node has a taint of the policy from somebody else, so that pods with devices do not tolerate it.
 	ReasonTaintForeign = "TaintForeign"
 	// ReasonTaintTaken: a node has a taint with the same key and effect and another value, of another policy or of somebody else.

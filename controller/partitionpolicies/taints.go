@@ -5,7 +5,6 @@ package partitionpolicies
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -42,8 +41,8 @@ func tolerable(
 }
 
 // recordTaints writes to the status which nodes have the policy's taints. Foreign are the taints that pods do not tolerate for it.
-func recordTaints(
-	p *v1alpha1.PartitionPolicy, faults field.ErrorList, standings []nodepolicy.Standing, foreign []foreignTaint, tainting bool, now time.Time,
+func (j *judge) recordTaints(
+	p *v1alpha1.PartitionPolicy, faults field.ErrorList, standings []nodepolicy.Standing, foreign []foreignTaint,
 ) {
 	p.Status.TaintedNodes = 0
 	if p.Spec.Nodes == nil || len(p.Spec.Nodes.Taints) == 0 {
@@ -60,11 +59,17 @@ func recordTaints(
 	c := metav1.Condition{Type: v1alpha1.ConditionTainted, Status: metav1.ConditionFalse}
 	taken := slices.IndexFunc(standings, func(s nodepolicy.Standing) bool { return s.Taken != nil })
 	missing := slices.IndexFunc(standings, func(s nodepolicy.Standing) bool { return s.Missing != nil })
+	refused := slices.IndexFunc(p.Spec.Nodes.Taints, func(t v1alpha1.NodeTaint) bool { return !j.noExecute.Allow(t) })
 	switch {
-	case !tainting:
+	case !j.tainting:
 		c.Reason, c.Message = ReasonSwitchedOff, "no node is tainted: the chart's value partitions.nodes is false"
 	case len(faults) > 0:
 		c.Reason, c.Message = ReasonNotValid, "no node is tainted until the policy is corrected: the condition Valid says what is wrong"
+	case refused >= 0:
+		c.Reason = ReasonNoExecuteNotAllowed
+		c.Message = fmt.Sprintf("spec.nodes.taints[%d]: the controller puts the taint %s on no node, since NoExecute ends pods: list the key in "+
+			"the chart's partitions.noExecuteTaintKeys, or use NoSchedule; nodes that have the taint keep it until the policy changes",
+			refused, p.Spec.Nodes.Taints[refused])
 	case len(foreign) > 0:
 		f := foreign[0]
 		c.Reason = ReasonTaintForeign
@@ -86,5 +91,5 @@ func recordTaints(
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonTainted
 		c.Message = fmt.Sprintf("%s with all taints: %s", counted(int64(len(names)), "node"), firstOf(names))
 	}
-	set(p, now, c)
+	set(p, j.Clock.Now(), c)
 }

@@ -3,6 +3,7 @@
 package partitionpolicies
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -35,10 +36,18 @@ func TestRecordTaints(t *testing.T) {
 		foreign   []foreignTaint
 		off       bool
 		faults    field.ErrorList
+		effect    corev1.TaintEffect // NoSchedule by default
+		listed    nodepolicy.NoExecuteKeys
 		want      string
 		says      string
 		nodes     int32
 	}{
+		{
+			name: "NoExecute with a key that is not listed", effect: corev1.TaintEffectNoExecute, standings: many, nodes: 10,
+			want: "False NoExecuteNotAllowed",
+			says: "spec.nodes.taints[0]: the controller puts the taint example.com/gpu=a:NoExecute on no node, since NoExecute ends pods: list " +
+				"the key in the chart's partitions.noExecuteTaintKeys",
+		},
 		{name: "no nodes", want: "Unknown NoNodes", says: "found a GPU or FPGA"},
 		{name: "off", off: true, standings: many, want: "False SwitchedOff", says: "partitions.nodes", nodes: 10},
 		{
@@ -48,6 +57,10 @@ func TestRecordTaints(t *testing.T) {
 		{
 			name: "all", standings: many, want: "True Tainted", nodes: 10,
 			says: "10 nodes with all taints: n0, n1, n2, n3, n4, n5, n6, n7 and 2 more",
+		},
+		{
+			name: "NoExecute with a key that is listed", effect: corev1.TaintEffectNoExecute, listed: nodepolicy.NoExecuteKeys{"a", taint.Key},
+			standings: many[:1], want: "True Tainted", says: "1 node with all taints", nodes: 1,
 		},
 		{
 			name: "foreign", foreign: []foreignTaint{{taint, "x"}}, want: "False TaintForeign", says: "since node x has it from somebody else",
@@ -65,9 +78,14 @@ func TestRecordTaints(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: generation}}
 			p.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionApplied}, {Type: v1alpha1.ConditionOverruled}}
-			p.Spec.Nodes = &v1alpha1.NodePartition{Taints: []v1alpha1.NodeTaint{taint}}
+			p.Spec.Nodes = &v1alpha1.NodePartition{Taints: []v1alpha1.NodeTaint{{
+				Key: taint.Key, Value: taint.Value, Effect: cmp.Or(test.effect, taint.Effect),
+			}}}
+			j := &judge{
+				Services: reconciler.Services{Clock: clocktesting.NewFakePassiveClock(time.Now())}, tainting: !test.off, noExecute: test.listed,
+			}
 			record(p, test.faults, nil, time.Now())
-			recordTaints(p, test.faults, test.standings, test.foreign, !test.off, time.Now())
+			j.recordTaints(p, test.faults, test.standings, test.foreign)
 			c := status.Condition(p.Status.Conditions, v1alpha1.ConditionTainted)
 			if string(c.Status)+" "+c.Reason != test.want || !strings.Contains(c.Message, test.says) || c.ObservedGeneration != generation {
 				t.Errorf("%+v, want %s: %s", c, test.want, test.says)
@@ -76,7 +94,7 @@ func TestRecordTaints(t *testing.T) {
 				t.Errorf("%d nodes, conditions %v", p.Status.TaintedNodes, p.Status.Conditions)
 			}
 			p.Spec.Nodes = nil
-			recordTaints(p, nil, nil, nil, true, time.Now())
+			j.recordTaints(p, nil, nil, nil)
 			if len(p.Status.Conditions) != 1 || p.Status.TaintedNodes != 0 {
 				t.Errorf("without taints: %+v", p.Status)
 			}
@@ -135,7 +153,7 @@ func TestForeignTaints(t *testing.T) {
 			api := cluster(t, append([]client.Object{p, a.DeepCopy(), b.DeepCopy()}, test.nodes...)...)
 			r := New(reconciler.Services{
 				Client: api, Live: api, Recorder: events.NewFakeRecorder(100), Clock: clocktesting.NewFakePassiveClock(time.Now()),
-			}, !test.off, test.shared).Queues[0].Reconciler
+			}, !test.off, test.shared, nil).Queues[0].Reconciler
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(p)}); err != nil {
 				t.Fatal(err)
 			}

@@ -100,11 +100,7 @@ type: Normal
 source: {component: kubelet}
 `},
 		{resource: "nodes", what: "a label", manifest: node2, patch: `{"metadata":{"labels":{"a":"b"}}}`},
-		{
-			resource: "nodes", what: "a NoExecute taint", manifest: node2, changeOnly: true,
-			patch: `{"metadata":{"annotations":{"fettle.dev/taints":"a=:NoExecute"}},"spec":{"taints":[{"key":"theirs","effect":"NoSchedule"},` +
-				`{"key":"a","effect":"NoExecute"}]}}`,
-		},
+		tainted("NoExecute"), tainted("NoSchedule"),
 		{
 			resource: "nodes", what: "another's taint taken off", manifest: node2, changeOnly: true, patch: `{"spec":{"taints":[]}}`,
 		},
@@ -115,12 +111,22 @@ source: {component: kubelet}
 	}
 }
 
+// tainted is node2 with a taint beside those that it has.
+func tainted(effect string) target {
+	return target{
+		resource: "nodes", what: "a " + effect + " taint", manifest: node2, changeOnly: true,
+		patch: `{"metadata":{"annotations":{"fettle.dev/taints":"a=:` + effect + `"}},"spec":{"taints":[{"key":"theirs","effect":"NoSchedule"},` +
+			`{"key":"node.kubernetes.io/not-ready","effect":"NoSchedule"},{"key":"a","effect":"` + effect + `"}]}}`,
+	}
+}
+
 const (
+	// The API server gives a new node the second taint if it lacks it.
 	node2 = `
 apiVersion: v1
 kind: Node
 metadata: {name: node2}
-spec: {taints: [{key: theirs, effect: NoSchedule}]}
+spec: {taints: [{key: theirs, effect: NoSchedule}, {key: node.kubernetes.io/not-ready, effect: NoSchedule}]}
 `
 	claimOfNode2 = `
 apiVersion: resource.k8s.io/v1

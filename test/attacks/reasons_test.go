@@ -15,6 +15,7 @@ func reasons() []reason {
 		{"fettle-controller | patch | */status.fettle.dev | another's*", "it writes this status, and nobody else does"},
 		{"fettle-controller | delete | acceleratornodes.fettle.dev | *", "it prunes those of nodes that are gone"},
 		{"* | apply | nodes | another's taint taken off", "an apply without a taint of another manager leaves the taint"},
+		{"fettle-controller | * | nodes | a NoSchedule taint", "a policy cannot look up PartitionPolicies: the taint is noted, and ends no pod"},
 		{"fettle-controller | * | priorityclasses.*", "up to 1,000,000,000, which everybody who makes a class may have; it names no pods"},
 		{"fettle-controller | * | events.events.k8s.io | *", "open: no policy narrows the controller's Events"},
 		{"* | leases.coordination.k8s.io | another's | in fettle-system", "a new lease locks nobody out: RBAC cannot name what is created"},

@@ -71,6 +71,7 @@ func chartFields() []chartField {
 	shares := append([]string{"5%", "100%"}, sizes...)
 	hosts := []string{"registry.example", "registry.local:5000", "10.0.0.1:5000", "a.b.example:443"}
 	ranges := []string{"10.96.0.0/12", "fd01::/48", "192.168.0.0/16", "10.0.0.1/32"}
+	taintKeys := []string{"example.com/shared", "shared", "a.b.example/x_y.z"}
 	paths := []string{"/mnt/disks", "/opt/data", "/srv/models.d", "/data"}
 	scalars := map[string][]string{
 		"nvidia.driverRoot": {"/run/nvidia/driver", "/", "/opt/driver"}, "nvidia.timeout": durations, "fpga.firmwareDir": paths,
@@ -116,7 +117,8 @@ func chartFields() []chartField {
 			[]string{"/mnt/disks", "/srv/models.d", "/home/a/b", "/data"},
 		),
 		listOf("fpga.stores", itself, paths),
-		listOf("partitions.sharedTaintKeys", itself, []string{"example.com/shared", "shared", "a.b.example/x_y.z"}),
+		listOf("partitions.sharedTaintKeys", itself, taintKeys),
+		listOf("partitions.noExecuteTaintKeys", itself, taintKeys),
 		listOf("bitstreams.registries.allowedDestinations", itself, append(append([]string{"[fd00::7]:5000", "[::1]"}, hosts...), ranges...)),
 		listOf("bitstreams.registries.clusterCIDRs", itself, ranges),
 		listOf("bitstreams.registries.plainHTTP", itself, hosts),

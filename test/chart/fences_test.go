@@ -383,6 +383,67 @@ func TestPresetFence(t *testing.T) {
 	}
 }
 
+// TestNodeFence: with the controller's token, stolen, no node gets a taint that ends pods, but with the keys that the administrator lists.
+func TestNodeFence(t *testing.T) {
+	const note = "fettle.dev/taints"
+	node := func(noted string, taints ...string) map[string]any {
+		list := []any{}
+		for _, text := range taints {
+			key, rest, _ := strings.Cut(text, "=")
+			value, effect, _ := strings.Cut(rest, ":")
+			list = append(list, map[string]any{"key": key, "value": value, "effect": effect})
+		}
+		return map[string]any{
+			"apiVersion": "v1", "kind": "Node", "spec": map[string]any{"taints": list},
+			"metadata": map[string]any{"name": "a", "annotations": map[string]any{note: noted}},
+		}
+	}
+	const (
+		ends   = "puts taints with the effect NoExecute"
+		puts   = "notes the taints that it puts on a node"
+		stays  = "example.com/there=a:NoExecute"
+		passes = ""
+	)
+	tests := map[string]struct {
+		had, gets []string
+		want      string
+		listed    string // what it is where the key is listed
+	}{
+		"NoSchedule":           {nil, []string{"example.com/gpu=a:NoSchedule"}, passes, passes},
+		"NoExecute":            {nil, []string{"example.com/gpu=a:NoExecute"}, ends, passes},
+		"beside one that was":  {[]string{stays}, []string{stays, "example.com/gpu=a:NoExecute"}, ends, passes},
+		"one that was stays":   {[]string{stays}, []string{stays, "example.com/gpu=a:NoSchedule"}, passes, passes},
+		"one that was goes":    {[]string{stays}, []string{"example.com/gpu=a:NoSchedule"}, passes, passes},
+		"another effect":       {[]string{"example.com/gpu=a:NoSchedule"}, []string{"example.com/gpu=a:NoExecute"}, ends, passes},
+		"another value":        {[]string{stays}, []string{"example.com/there=b:NoExecute"}, ends, ends},
+		"a key like a listed":  {nil, []string{"example.com/gpu2=a:NoExecute"}, ends, ends},
+		"a value like a key":   {nil, []string{"gpu=example.com:NoExecute"}, ends, ends},
+		"one of Kubernetes'":   {nil, []string{"node.kubernetes.io/x=:NoExecute"}, puts, puts},
+		"without a value":      {nil, []string{"example.com/gpu=:NoExecute"}, ends, passes},
+		"none of NoExecute is": {[]string{stays}, nil, passes, passes},
+	}
+	for _, of := range versions() {
+		for args, listed := range map[string]bool{"": false, "--set=partitions.noExecuteTaintKeys={example.com/team,example.com/gpu}": true} {
+			f := newFence(t, of, "fettle-controller-nodes", strings.Fields(args)...)
+			for what, test := range tests {
+				want := test.want
+				if listed {
+					want = test.listed
+				}
+				why := f.refuses(t, "", node(strings.Join(test.gets, ","), test.gets...), node(strings.Join(test.had, ","), test.had...))
+				if !strings.Contains(why, want) || (want == "") != (why == "") {
+					t.Errorf("%s, %q: %s: %q, want %q", of, args, what, why, want)
+				}
+			}
+		}
+		const taint = "example.com/gpu=a:NoSchedule"
+		switchedOff := newFence(t, of, "fettle-controller-nodes", "--set=drivers.enabled=true,partitions.nodes=false")
+		if why := switchedOff.refuses(t, "", node(taint, taint), node("")); !strings.Contains(why, puts) {
+			t.Errorf("%s: with partitions.nodes false a taint is put: %q", of, why)
+		}
+	}
+}
+
 // TestClassFence: with the controller's token, stolen, no DeviceClass hands out other devices than it is for, or whole PCI functions, and
 // none loses what an administrator wrote.
 func TestClassFence(t *testing.T) {

@@ -32,6 +32,7 @@ func Samples() map[string]any {
 		"networkPolicy.apiServer.ports":  list(443),
 		"networkPolicy.metricsFrom":      list(values{"podSelector": values{}}),
 		"networkPolicy.webhookFrom":      list(values{"podSelector": values{}}),
+		"partitions.noExecuteTaintKeys":  list("example.com/team"),
 		"partitions.sharedTaintKeys":     list("example.com/team"),
 		"networkPolicy.registries.cidrs": list("10.0.0.2/32"),
 		"networkPolicy.registries.ports": list(443),

@@ -68,10 +68,10 @@ type site struct {
 // siteOf divides the taints of a node that a policy selects. Ours are those of the policy that the node has or will have, but not one that
 // somebody else put there with another value; one that Fettle put there changes with the policy. Others are those that keep programs away
 // whatever the policy says.
-func siteOf(node *corev1.Node, taints []v1alpha1.NodeTaint) site {
+func siteOf(node *corev1.Node, taints []v1alpha1.NodeTaint, keys NoExecuteKeys) site {
 	s, theirs := site{node: node}, foreign(node)
 	for _, t := range taints {
-		if has := find(theirs, t); has == nil || has.Value == t.Value {
+		if has := find(theirs, t); keys.wants(node.Spec.Taints, t) && (has == nil || has.Value == t.Value) {
 			s.ours = append(s.ours, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
 		}
 	}
@@ -113,10 +113,10 @@ func Fingerprint(nodes []*corev1.Node) uint64 {
 
 // Repelled returns the programs, sorted by name, that run on nodes which a policy selects, and that its taints keep away from one of them.
 // A program that another taint of a node keeps away from there loses nothing by the policy.
-func Repelled(taints []v1alpha1.NodeTaint, nodes []*corev1.Node, programs []Program) []Program {
+func Repelled(taints []v1alpha1.NodeTaint, nodes []*corev1.Node, programs []Program, keys NoExecuteKeys) []Program {
 	sites := make([]site, 0, len(nodes))
 	for _, n := range nodes {
-		sites = append(sites, siteOf(n, taints))
+		sites = append(sites, siteOf(n, taints, keys))
 	}
 	var out []Program
 	for i := range programs {

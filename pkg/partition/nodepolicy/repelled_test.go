@@ -48,6 +48,8 @@ func TestRepelled(t *testing.T) {
 		{name: "tolerates everything", wants: gpu + " " + execute, spec: tolerating(everything)},
 		{name: "tolerates another value", wants: gpu, spec: tolerating(otherValue), want: true},
 		{name: "tolerates one of two", wants: gpu + " " + execute, spec: tolerating(exactly), want: true},
+		{name: "a taint with NoExecute that may not be put there", wants: unlisted},
+		{name: "a taint with NoExecute that may not be put there any more", wants: unlisted, has: unlisted, noted: unlisted, want: true},
 		{name: "a taint that keeps no pod away", wants: "example.com/gpu=yes:PreferNoSchedule"},
 		{name: "selects another node", wants: gpu, spec: corev1.PodSpec{NodeSelector: map[string]string{"disk": "slow"}}},
 		{name: "selects the node", wants: gpu, spec: corev1.PodSpec{NodeSelector: map[string]string{"disk": "fast"}}, want: true},
@@ -76,7 +78,7 @@ func TestRepelled(t *testing.T) {
 			node.Spec.Taints = parse(test.has)
 			programs := []nodepolicy.Program{nodepolicy.NewProgram("a/b", false, &test.spec)}
 			taints := policyOf("p", 0, test.wants).Spec.Nodes.Taints
-			if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, programs)) == 1; got != test.want {
+			if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, programs, listed())) == 1; got != test.want {
 				t.Errorf("repelled: %t, want %t", got, test.want)
 			}
 		})
@@ -96,7 +98,7 @@ func TestRepelledFromOne(t *testing.T) {
 	var got []string
 	for _, p := range nodepolicy.Repelled(policyOf("p", 0, gpu).Spec.Nodes.Taints, nodes, []nodepolicy.Program{
 		program("c/d", false, "fast"), program("b/e", false, "slow"), program("a/f", true, "slow", "fast"), program("b/d", true, "none"),
-	}) {
+	}, nil) {
 		if p.Module {
 			p.Name += " (Module)"
 		}
@@ -105,7 +107,7 @@ func TestRepelledFromOne(t *testing.T) {
 	if want := []string{"a/f (Module)", "c/d"}; !slices.Equal(got, want) {
 		t.Errorf("repelled are %s, want %s", strings.Join(got, ", "), want)
 	}
-	if got := nodepolicy.Repelled(nil, nodes, []nodepolicy.Program{program("c/d", false, "fast")}); got != nil {
+	if got := nodepolicy.Repelled(nil, nodes, []nodepolicy.Program{program("c/d", false, "fast")}, nil); got != nil {
 		t.Errorf("without taints %v are repelled", got)
 	}
 }

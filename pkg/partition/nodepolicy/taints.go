@@ -40,9 +40,27 @@ func HasDevices(a *v1alpha1.AcceleratorNode, noted string) bool {
 	})
 }
 
+// NoExecuteKeys are the keys of the taints with the effect NoExecute that Fettle puts on nodes: it ends all pods that do not tolerate it.
+type NoExecuteKeys []string
+
+// Allow says whether Fettle may put a taint on nodes.
+func (k NoExecuteKeys) Allow(t v1alpha1.NodeTaint) bool {
+	return t.Effect != corev1.TaintEffectNoExecute || slices.Contains(k, t.Key)
+}
+
+// wants says whether a node that has some taints should have one of a policy. A taint that may not be put there stays where it is.
+func (k NoExecuteKeys) wants(have []corev1.Taint, t v1alpha1.NodeTaint) bool {
+	if k.Allow(t) {
+		return true
+	}
+	there := find(have, t)
+	return there != nil && there.Value == t.Value
+}
+
 // Wanted returns the taints that policies want on a node, in the order of the policies. Of taints with one key and effect, the first
-// policy's counts. Policies that are not valid, or being deleted, want none.
-func Wanted(node Node, policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint {
+// policy's counts. Policies that are not valid, or being deleted, want none. A taint with NoExecute whose key is not listed is wanted only
+// where it is already.
+func Wanted(node Node, policies []v1alpha1.PartitionPolicy, keys NoExecuteKeys) []v1alpha1.NodeTaint {
 	if !node.HasDevices {
 		return nil
 	}
@@ -54,7 +72,9 @@ func Wanted(node Node, policies []v1alpha1.PartitionPolicy) []v1alpha1.NodeTaint
 		if selected, err := policy.SelectsNode(p.Spec.NodeSelector, node.Labels); err != nil || !selected {
 			continue
 		}
-		wanted = appendNew(wanted, p.Spec.Nodes.Taints)
+		wanted = appendNew(wanted, slices.DeleteFunc(slices.Clone(p.Spec.Nodes.Taints), func(t v1alpha1.NodeTaint) bool {
+			return !keys.wants(node.Taints, t)
+		}))
 	}
 	return wanted
 }

@@ -52,7 +52,12 @@ const (
 	other   = "example.com/gpu=no:NoSchedule"
 	execute = "example.com/gpu=yes:NoExecute"
 	foreign = "team=b:NoSchedule"
+	// unlisted has a key that listed does not return.
+	unlisted = "example.com/other=a:NoExecute"
 )
+
+// listed returns the keys of taints that nodes get with NoExecute.
+func listed() nodepolicy.NoExecuteKeys { return nodepolicy.NoExecuteKeys{"example.com/gpu", "a"} }
 
 // TestDecide is what a node has before and after.
 func TestDecide(t *testing.T) {
@@ -105,15 +110,32 @@ func TestDecide(t *testing.T) {
 			name: "the policy with the higher priority", labels: pool,
 			policies: of(policyOf("a", 0, gpu+" "+execute), policyOf("b", 1, other)), after: other + " " + execute, notes: other + "," + execute,
 		},
+		{
+			name: "NoExecute with a key that is not listed is not put", labels: pool, policies: of(policyOf("p", 0, unlisted+" "+gpu)),
+			after: gpu, notes: gpu,
+		},
+		{
+			name: "and stays where it is", labels: pool, before: unlisted, noted: unlisted, policies: of(policyOf("p", 0, unlisted)),
+			after: unlisted, notes: unlisted,
+		},
+		{
+			name: "also if a policy with a higher priority wants another value", labels: pool, before: unlisted, noted: unlisted,
+			policies: of(policyOf("p", 0, unlisted), policyOf("q", 1, "example.com/other=b:NoExecute")), after: unlisted, notes: unlisted,
+		},
+		{
+			name: "until its policy changes", labels: pool, before: unlisted, noted: unlisted,
+			policies: of(policyOf("p", 0, "example.com/other=b:NoExecute")),
+		},
+		{name: "or is gone", labels: pool, before: unlisted, noted: unlisted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			node := nodepolicy.Node{Labels: test.labels, HasDevices: !test.without, Taints: parse(test.before), Noted: test.noted}
-			taints, notes := nodepolicy.Decide(node, nodepolicy.Wanted(node, test.policies))
+			taints, notes := nodepolicy.Decide(node, nodepolicy.Wanted(node, test.policies, listed()))
 			if diff := cmp.Diff(test.after, written(taints)) + cmp.Diff(sorted(test.notes), notes); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			node.Taints, node.Noted = taints, notes
-			again, same := nodepolicy.Decide(node, nodepolicy.Wanted(node, test.policies))
+			again, same := nodepolicy.Decide(node, nodepolicy.Wanted(node, test.policies, listed()))
 			if written(again) != written(taints) || same != notes {
 				t.Errorf("decided again: %s, %s", written(again), same)
 			}
@@ -132,7 +154,7 @@ func sorted(notes string) string {
 // TestForeignTaintsStay: whatever policies come and go, the taints of others stay as they are, and at the end nothing of ours is left.
 func TestForeignTaintsStay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	pick := []string{gpu, other, execute, foreign, "a=:NoSchedule", "a=:PreferNoSchedule"}
+	pick := []string{gpu, other, execute, unlisted, foreign, "a=:NoSchedule", "a=:PreferNoSchedule"}
 	for range 500 {
 		node := nodepolicy.Node{Labels: map[string]string{"pool": "a"}, HasDevices: true}
 		theirs := map[string]bool{}
@@ -153,7 +175,7 @@ func TestForeignTaintsStay(t *testing.T) {
 			if round == 5 {
 				policies = nil
 			}
-			node.Taints, node.Noted = nodepolicy.Decide(node, nodepolicy.Wanted(node, policies))
+			node.Taints, node.Noted = nodepolicy.Decide(node, nodepolicy.Wanted(node, policies, listed()))
 			for one := range theirs {
 				if !strings.Contains(" "+written(node.Taints)+" ", " "+one+" ") {
 					t.Fatalf("%s is gone", one)

@@ -35,7 +35,8 @@ func testFences(t *testing.T, server *apiServer) {
 	clients, untyped := server.as(t, controllerAccount, "")
 	server.createNamespace(t, "fenced")
 	server.runHelm(t, "upgrade", "fettle", chartDir, "--set=bitstreams.pullSecretNamespaces={*}", "--set=drivers.enabled=true",
-		"--set=deviceClasses.vfio=true", "--set=kubeletPlugin.image.repository=registry.example/plugin,kubeletPlugin.image.tag=v1")
+		"--set=deviceClasses.vfio=true", "--set=partitions.noExecuteTaintKeys={listed}",
+		"--set=kubeletPlugin.image.repository=registry.example/plugin,kubeletPlugin.image.tag=v1")
 	t.Run("DeviceClasses", func(t *testing.T) { fencedClasses(t, server, clients) })
 	t.Run("CRDs", func(t *testing.T) {
 		resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -200,6 +201,8 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 		ready   = `{"key":"node.kubernetes.io/not-ready","effect":"NoSchedule"}` // the API server puts it on a new node
 		there   = ready + "," + theirs
 		ours    = `{"key":"ours","value":"a","effect":"NoSchedule"}`
+		ends    = `{"key":"ours","value":"a","effect":"NoExecute"}`
+		listed  = `{"key":"listed","effect":"NoExecute"}`
 		kubes   = `,{"key":"a.kubernetes.io/b","effect":"NoSchedule"}`
 		note    = `"ours=a:NoSchedule"`
 		onlyTry = "writes of a node only its taints"
@@ -214,6 +217,7 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 		"a taint that is not noted":  {`null`, there + "," + ours, "notes the taints that it puts on a node"},
 		"one of Kubernetes' own":     {`"a.kubernetes.io/b=:NoSchedule"`, there + kubes, "keys are not below"},
 		"Kubernetes' own taken off":  {`null`, theirs, "takes off a node only taints that it put there"},
+		"one that ends pods":         {`"ours=a:NoExecute"`, there + "," + ends, "puts taints with the effect NoExecute"},
 		"a taint's value is changed": {`null`, ready + `,{"key":"theirs","value":"x","effect":"NoSchedule"}`, "takes off a node only"},
 	} {
 		if err := refused(patch(t.Context(), test.noted, test.taints, ""), test.want); err != nil {
@@ -238,8 +242,8 @@ func fencedNodes(t *testing.T, server *apiServer, clients kubernetes.Interface) 
 			return err
 		})
 	}
-	if err := patch(t.Context(), note, there+","+ours, ""); err != nil {
-		t.Errorf("a taint is put: %v", err)
+	if err := patch(t.Context(), `"listed=:NoExecute,ours=a:NoSchedule"`, there+","+ours+","+listed, ""); err != nil {
+		t.Errorf("taints are put: %v", err)
 	}
 	if err := refused(patch(t.Context(), "null", ready, ""), "takes off a node only"); err != nil {
 		t.Errorf("another's with its own: %v", err)
