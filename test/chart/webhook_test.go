@@ -12,7 +12,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/cel-go/cel"
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
 
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -185,4 +197,88 @@ func clientConfigs(t *testing.T, objects []unstructured.Unstructured, name strin
 		}
 	}
 	return out
+}
+
+// TestReachOfWebhook: whoever takes the webhook over is asked to change new pods that may get devices, and nothing else: no other pod, and
+// none of Kubernetes and of Fettle.
+func TestReachOfWebhook(t *testing.T) {
+	for _, v := range variants() {
+		for _, object := range renderObjects(t, v.args...) {
+			if object.GetKind() == "MutatingWebhookConfiguration" && object.GetName() != "fettle-pods" {
+				t.Errorf("%s: %s changes objects, too", v.name, object.GetName())
+			}
+		}
+	}
+	var all admissionregistrationv1.MutatingWebhookConfiguration
+	object := find(t, renderObjects(t), "MutatingWebhookConfiguration", "fettle-pods")
+	check.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &all))
+	if len(all.Webhooks) != 1 || len(all.Webhooks[0].MatchConditions) != 1 {
+		t.Fatalf("webhooks are %+v", all.Webhooks)
+	}
+	hook := all.Webhooks[0]
+	want := []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}, Scope: new(admissionregistrationv1.NamespacedScope),
+		},
+	}}
+	if diff := cmp.Diff(want, hook.Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(hook.NamespaceSelector)
+	check.Must(t, err)
+	for _, name := range []string{"team-a", "default", "kube-system", "kube-public", "kube-node-lease", namespace} {
+		tenant := name != namespace && !strings.HasPrefix(name, "kube-")
+		if got := selector.Matches(labels.Set{"kubernetes.io/metadata.name": name}); got != tenant {
+			t.Errorf("pods of %s are sent: %t", name, got)
+		}
+	}
+	plain := []corev1.Container{{Name: "a", Image: "a", SecurityContext: &corev1.SecurityContext{Privileged: new(true)}}}
+	asks := func(resource string) []corev1.Container {
+		return append(slices.Clone(plain), corev1.Container{Name: "b", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceName(resource): apiresource.MustParse("1")},
+		}})
+	}
+	claims := []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+	for _, of := range versions() {
+		sent := newMatchConditions(t, of, hook.MatchConditions)
+		for name, test := range map[string]struct {
+			spec corev1.PodSpec
+			want bool
+		}{
+			"a claim":                      {corev1.PodSpec{Containers: plain, ResourceClaims: claims}, true},
+			"an extended resource":         {corev1.PodSpec{Containers: asks("fettle.dev/gpu")}, true},
+			"an extended resource at init": {corev1.PodSpec{Containers: plain, InitContainers: asks("a.b/c")}, true},
+			"nothing":                      {corev1.PodSpec{Containers: plain, InitContainers: plain}, false},
+			"CPUs":                         {corev1.PodSpec{Containers: asks("cpu")}, false},
+			"memory in large pages":        {corev1.PodSpec{Containers: asks("hugepages-2Mi")}, false},
+			"no claims in a list of them":  {corev1.PodSpec{Containers: plain, ResourceClaims: claims[:0]}, false},
+		} {
+			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Pod{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: test.spec,
+			})
+			check.Must(t, err)
+			if got := sent.refuses(t, "team-a", content, nil) == ""; got != test.want {
+				t.Errorf("%s: a pod with %s is sent: %t", of, name, got)
+			}
+		}
+	}
+}
+
+// newMatchConditions compiles the conditions of a webhook: the fence refuses what the webhook is not asked about.
+func newMatchConditions(t *testing.T, of *version.Version, conditions []admissionregistrationv1.MatchCondition) *fence {
+	t.Helper()
+	f := &fence{resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}}
+	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(of))
+	check.Must(t, err)
+	var all []plugincel.ExpressionAccessor
+	for _, c := range conditions {
+		all = append(all, celExpression{text: c.Expression, returns: cel.BoolType})
+		f.policy.Spec.Validations = append(f.policy.Spec.Validations, admissionregistrationv1.Validation{Message: "not " + c.Name})
+	}
+	f.compiled = compiler.CompileCondition(all, plugincel.OptionalVariableDeclarations{}, environment.NewExpressions)
+	if errs := f.compiled.CompilationErrors(); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return f
 }
