@@ -135,6 +135,11 @@ func (c *Cache) mount(subPath, target string, access ReadOnly) (Mount, error) {
 		if file.SubPath != subPath || file.Root == target {
 			continue
 		}
+		if path.Base(file.Name) == vllmIndex {
+			if err := checkIndexRoot(target); err != nil {
+				return Mount{}, err
+			}
+		}
 		if m.Relocation == nil {
 			m.Relocation = &Relocation{}
 		}

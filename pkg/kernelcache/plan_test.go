@@ -114,6 +114,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"over a part", split, Options{Labels: labels}, "/tmp", "would cover each other"},
 		{"in a part", split, Options{Labels: labels}, "/tmp/triton/x", "would cover each other"},
 		{"variable twice", split, Options{Labels: twice}, "", "would have two values"},
+		{"not for an index", vllmBinaryTree("/old", false), Options{}, "/it's", "want a path without quotes"},
 	} {
 		cache := inspect(t, test.tree, test.opts)
 		if _, err := cache.Plan(test.path); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -150,8 +150,8 @@ func indexRoot(data []byte, literals []literal, dir string) (root string, rests 
 // RewriteIndex changes the paths of artifacts in vLLM's index to another root. dir is the index's directory in the cache. Only strings
 // that lead into the cache change, and all other bytes stay. A result of more than MaxText bytes is refused, as by RewriteGroup.
 func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
-	if strings.ContainsAny(root, "'\"\\\n") {
-		return nil, fmt.Errorf("%s cannot stand in %s: want a path without quotes and backslashes", quote(root), vllmIndex)
+	if err := checkIndexRoot(root); err != nil {
+		return nil, err
 	}
 	literals, err := parseIndex(data)
 	if err != nil {
@@ -170,6 +170,14 @@ func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 	}
 	out.Write(data[done:])
 	return out.Bytes(), nil
+}
+
+// checkIndexRoot refuses a root that cannot stand in an index.
+func checkIndexRoot(root string) error {
+	if strings.ContainsAny(root, "'\"\\\n") {
+		return fmt.Errorf("%w: %s cannot stand in %s: want a path without quotes and backslashes", ErrInvalid, quote(root), vllmIndex)
+	}
+	return nil
 }
 
 // factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are read: the file has all
