@@ -85,13 +85,18 @@ func (d *Dir) mountOverlay(at string, l *Overlay) error {
 			return err
 		}
 	}
+	lower, err := openDirectory(l.Lower)
+	if err != nil {
+		return err
+	}
+	defer lower.Close()
 	attributes := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	if l.ReadOnly {
 		attributes |= unix.MOUNT_ATTR_RDONLY
 	}
 	over, err := newMount("overlay", attributes, withContext(l.Context, [][2]string{
 		{"source", "fettle"},
-		{"lowerdir", escape(l.Lower)},
+		{"lowerdir", short(lower)},
 		{"upperdir", upper},
 		{"workdir", filepath.Join(at, "work")},
 	}))
@@ -229,7 +234,14 @@ func withContext(context string, options [][2]string) [][2]string {
 	return append(options, [2]string{"context", context})
 }
 
-// escape escapes a path for lowerdir, where colons separate.
-func escape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(path)
+// openDirectory opens a directory so that short can name it.
+func openDirectory(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, wrap("open", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
+
+// short names an open directory for this process: the kernel takes 255 bytes as an option of a mount, and a colon in it separates.
+func short(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +80,16 @@ func TestLayer(t *testing.T) {
 	}
 	n.gone()
 	n.reads(filepath.Join(lower, "dir/kernel"), "compiled")
+}
+
+// TestLayerOverLongPath: the kernel takes 255 bytes as an option of a mount, and a directory of a cache may have a longer path.
+func TestLayerOverLongPath(t *testing.T) {
+	n := newNode(t)
+	long := strings.Repeat("d", 250) + "/with:colon,and\\backslash"
+	n.write("store/"+long+"/kernel", "compiled")
+	at := n.layer(Overlay{Lower: filepath.Join(n.host, "store", long), Bytes: 1 << 20})
+	n.reads(filepath.Join(at, "kernel"), "compiled")
+	n.gone()
 }
 
 // TestLayerUsers: containers run as any user.

@@ -205,7 +205,7 @@ func newFilledMemory(m *Memory) (*os.File, error) {
 	if err != nil || m.Fill == nil {
 		return mount, err
 	}
-	if err := fill(fmt.Sprintf("/proc/self/fd/%d", mount.Fd()), m.Fill); err != nil {
+	if err := fill(short(mount), m.Fill); err != nil {
 		return nil, errors.Join(fmt.Errorf("fill the claim's memory: %w", err), mount.Close())
 	}
 	return mount, nil
