@@ -194,7 +194,8 @@ func readyForChecks(n *Node) bool {
 
 // Ended says what the pod of a check shows. Done is false while it may still pass; then the verdict says why it is not known.
 func Ended(p *corev1.Pod, timeout time.Duration, now time.Time) (v Verdict, done bool) {
-	late := now.Sub(p.CreationTimestamp.Time) >= timeout
+	since := begun(p)
+	late := now.Sub(since) >= timeout
 	switch p.Status.Phase {
 	case corev1.PodSucceeded:
 		return passed("every device of the claim was opened"), true
@@ -215,7 +216,18 @@ func Ended(p *corev1.Pod, timeout time.Duration, now time.Time) (v Verdict, done
 		return failed(ReasonCheckNotStarted, "the pod of the check did not end in %s%s: kubectl get events -n %s shows why", timeout, waitsFor(p),
 			p.Namespace), true
 	}
-	return unknown(ReasonCheckRunning, "the check runs since %s", p.CreationTimestamp.UTC().Format(time.RFC3339)), false
+	return unknown(ReasonCheckRunning, "the check runs since %s", since.UTC().Format(time.RFC3339)), false
+}
+
+// begun is when the pod of a check got its node, or was made: one may have waited for room for as long as its node was full.
+func begun(p *corev1.Pod) time.Time {
+	at := p.CreationTimestamp.Time
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
 }
 
 // WaitsForRoom says whether the pod of a check waits for a processor or memory of its node. It may do so for as long as the node is full.

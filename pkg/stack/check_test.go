@@ -170,6 +170,13 @@ func TestEnded(t *testing.T) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message}}
 		}
 	}
+	scheduled := func(since time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-since)),
+			}}
+		}
+	}
 	const busy = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
 	const noDevice = "0/3 nodes are available: 1 cannot allocate all claims, 2 node(s) didn't match Pod's node affinity/selector."
 	for _, tc := range []struct {
@@ -198,6 +205,8 @@ func TestEnded(t *testing.T) {
 			"cannot allocate", true,
 		},
 		{"a busy node", corev1.PodPending, 24 * time.Hour, unscheduled(busy), stack.Unknown, stack.ReasonCheckNoRoom, "Insufficient cpu", false},
+		{"no more so", corev1.PodPending, 24 * time.Hour, scheduled(time.Second), stack.Unknown, stack.ReasonCheckRunning, "runs since", false},
+		{"hangs then", corev1.PodRunning, 24 * time.Hour, scheduled(time.Minute), stack.Failed, stack.ReasonCheckNotStarted, "did not end", true},
 		{"starts", corev1.PodPending, time.Second, nil, stack.Unknown, stack.ReasonCheckRunning, "runs since", false},
 		{"no image", corev1.PodPending, time.Minute, state(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
 			Reason: "ImagePullBackOff", Message: "not found",
