@@ -38,14 +38,13 @@ func (f *Feature) Leftovers(_ context.Context, uid string, dev device.Device) ([
 		}
 	}
 	return steps, restorepoint.About(err, func(target string) bool {
-		address, known := f.addressOf(dev.Name)
+		address, known := f.decided.Load().addressOf(dev.Name)
 		return !known || address == target
 	})
 }
 
 // addressOf returns the PCI address of the GPU that a device is, or is a part of.
-func (f *Feature) addressOf(name string) (address string, known bool) {
-	d := f.decided.Load()
+func (d *decision) addressOf(name string) (address string, known bool) {
 	if d == nil {
 		return "", false
 	}

@@ -67,7 +67,7 @@ func (s *Store) fetch(ctx context.Context, src Puller, d Descriptor, opportunist
 	if r, ok := src.(referenced); ok {
 		repository = r.Reference().Repository()
 	}
-	unfinished, unlock, err := s.lockFetch(ctx, d.Digest, repository)
+	unfinished, unlock, err := lockFetch(ctx, s, d.Digest, repository)
 	if err != nil {
 		return err
 	}

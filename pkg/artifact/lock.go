@@ -72,7 +72,7 @@ const patience = 2 * time.Second
 // lockFetch locks a digest for a fetch from a repository. It returns the name under which the fetch keeps what it has not finished. That is
 // the digest itself, unless a fetch from another repository has that and does not end soon: otherwise anybody could have others wait who
 // names what they fetch in a registry that never ends.
-func (s *Store) lockFetch(ctx context.Context, d Digest, repository string) (unfinished Digest, unlock func(), err error) {
+func lockFetch(ctx context.Context, s *Store, d Digest, repository string) (unfinished Digest, unlock func(), err error) {
 	own := DigestOf([]byte(d.String() + " " + repository))
 	unlockOwn, err := s.lockDigest(ctx, own)
 	if err != nil {

@@ -37,7 +37,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 	if t, err := s.OpenTree(spec.Digest); !missing(err) {
 		return t, err
 	}
-	unfinished, unlock, err := s.lockFetch(ctx, spec.Digest, spec.Origin)
+	unfinished, unlock, err := lockFetch(ctx, s, spec.Digest, spec.Origin)
 	if err != nil {
 		return nil, err
 	}
@@ -254,28 +254,18 @@ func (s *Store) completeTree(ctx context.Context, d Digest, dir string) (*Tree, 
 		return nil, err
 	}
 	t, err := s.OpenTree(d)
-	if missing(err) {
-		t, err = s.replaceTree(d, dir)
-	} else { // another repository had it meanwhile
+	if !missing(err) { // another repository had it meanwhile
 		err = errors.Join(err, s.moveToTrash(dir, d))
+	} else if err = s.moveToTrash(treeName(d), d); err == nil { // a tree that cannot be read
+		if err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d)))); err == nil {
+			t, err = s.OpenTree(d)
+		}
 	}
 	unlock()
 	if err != nil {
 		return nil, err
 	}
 	return t, onDisk(s.fs.SyncDir(s.path(treesDir)))
-}
-
-// replaceTree gives the tree its name and opens it. What has the name cannot be read.
-func (s *Store) replaceTree(d Digest, dir string) (*Tree, error) {
-	err := s.moveToTrash(treeName(d), d)
-	if err == nil {
-		err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d))))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.OpenTree(d)
 }
 
 // classify adds this package's kind to an error of package unpack.
