@@ -170,7 +170,7 @@ func (k *kernelCaches) noReadOnlyMany(ctx SpecContext) {
 	eventuallyEvent(ctx, ns, "PersistentVolumeClaim", "norox", "ProvisioningFailed", "only supports ReadWriteOnce")
 	cacheStatus(ctx, ownCaches, ns, "norox", func(g Gomega, s *v1alpha1.GPUKernelCacheStatus) {
 		g.Expect(s.Volumes).To(ConsistOf(And(HaveField("Phase", v1alpha1.CacheVolumePending),
-			HaveField("Message", And(ContainSubstring("[ReadWriteOnce ReadOnlyMany]"), ContainSubstring("Events are at the claim"))))))
+			HaveField("Message", And(ContainSubstring("[ReadOnlyMany ReadWriteOnce]"), ContainSubstring("Events are at the claim"))))))
 	})
 }
 
