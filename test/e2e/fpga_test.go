@@ -673,6 +673,10 @@ func (f *fpgas) tenants(ctx SpecContext) {
 			newTemplate(ctx, ns, fmt.Sprintf("port%d", port), claimRegion(fpgaClass, port, v1alpha1.FPGAConfig{}))
 		}
 	}
+	// While a claim has the card, nothing clears what others left in the other region, since the memory is the card's.
+	before := newPod(ctx, ours, "before", withTemplate("port1"))
+	running(ctx, before)
+	f.end(ctx, before)
 	first := newPod(ctx, ours, "first", withTemplate("port0"))
 	running(ctx, first)
 	f.eventuallyKept(ctx, 1, ours)
