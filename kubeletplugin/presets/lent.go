@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -66,15 +67,23 @@ func (l *lent) held() (paths map[string]bool, all bool, err error) {
 		}
 		decided, err := decodeDecision(r.Decisions[featureName])
 		all = all && err == nil
-		for _, request := range decided {
-			for i := range request.Mounts {
-				if m := &request.Mounts[i]; m.From.Namespace == "" && isForWriting(&m.PresetMount) {
-					paths[m.HostPath] = true
-				}
-			}
+		for _, path := range writes(decided) {
+			paths[path] = true
 		}
 	}
 	return paths, all, nil
+}
+
+// writes lists what a claim has for writing by presets of the cluster.
+func writes(decided map[string]preset.Request) (paths []string) {
+	for _, request := range decided {
+		for i := range request.Mounts {
+			if m := &request.Mounts[i]; m.From.Namespace == "" && isForWriting(&m.PresetMount) {
+				paths = append(paths, m.HostPath)
+			}
+		}
+	}
+	return paths
 }
 
 func isForWriting(m *v1alpha1.PresetMount) bool {
