@@ -366,7 +366,7 @@ func (r *runningExample) checkDevice(
 // attributeNames are what attributes of other drivers are in Fettle's slices (docs/user/from-other-drivers.md).
 func (r *runningExample) attributeName(name resourceapi.FullyQualifiedName) resourceapi.QualifiedName {
 	ours := map[string]resourceapi.QualifiedName{
-		r.driver + "/parentUUID": "parentUUID", r.driver + "/deviceID": "resource.kubernetes.io/pciBusID", r.driver + "/pciRoot": pcieRoot,
+		r.driver + "/parentUUID": "parentUUID", r.driver + "/deviceID": "pciDeviceID", r.driver + "/pciRoot": pcieRoot,
 	}
 	if own, known := ours[string(name)]; known {
 		return own
