@@ -71,7 +71,7 @@ func (p *parts) judge(err error) (reason string, permanent bool) {
 		permanent = permanent || stays
 	}
 	if reason == "" {
-		reason = "PrepareFailed"
+		return "PrepareFailed", permanent
 	}
 	return reason, permanent
 }

@@ -43,6 +43,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
 	"github.com/fettle-dev/fettle/test/treesum"
@@ -84,16 +85,10 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("only root may mount")
-	}
 	n := &node{
 		T: t, registry: signed.Start(t, true), root: t.TempDir(), password: true, clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
-	if err := unix.Mount(n.root, n.root, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("this machine lets nobody mount: %v", err)
-	}
-	t.Cleanup(func() { n.must(unix.Unmount(n.root, unix.MNT_DETACH)) })
+	check.Mount(t, n.root, n.root, "", unix.MS_BIND, "")
 	n.must(unix.Mount("", n.root, "", unix.MS_SHARED, ""))
 	n.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		v1alpha1.GroupVersion.WithResource(cacheResource):        "GPUKernelCacheList",

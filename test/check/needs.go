@@ -15,10 +15,7 @@ func Needs(t testing.TB, path, next string) {
 	if err == nil {
 		return
 	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%v: %s", err, next)
-	}
-	t.Skipf("%v: %s", err, next)
+	unable(t, "%v: %s", err, next)
 }
 
 // Helm returns the path of helm: $HELM, or what `make .cache/tools/helm` builds below the repository's root.

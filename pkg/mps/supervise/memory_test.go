@@ -27,14 +27,11 @@ func (n *node) hasMemory() {
 	n.memory = true
 	run := filepath.Join(n.root, "run")
 	check.Must(n.t, os.MkdirAll(run, 0o755))
-	if err := unix.Mount("test", run, "tmpfs", 0, "size=64m"); err != nil {
-		n.t.Skipf("this machine lets nobody mount: %v", err)
-	}
+	check.Mount(n.t, "test", run, "tmpfs", 0, "size=64m")
 	n.t.Cleanup(func() {
 		for _, name := range n.mounts() {
 			_ = unix.Unmount(filepath.Join(mps.HostMemoryDir(n.root), name), unix.MNT_DETACH)
 		}
-		check.Must(n.t, unix.Unmount(run, unix.MNT_DETACH))
 	})
 	check.Must(n.t, unix.Mount("", run, "", unix.MS_SHARED, ""), os.MkdirAll(mps.HostMemoryDir(n.root), 0o755))
 }

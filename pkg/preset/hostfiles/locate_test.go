@@ -32,14 +32,8 @@ type mountedTree struct {
 
 func newMountedTree(t *testing.T) *mountedTree {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("only root may mount")
-	}
 	top := t.TempDir()
-	if err := unix.Mount("test", top, "tmpfs", 0, "size=16m,mode=755"); err != nil {
-		t.Skipf("this machine lets nobody mount: %v", err)
-	}
-	t.Cleanup(func() { check.Must(t, unix.Unmount(top, unix.MNT_DETACH)) })
+	check.Mount(t, "test", top, "tmpfs", 0, "size=16m,mode=755")
 	check.Must(t, unix.Mount("", top, "", unix.MS_SHARED, ""))
 	root := filepath.Join(top, "host")
 	m := &mountedTree{t: t, root: root, mounts: hostmount.In(filepath.Join(top, "mounts"), root)}
