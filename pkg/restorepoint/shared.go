@@ -37,12 +37,16 @@ func (s *Store) Join(claim, setting string, st step.Step) (Point, error) {
 		return Point{}, err
 	case !ok:
 		p = Point{Version: sharedVersion, BootID: s.bootID, Step: st, Setting: setting}
+		err = s.removeMarks(p) // of claims that the release before gave back
 	case !p.shared():
 		return Point{}, held(st.Target)
 	case p.Setting != setting:
 		return Point{}, disagrees(p, setting)
 	case p.Has(claim):
 		return p, nil
+	}
+	if err != nil {
+		return Point{}, err
 	}
 	p.Sharers = append(slices.Clone(p.Sharers), Sharer{Claim: claim, Step: st})
 	return s.mark(p)

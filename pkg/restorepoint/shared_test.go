@@ -378,6 +378,14 @@ func TestReleaseBefore(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
+	// It gives the last claim back and leaves the mark, which is gone with the next claim.
+	_, err := s.Join("a", "mode X", sharedStep(t, "a", "former"))
+	check.Must(t, errors.Join(err, os.Remove(filepath.Join(dir, "gpu.compute-mode_0000:16:00.0.json"))))
+	_, err = s.Join("b", "mode Y", sharedStep(t, "b", "former"))
+	check.Must(t, err)
+	if marks, err := filepath.Glob(filepath.Join(dir, ".lock_*")); err != nil || len(marks) != 1 || !strings.HasSuffix(marks[0], "_b") {
+		t.Errorf("marks %v, %v", marks, err)
+	}
 }
 
 // releaseBefore reads and writes shared points as the release before does: it knows no marks, and takes every file for a point whose name

@@ -34,6 +34,8 @@ type crossing struct {
 	// drivers are the pods that the stack made, and evidence is that of the newest checks, by node.
 	drivers  map[string]types.UID
 	evidence map[string]string
+	// mayStay are parts of the paths of files that may stay of claims that are given back.
+	mayStay []string
 }
 
 // dividedBothWays has claims of parts, shares, turns, an MPS daemon, partitions, virtual functions and a GPU for a virtual machine outlive
@@ -67,6 +69,7 @@ func dividedBothWays(ctx SpecContext, p previous) {
 	say("downgrade")
 	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
+	c.mayStay = []string{"/sharing/.lock_"} // that version does not know the marks of claims; the next claim of the device removes them
 	for _, held := range []*heldParts{stays, made} {
 		held.right(ctx)
 	}
@@ -360,7 +363,7 @@ func (p *heldParts) giveBack(ctx context.Context) {
 	}
 	removePods(ctx, pods...)
 	for _, claim := range claims {
-		eventuallyNoRecord(ctx, claimNode(claim), claim)
+		eventuallyNoRecord(ctx, claimNode(claim), claim, p.mayStay...)
 	}
 	for _, one := range p.all {
 		By("the hardware of pod " + one.pod.Name)
