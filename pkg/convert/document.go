@@ -143,9 +143,18 @@ func (c *conversion) strayDocument(d document) {
 	if value(n, "kind") != "" && child(n, "apiVersion") == nil {
 		c.notef("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n))
 	}
-	if other := policyFile(n); other != "" {
-		c.notef("line %d: %s: %s", d.line, titleOf(n), other)
+	for _, object := range objectsOf(n) {
+		c.otherFile(object)
 	}
+}
+
+// otherFile says of an object that has a file for another kind of input for which.
+func (c *conversion) otherFile(n *node) bool {
+	other := policyFile(n)
+	if other != "" {
+		c.notef("%s: %s", titleOf(n), other)
+	}
+	return other != ""
 }
 
 // object converts one object, if it is a PodPreset or an older cache, a claim for devices of another driver, or has pods that use a device
@@ -174,6 +183,9 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	}
 	if w == nil {
 		text, err := render(n)
+		if c.otherFile(n) {
+			return [][]byte{text}, false, err
+		}
 		for _, prefix := range []string{resourcePrefix, oldCachePrefix, nvidiaResource, amdResource} {
 			if err == nil && bytes.Contains(text, []byte(prefix)) {
 				c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), prefix)

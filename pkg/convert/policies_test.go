@@ -112,16 +112,22 @@ func TestAMDProfilesRefused(t *testing.T) {
 // TestFilesOfOtherTools: a file for another kind of input is named, whichever kind was given.
 func TestFilesOfOtherTools(t *testing.T) {
 	for kind, text := range map[string]string{
-		"--kind amd-config-manager": amdFile, "--kind mig-parted": migPartedFile, "--kind device-plugin": "sharing: {timeSlicing: {}}",
+		"--kind amd-config-manager": amdFile, "--kind mig-parted": migPartedFile,
+		"--kind device-plugin": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
 	} {
-		in, err := yaml.Marshal(map[string]any{
+		object := map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "c"}, "data": map[string]any{"other": text},
-		})
+		}
+		in, err := yaml.Marshal(object)
 		check.Must(t, err)
-		got, err := IntelFPGA(in, "in", Options{})
+		list, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": []any{object}})
 		check.Must(t, err)
-		if !strings.Contains(strings.Join(got.Notes, "\n"), `data."other" is a file of `) || !strings.Contains(got.Notes[0], kind) {
-			t.Errorf("%s: %q", kind, got.Notes)
+		for _, in := range [][]byte{in, list} {
+			got, err := IntelFPGA(in, "in", Options{})
+			check.Must(t, err)
+			if !strings.Contains(got.Notes[0], `ConfigMap c: data."other" is a file of `) || !strings.Contains(got.Notes[0], kind) {
+				t.Errorf("%s: %q", kind, got.Notes)
+			}
 		}
 		_, err = MigParted(in, "in", PolicyOptions{})
 		check.WantErr(t, err, nil, `expected data."config.yaml"`, kind)
