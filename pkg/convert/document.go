@@ -107,7 +107,9 @@ func (c *conversion) document(d document) ([][]byte, error) {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
 	if !c.usesOld(raw) {
-		c.strayDocument(d)
+		for _, note := range strayNotes(d) {
+			c.notef("%s", note)
+		}
 		return [][]byte{d.verbatim()}, nil
 	}
 	root, err := parse(d.text)
@@ -134,27 +136,21 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	return out, errors.Join(faults...)
 }
 
-// strayDocument says that a document is for another kind of input, or none of Kubernetes: without an apiVersion a field may be misspelt.
-func (c *conversion) strayDocument(d document) {
+// strayNotes say that a document is for another kind of input, or none of Kubernetes: without an apiVersion a field may be misspelt.
+func strayNotes(d document) (notes []string) {
 	n, err := parse(d.text)
 	if err != nil {
-		return
+		return nil
 	}
 	if value(n, "kind") != "" && child(n, "apiVersion") == nil {
-		c.notef("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n))
+		notes = append(notes, fmt.Sprintf("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n)))
 	}
 	for _, object := range objectsOf(n) {
-		c.otherFile(object)
+		if other := policyFile(object); other != "" {
+			notes = append(notes, titleOf(object)+": "+other)
+		}
 	}
-}
-
-// otherFile says of an object that has a file for another kind of input for which.
-func (c *conversion) otherFile(n *node) bool {
-	other := policyFile(n)
-	if other != "" {
-		c.notef("%s: %s", titleOf(n), other)
-	}
-	return other != ""
+	return notes
 }
 
 // object converts one object, if it is a PodPreset or an older cache, a claim for devices of another driver, or has pods that use a device
@@ -183,7 +179,8 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	}
 	if w == nil {
 		text, err := render(n)
-		if c.otherFile(n) {
+		if other := policyFile(n); other != "" {
+			c.notef("%s: %s", titleOf(n), other)
 			return [][]byte{text}, false, err
 		}
 		for _, prefix := range []string{resourcePrefix, oldCachePrefix, nvidiaResource, amdResource} {
