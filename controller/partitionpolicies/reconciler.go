@@ -39,7 +39,7 @@ type judge struct {
 	status   status.Writer
 	resolver policy.Resolver
 	// tainting says that nodes are tainted. Shared are the keys of taints that pods tolerate also if somebody else put them on nodes.
-	// Of taints with NoExecute, noExecute are the keys of those that are put on nodes.
+	// Taints with NoExecute are put on nodes only with the keys in noExecute.
 	tainting  bool
 	shared    []string
 	noExecute nodepolicy.NoExecuteKeys

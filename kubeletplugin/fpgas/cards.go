@@ -40,7 +40,7 @@ func openCards(path string) *cards {
 	return c
 }
 
-// note takes in the regions that the machine shows, and returns the cards of those that it does not show, by name.
+// note remembers the card of each region that the machine shows. It returns the cards of the known regions that it does not show, by name.
 func (c *cards) note(ctx context.Context, devices []device.Device) (hidden map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

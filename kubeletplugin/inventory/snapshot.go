@@ -162,7 +162,7 @@ func (s *Snapshot) Card(name string) (device.Card, bool) {
 	return s.Cards[i], true
 }
 
-// RegionsOf returns the names of a card's regions, sorted, also of those that the machine does not show now.
+// RegionsOf returns the names of a card's regions, sorted, including those that the machine does not show now.
 func (s *Snapshot) RegionsOf(card string) []string {
 	var names []string
 	for i := range s.Devices {

@@ -63,18 +63,11 @@ func DevicePlugin(in []byte, name string, o PolicyOptions) (Result, error) {
 		"stop NVIDIA's device plugin on these nodes before Fettle publishes their GPUs",
 	}}
 	for i := range entries {
-		policy := "shares-" + config
-		if len(entries) > 1 {
-			policy = fmt.Sprintf("%s-%d", policy, i+1)
-		}
-		text, err := entries[i].policy(legalName(policy), o)
+		text, err := entries[i].policy(legalName(numbered("shares-"+config, i, len(entries))), o)
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: sharing.timeSlicing.resources[%d]: %w", name, i, err)
 		}
-		if i > 0 {
-			result.YAML = append(result.YAML, "---\n"...)
-		}
-		result.YAML = append(result.YAML, text...)
+		result.add(text)
 		result.Notes = append(result.Notes, c.renamed(&entries[i])...)
 	}
 	if len(o.NodeSelector) == 0 {

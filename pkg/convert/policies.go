@@ -150,11 +150,7 @@ func AMDProfiles(in []byte, name string, o PolicyOptions) (Result, error) {
 	}
 	result := Result{Notes: amdNotes(document, &profile, o)}
 	for i, part := range profile.Parts {
-		policy := "amd-" + o.Config
-		if len(profile.Parts) > 1 {
-			policy = fmt.Sprintf("%s-%d", policy, i+1)
-		}
-		p, err := newPolicy(legalName(policy), o, v1alpha1.PartitionDevices{
+		p, err := newPolicy(legalName(numbered("amd-"+o.Config, i, len(profile.Parts))), o, v1alpha1.PartitionDevices{
 			DeviceSelector: selectedAddresses(part.GPUs, &profile, o),
 			AMD:            &v1alpha1.AMDPartition{Compute: part.Compute, Memory: profile.Memory},
 		})
@@ -165,12 +161,25 @@ func AMDProfiles(in []byte, name string, o PolicyOptions) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		if i > 0 {
-			result.YAML = append(result.YAML, "---\n"...)
-		}
-		result.YAML = append(result.YAML, yaml...)
+		result.add(yaml)
 	}
 	return result, nil
+}
+
+// numbered is the name of one of several policies that a configuration becomes, or of the only one.
+func numbered(name string, i, of int) string {
+	if of > 1 {
+		return fmt.Sprintf("%s-%d", name, i+1)
+	}
+	return name
+}
+
+// add adds a document.
+func (r *Result) add(yaml []byte) {
+	if len(r.YAML) > 0 {
+		r.YAML = append(r.YAML, "---\n"...)
+	}
+	r.YAML = append(r.YAML, yaml...)
 }
 
 // checkGPUs wants the addresses of all GPUs of a node where a profile does not treat all of them alike.

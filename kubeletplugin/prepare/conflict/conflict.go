@@ -16,7 +16,7 @@ type Machine interface {
 	All() []device.Device
 	// Card returns the counters of a card whose parts are among the devices.
 	Card(name string) (device.Card, bool)
-	// RegionsOf returns the names of the regions of an FPGA's card, also of those that the machine does not show now.
+	// RegionsOf returns the names of the regions of an FPGA's card, including those that the machine does not show now.
 	RegionsOf(card string) []string
 }
 
