@@ -145,8 +145,19 @@ func (r *cacheInspected) fileLines(line func(name, value string)) {
 		}
 	}
 	line("MOUNT", r.NoPlan)
+	keyLines(c, line)
 	for _, note := range c.Notes {
 		line("NOTE", note)
+	}
+}
+
+// keyLines shows what a pod must share with the producer of the cache, or its program finds no entry.
+func keyLines(c *kernelcache.Cache, line func(name, value string)) {
+	for _, v := range c.KeyOfPod(true).Variables {
+		line("SHARE", fmt.Sprintf("%s=%s by the file %s", v.Name, v.Value, v.File))
+	}
+	for _, version := range c.Key.Triton {
+		line("SHARE", "Triton "+version)
 	}
 }
 

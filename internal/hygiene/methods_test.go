@@ -20,7 +20,7 @@ const maxMethods = 40
 func manyMethods() map[string]int {
 	return map[string]int{
 		"controller/stacks.judge":            41,
-		"kubeletplugin/kernelcaches.Feature": 49,
+		"kubeletplugin/kernelcaches.Feature": 48,
 		"kubeletplugin/partitions.Feature":   55,
 		"pkg/artifact.Store":                 65,
 		"pkg/convert.conversion":             56,

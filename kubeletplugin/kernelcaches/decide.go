@@ -79,7 +79,7 @@ func (r *request) named(source v1alpha1.KernelCacheSource) string { return r.bas
 
 // requests returns the requests of a claim that name caches.
 func (f *Feature) requests(ctx context.Context, c *resourceapi.ResourceClaim, a claim.Allocation) []request {
-	usesUserNamespace := sync.OnceValues(func() (bool, error) { return f.usesUserNamespace(ctx, c) })
+	usesUserNamespace := sync.OnceValues(func() (bool, error) { return f.pods.usesUserNamespace(ctx, c) })
 	out := requestsOf(a)
 	for i := range out {
 		out[i].usesUserNamespace = usesUserNamespace
@@ -122,7 +122,11 @@ func (f *Feature) decideOne(
 	if err != nil {
 		return nil, err
 	}
-	if reasons := mismatches(found, r.got, find); len(reasons) > 0 {
+	missed, err := f.pods.missed(ctx, c, r, o, found)
+	if err != nil {
+		return nil, err
+	}
+	if reasons := append(mismatches(found, r.got, find), missed...); len(reasons) > 0 {
 		switch onMismatch(o) {
 		case v1alpha1.CacheMismatchSkip:
 			f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped, fmt.Sprintf("request %s goes without %s, which does not fit: %s",
@@ -235,10 +239,7 @@ func (f *Feature) planUse(
 	ctx context.Context, owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
 	usesUserNamespace func() (bool, error),
 ) (*cachemount.Use, error) {
-	mount := o.Spec.Mount
-	if mount == nil {
-		mount = &v1alpha1.CacheMount{}
-	}
+	mount := o.mount()
 	want := source.MountPath
 	if want == "" {
 		want = mount.Path

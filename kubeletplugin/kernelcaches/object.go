@@ -42,6 +42,14 @@ func objectOf(item any) *object {
 	return &object{pair.Common()}
 }
 
+// mount returns how the object wants its cache mounted.
+func (o *object) mount() *v1alpha1.CacheMount {
+	if o.Spec.Mount == nil {
+		return &v1alpha1.CacheMount{}
+	}
+	return o.Spec.Mount
+}
+
 // checkNamespace returns an error if claims of a namespace may not have the cache.
 func (o *object) checkNamespace(namespace string) error {
 	if o.AllowsNamespace(namespace) {

@@ -5,6 +5,9 @@ package kernelcaches
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,7 +19,9 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
 // pods finds pods that claims are reserved for.
@@ -75,7 +80,36 @@ func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi
 			return pod, nil
 		}
 	}
+	return p.read(ctx, namespace, consumer)
+}
+
+// read asks the API server for the whole pod, or another of the same name.
+func (p *pods) read(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
 	return p.kube.CoreV1().Pods(namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
+}
+
+// finder is find or read.
+type finder func(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error)
+
+// users yields the pods that a claim is reserved for, or the error that ends it. Deleted pods, and new pods of the same name, do not count.
+func (p *pods) users(ctx context.Context, c *resourceapi.ResourceClaim, look finder) iter.Seq2[*corev1.Pod, error] {
+	return func(yield func(*corev1.Pod, error) bool) {
+		for i := range c.Status.ReservedFor {
+			consumer := &c.Status.ReservedFor[i]
+			if consumer.APIGroup != "" || consumer.Resource != "pods" {
+				continue
+			}
+			pod, err := look(ctx, c.Namespace, consumer)
+			switch {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				yield(nil, fmt.Errorf("read pod %s: %w", consumer.Name, err))
+				return
+			case pod.UID == consumer.UID && !yield(pod, nil):
+				return
+			}
+		}
+	}
 }
 
 // access returns the access mode that the claim asks for, else the object's, else Seed or Overlay as the claim's pods need.
@@ -94,20 +128,13 @@ func access(
 	return cachemount.Overlay, err
 }
 
-// usesUserNamespace reports whether a pod that the claim is reserved for has a user namespace, where an overlay cannot be mounted. Deleted
-// pods, and new pods of the same name, do not count.
-func (f *Feature) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	for i := range c.Status.ReservedFor {
-		consumer := &c.Status.ReservedFor[i]
-		if consumer.APIGroup != "" || consumer.Resource != "pods" {
-			continue
+// usesUserNamespace reports whether a pod that the claim is reserved for has a user namespace, where an overlay cannot be mounted.
+func (p *pods) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
+	for pod, err := range p.users(ctx, c, p.find) {
+		if err != nil {
+			return false, fmt.Errorf("spec.hostUsers decides how caches are mounted: %w", err)
 		}
-		pod, err := f.pods.find(ctx, c.Namespace, consumer)
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return false, fmt.Errorf("read spec.hostUsers of pod %s, which decides how its caches are mounted: %w", consumer.Name, err)
-		case pod.UID == consumer.UID && userNamespace(pod):
+		if userNamespace(pod) {
 			return true, nil
 		}
 	}
@@ -115,3 +142,44 @@ func (f *Feature) usesUserNamespace(ctx context.Context, c *resourceapi.Resource
 }
 
 func userNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
+
+// missed returns why containers of the request would find no entry of a cache, though their GPUs could use it.
+func (p *pods) missed(
+	ctx context.Context, c *resourceapi.ResourceClaim, r *request, o *object, found *kernelcache.Cache,
+) ([]string, error) {
+	key := found.KeyOfPod(o.mount().Env != v1alpha1.CacheEnvNone)
+	if len(key.Variables) == 0 {
+		return nil, nil
+	}
+	claim := &preset.Claim{ResourceClaim: c, Devices: []preset.Device{{Request: r.base}}}
+	var out []string
+	for pod, err := range p.users(ctx, c, p.read) {
+		if err != nil {
+			return nil, fmt.Errorf("%s %w: whether containers will find its entries: %w", o, cachemount.ErrNotReady, err)
+		}
+		out = append(out, missedBy(&key, pod, preset.Containers(pod, claim, r.base))...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// missedBy returns why containers of a pod would miss every entry of a cache with this key. It tells what is certain: what an image, a
+// ConfigMap or another variable sets is not known here, and neither is what the program sets itself.
+func missedBy(key *kernelcache.Key, pod *corev1.Pod, containers []string) []string {
+	var out []string
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if !slices.Contains(containers, container.Name) {
+			continue
+		}
+		for i, e := range container.Env {
+			again := slices.ContainsFunc(container.Env[i+1:], func(o corev1.EnvVar) bool { return o.Name == e.Name })
+			if again || e.ValueFrom != nil || strings.Contains(e.Value, "$") {
+				continue
+			}
+			if reason := key.MissedWith(e.Name, e.Value); reason != "" {
+				out = append(out, fmt.Sprintf("container %s of pod %s: %s", container.Name, pod.Name, reason))
+			}
+		}
+	}
+	return out
+}

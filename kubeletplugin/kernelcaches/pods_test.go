@@ -5,6 +5,7 @@ package kernelcaches
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,8 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 )
 
 // TestFindPod: a pod that is followed is not asked for; one that is not, or is another by now, is. Pods of other nodes are not followed.
@@ -78,5 +81,81 @@ func TestFindPod(t *testing.T) {
 	p.informer = nil
 	if _, asked, err := find("known", "uid-1"); !errors.Is(err, away) || asked != 1 {
 		t.Errorf("nothing is followed: asked %d times, %v", asked, err)
+	}
+}
+
+// TestMissedCache: a container that will certainly find no entry of its cache has one that does not fit; others of its pod, and variables
+// that nobody knows here, do not matter. Pods are read only where the cache tells something that the claim does not set.
+func TestMissedCache(t *testing.T) {
+	const dir = "io.vllm.cache/torch_compile_cache/0123456789/rank_0_0/backbone/"
+	n := newNode(t)
+	n.trusting()
+	labels := map[string]string{
+		"cache.vllm.image/summary":    `{"targets":[{"backend":"cuda","arch":"90","warp_size":32}]}`,
+		"io.kserve.km/cache-root-env": "VLLM_CACHE_ROOT=/home/bake/.cache/vllm",
+	}
+	push := func(name, env string, mount *v1alpha1.CacheMount) {
+		d := n.registry.Files(t, "team/"+name, "v1", map[string]string{
+			dir + "artifact_0": "code", dir + "cache_key_factors.json": `{"env": {"VLLM_TARGET_DEVICE": "cuda"` + env + `}}`,
+		}, labels)
+		n.cache("team-a", name, n.registry.Host+"/team/"+name+":v1", d.String(), func(c *v1alpha1.GPUKernelCache) { c.Spec.Mount = mount })
+	}
+	overlay := v1alpha1.CacheAccessOverlay
+	const home, library = `, "VLLM_CONFIG_ROOT": "/home/bake/.config/vllm"`, `, "CUDA_HOME": "/usr/local/cuda"`
+	push("home", home, &v1alpha1.CacheMount{Access: overlay})
+	push("library", home+library, &v1alpha1.CacheMount{Access: overlay})
+	push("none", home, &v1alpha1.CacheMount{Access: overlay, Env: v1alpha1.CacheEnvNone})
+
+	n.known = map[string]*corev1.Pod{}
+	n.reserved = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "user", UID: "user"}}
+	for name, c := range map[string]struct {
+		cache string
+		env   []corev1.EnvVar
+		other []corev1.EnvVar
+		want  string
+		reads int
+	}{
+		"the claim sets it": {cache: "home", env: []corev1.EnvVar{{Name: "VLLM_CONFIG_ROOT", Value: "/etc/vllm"}}},
+		"nothing is known":  {cache: "library", reads: 1},
+		"the same":          {cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/usr/local/cuda"}}, reads: 1},
+		"another": {
+			cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}, want: "container main of pod user: CUDA_HOME", reads: 1,
+		},
+		"of a container without GPU": {cache: "library", other: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}, reads: 1},
+		"the last one counts": {
+			cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}, {Name: "CUDA_HOME", Value: "/usr/local/cuda"}}, reads: 1,
+		},
+		"of another variable": {cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "$(CUDA)"}}, reads: 1},
+		"of a ConfigMap": {
+			cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", ValueFrom: &corev1.EnvVarSource{}}}, reads: 1,
+		},
+		"the claim sets nothing": {
+			cache: "none", env: []corev1.EnvVar{{Name: "VLLM_CONFIG_ROOT", Value: "/etc/vllm"}}, want: "VLLM_CONFIG_ROOT", reads: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.asked = nil
+			n.known["user"] = &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "user", UID: "user"},
+				Spec: corev1.PodSpec{
+					ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("claim")}},
+					Containers: []corev1.Container{
+						{Name: "main", Env: c.env, Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}},
+						{Name: "other", Env: c.other},
+					},
+				},
+			}
+			_, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: c.cache})
+			if (err == nil) != (c.want == "") || err != nil && (!IsRefused(err) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("decided %v, want %q", err, c.want)
+			}
+			if len(n.asked) != c.reads {
+				t.Errorf("%d pods were read, want %d", len(n.asked), c.reads)
+			}
+		})
+	}
+	n.unread = errors.New("the API server is away")
+	if _, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"}); !IsNotReady(err) {
+		t.Errorf("pods cannot be read: %v", err)
 	}
 }

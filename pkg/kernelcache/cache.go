@@ -46,6 +46,7 @@ type Cache struct {
 	Bound []BoundFile `json:"bound,omitempty"`
 	// Portable counts the group files without absolute paths.
 	Portable int    `json:"portable,omitempty"`
+	Key      Key    `json:"key,omitzero"`
 	Labels   Labels `json:"labels"`
 	// Notes are findings that are odd but no reason to refuse the cache.
 	Notes []string `json:"notes,omitempty"`

@@ -267,6 +267,7 @@ func (s *scanner) finish(format string) error {
 		c.Roots = append(c.Roots, *root)
 	}
 	slices.SortFunc(c.Roots, compareRoots)
+	c.Key.finish()
 	slices.SortFunc(c.Bound, func(a, b BoundFile) int { return strings.Compare(a.Name, b.Name) })
 	s.noteSize()
 	return nil

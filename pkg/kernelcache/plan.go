@@ -28,7 +28,7 @@ const (
 	ReadOnlyFails ReadOnly = "Fails"
 )
 
-// Env is a variable with the path of a program's cache.
+// Env is a variable with the path of a program's cache, or with a path that is in the key of the cache's entries.
 type Env struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -77,6 +77,7 @@ func (c *Cache) Plan(want string) (Plan, error) {
 	if name := c.env(); name != "" {
 		plan.Env = append(plan.Env, Env{name, target})
 	}
+	plan.Env = append(plan.Env, c.keyEnv()...)
 	for _, m := range c.Labels.Mounts {
 		if below(m.AbsPath, target) || below(target, m.AbsPath) {
 			return Plan{}, fmt.Errorf("%w: the cache at %s and its part %s at %s would cover each other: mount the cache elsewhere",

@@ -187,6 +187,7 @@ func (s *scanner) kernel(name string, files map[string]int64) error {
 	if len(k.Arch) > longestArch {
 		k.Arch = nil
 	}
+	s.keyTriton(k.version)
 	s.keep(2*len(name) + len(k.Hash) + 2*keptFact)
 	s.cache.kernels = append(s.cache.kernels, foundKernel{name: name, kernel: k})
 	s.cache.Entries++
@@ -267,6 +268,7 @@ func (s *scanner) factors(name string) error {
 		return nil
 	}
 	s.targets.addForeign(foreignTarget{Backend: f.device()}, FromFiles, name)
+	s.keyVariables(name, f.Paths)
 	parts := strings.Split(name, "/")
 	if at := rankIndex(parts); at > 0 && at+3 == len(parts) {
 		binary := s.binary(parts, at)

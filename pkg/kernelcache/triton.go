@@ -103,6 +103,8 @@ func tooLong() error {
 type kernel struct {
 	manifestKernel
 	code Code
+	// version is that of Triton, which has it in the key.
+	version string
 }
 
 // foreignKernel is NAME.json. Before 3.0 its target was a list: ["cuda", 80].
@@ -113,6 +115,7 @@ type foreignKernel struct {
 	NumStages  int             `json:"num_stages"`
 	NumWarps   int             `json:"num_warps"`
 	Debug      json.RawMessage `json:"debug"`
+	Version    json.RawMessage `json:"triton_version"`
 }
 
 func parseKernel(data []byte) (kernel, error) {
@@ -125,6 +128,9 @@ func parseKernel(data []byte) (kernel, error) {
 	}
 	k := kernel{manifestKernel: manifestKernel{Hash: f.Hash, PTXVersion: f.PTXVersion, NumStages: f.NumStages, NumWarps: f.NumWarps}}
 	_ = json.Unmarshal(f.Debug, &k.Debug) // anything else is false
+	if json.Unmarshal(f.Version, &k.version) != nil || len(k.version) > longestWord || !printable(k.version) {
+		k.version = ""
+	}
 	var target foreignTarget
 	var pair []json.RawMessage
 	switch {

@@ -180,31 +180,24 @@ func checkIndexRoot(root string) error {
 	return nil
 }
 
-// factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are read: the file has all
+// factors has the inputs of vLLM's hash, for users. Only the variables that name what the cache is for are kept: the file has all
 // variables of vLLM, and one of them is an API key.
 type factors struct {
-	CodeHash     string            `json:"code_hash"`
-	CompilerHash string            `json:"compiler_hash"`
-	ConfigHash   string            `json:"config_hash"`
-	Variables    variables         `json:"env"`
-	Env          map[string]string `json:"-"`
+	CodeHash     string                     `json:"code_hash"`
+	CompilerHash string                     `json:"compiler_hash"`
+	ConfigHash   string                     `json:"config_hash"`
+	Variables    map[string]json.RawMessage `json:"env"`
+	// Env are the variables that stand in a manifest, Paths those of the key.
+	Env   map[string]string `json:"-"`
+	Paths []KeyVariable     `json:"-"`
 }
 
-// variables are those that are kept if they are text.
-type variables struct {
-	SaveFormat  json.RawMessage `json:"VLLM_COMPILE_CACHE_SAVE_FORMAT"`
-	CUDAVersion json.RawMessage `json:"VLLM_MAIN_CUDA_VERSION"`
-	Device      json.RawMessage `json:"VLLM_TARGET_DEVICE"`
-}
-
-// text returns the values that are text and may be shown, by the names of the variables.
-func (v *variables) text() map[string]string {
+// text returns the variables of a manifest that are text and may be shown.
+func (f *factors) text() map[string]string {
 	out := map[string]string{}
-	for name, raw := range map[string]json.RawMessage{
-		"VLLM_COMPILE_CACHE_SAVE_FORMAT": v.SaveFormat, "VLLM_MAIN_CUDA_VERSION": v.CUDAVersion, vllmDevice: v.Device,
-	} {
+	for _, name := range []string{"VLLM_COMPILE_CACHE_SAVE_FORMAT", "VLLM_MAIN_CUDA_VERSION", vllmDevice} {
 		var value *string
-		if json.Unmarshal(raw, &value) == nil && value != nil && len(*value) <= longestWord && printable(*value) {
+		if json.Unmarshal(f.Variables[name], &value) == nil && value != nil && len(*value) <= longestWord && printable(*value) {
 			out[name] = *value
 		}
 	}
@@ -216,7 +209,7 @@ func parseFactors(data []byte) (factors, error) {
 	if err := decode(data, &f); err != nil {
 		return factors{}, err
 	}
-	f.Env, f.Variables = f.Variables.text(), variables{}
+	f.Env, f.Paths, f.Variables = f.text(), f.paths(), nil
 	for _, hash := range []*string{&f.CodeHash, &f.CompilerHash, &f.ConfigHash} {
 		if len(*hash) > 256 || !printable(*hash) {
 			*hash = ""

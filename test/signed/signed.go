@@ -149,13 +149,17 @@ func (r *Registry) manifest(t testing.TB, repository, tag, mediaType string, con
 	return d
 }
 
-// Tar is the tar of an image with the files of a cache of Triton's.
+// Tar is the tar of an image with the files of a cache of Triton's, or of the directory io.TYPE.cache that their names begin with.
 func Tar(t testing.TB, files map[string]string) []byte {
 	t.Helper()
 	var raw bytes.Buffer
 	w := tar.NewWriter(&raw)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		header := &tar.Header{Name: "io.triton.cache/" + name, Mode: 0o644, Size: int64(len(files[name]))}
+		full := name
+		if !strings.HasPrefix(name, "io.") {
+			full = "io.triton.cache/" + name
+		}
+		header := &tar.Header{Name: full, Mode: 0o644, Size: int64(len(files[name]))}
 		check.Must(t, w.WriteHeader(header))
 		_, err := w.Write([]byte(files[name]))
 		check.Must(t, err)
