@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/controller/evict"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // patience is how long a disruption budget may prevent the eviction of a pod before the pod is deleted, and how long a claim may be
@@ -118,8 +119,7 @@ func (u Uninstall) members(ctx context.Context, h Hold) (members []Consumer, err
 // isMember says whether a pod has the claim by its group, and has not ended.
 func (h Hold) isMember(pod *corev1.Pod) bool {
 	group := pod.Spec.SchedulingGroup
-	if group == nil || !slices.Contains(h.Others, "podgroups/"+ptr.Deref(group.PodGroupName, "")) ||
-		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if group == nil || !slices.Contains(h.Others, "podgroups/"+ptr.Deref(group.PodGroupName, "")) || podspec.Ended(pod) {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/message"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // patience is how long a Job may wait before the status reports that.
@@ -228,7 +229,7 @@ func (s *step) users() string {
 
 // uses says whether a pod uses the claim, or is going to.
 func (s *step) uses(p *corev1.Pod) bool {
-	return p.Namespace == s.volume.Namespace && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
+	return p.Namespace == s.volume.Namespace && !podspec.Ended(p) &&
 		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == s.volume.ClaimName
 		})

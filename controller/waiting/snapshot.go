@@ -314,7 +314,7 @@ func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1
 	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
 	repelling := func(kept func(*corev1.Pod) *corev1.Pod) func(*corev1.Pod) *corev1.Pod {
 		return func(pod *corev1.Pod) *corev1.Pod {
-			if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || ended(pod) || !repelsAfar(pod) {
+			if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || podspec.Ended(pod) || !repelsAfar(pod) {
 				return nil
 			}
 			out := kept(pod)

@@ -177,7 +177,7 @@ func ownerOf(o metav1.Object) []metav1.OwnerReference {
 
 // barePod returns what others have to know of a pod, nil for one that has ended. What it takes of the cluster's share of memory is bounded.
 func barePod(pod *corev1.Pod) *corev1.Pod {
-	if ended(pod) {
+	if podspec.Ended(pod) {
 		return nil
 	}
 	out := placedPod(pod)
@@ -186,10 +186,6 @@ func barePod(pod *corev1.Pod) *corev1.Pod {
 		podspec.LeaveOut(out)
 	}
 	return out
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // placedPod returns what a pod takes of its node, what keeps other pods from it, and what tells its claims. It has one container, which

@@ -116,7 +116,7 @@ func (w *wanted) repulsionOn(node *corev1.Node) (out repulsion) {
 
 // occupy counts a pod that has a node.
 func (c *Cluster) occupy(pod *corev1.Pod) {
-	if pod.Spec.NodeName == "" || finished(pod) {
+	if pod.Spec.NodeName == "" || podspec.Ended(pod) {
 		return
 	}
 	i, found := slices.BinarySearchFunc(c.Nodes, pod.Spec.NodeName, compareName)
@@ -129,10 +129,6 @@ func (c *Cluster) occupy(pod *corev1.Pod) {
 }
 
 func compareName(node *corev1.Node, name string) int { return strings.Compare(node.Name, name) }
-
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
 
 // refusals says why the scheduler would not take a node, devices aside.
 func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // ClaimCount is the resource of a ResourceQuota that counts ResourceClaims.
@@ -83,7 +84,7 @@ func AddExtended(charge corev1.ResourceList, names map[string]corev1.ResourceNam
 // PodCharge returns what a pod counts in ResourceQuotas for extended resources that classes stand for. A pod that has ended counts nothing.
 func PodCharge(pod *corev1.Pod, classes map[corev1.ResourceName]*resourceapi.DeviceClass) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if podspec.Ended(pod) {
 		return out
 	}
 	for name, quantity := range requested(pod) {

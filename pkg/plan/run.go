@@ -54,7 +54,7 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 		options.Timeout = DefaultTimeout
 	}
 	for _, pod := range pods {
-		if pod.Spec.NodeName != "" || finished(pod) || pod.DeletionTimestamp != nil {
+		if pod.Spec.NodeName != "" || podspec.Ended(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		r := run{
@@ -87,7 +87,7 @@ const antiAffinityUnknown = "an anti-affinity to pods of namespaces whose labels
 // Pending returns the pods of a cluster that wait for a node.
 func (c *Cluster) Pending() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" || finished(pod) || pod.DeletionTimestamp != nil
+		return pod.Spec.NodeName != "" || podspec.Ended(pod) || pod.DeletionTimestamp != nil
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // kernelVariable is what KMM replaces in an image by the kernel's release.
@@ -301,7 +302,7 @@ func (p *previewer) evicted(of *NodePreview, holders []Holder) {
 	at := map[types.NamespacedName]int{}
 	for _, h := range holders {
 		key := types.NamespacedName{Namespace: h.Namespace, Name: h.Name}
-		if pod := p.pods[key]; pod != nil && string(pod.UID) == h.UID && hasEnded(pod) {
+		if pod := p.pods[key]; pod != nil && string(pod.UID) == h.UID && podspec.Ended(pod) {
 			continue // its claim is freed without it
 		}
 		i, known := at[key]

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // PossibleHolder is a pod that may hold the driver of a node without a claim. A change of the driver does not evict it, and cannot unload a
@@ -17,11 +19,6 @@ type PossibleHolder struct {
 	Name      string `json:"name"`
 	// Why is what its YAML shows: "runtimeClassName nvidia".
 	Why string `json:"why"`
-}
-
-// hasEnded reports whether none of a pod's containers runs any more or will again.
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // holdsWithoutClaim returns what of a pod's YAML gives it devices that no claim allocates to it, empty if nothing does. NVIDIA's runtime
@@ -68,7 +65,7 @@ func isDeviceNode(at string) bool {
 func (p *previewer) possibleHolders(node string, holders []Holder) []PossibleHolder {
 	var out []PossibleHolder
 	for _, pod := range p.Pods {
-		if pod.Spec.NodeName != node || hasEnded(pod) || pod.Namespace == p.Namespace || pod.Namespace == p.Drivers {
+		if pod.Spec.NodeName != node || podspec.Ended(pod) || pod.Namespace == p.Namespace || pod.Namespace == p.Drivers {
 			continue
 		}
 		why := holdsWithoutClaim(pod)

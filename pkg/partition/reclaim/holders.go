@@ -70,7 +70,7 @@ func candidates(s plan.Snapshot, node string, q Question) []*corev1.Pod {
 	})
 	var out []*corev1.Pod
 	for _, pod := range s.Pods {
-		if pod.Spec.NodeName == node && holders[pod.UID] && Priority(pod) < Priority(q.Pod) && !ended(pod) && !q.ending(pod) &&
+		if pod.Spec.NodeName == node && holders[pod.UID] && Priority(pod) < Priority(q.Pod) && !podspec.Ended(pod) && !q.ending(pod) &&
 			!comesBack(pod) && (q.Spared == nil || !q.Spared(pod)) {
 			out = append(out, pod)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // Patience is how long the scheduler must have found no node for a pod before others are evicted for it.
@@ -78,7 +79,7 @@ type Decision struct {
 // may preempt others, and no node is kept for it.
 func Eligible(pod *corev1.Pod, now time.Time) bool {
 	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
-	if at < 0 || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) || len(pod.Spec.SchedulingGates) > 0 {
+	if at < 0 || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || podspec.Ended(pod) || len(pod.Spec.SchedulingGates) > 0 {
 		return false
 	}
 	c := &pod.Status.Conditions[at]
@@ -175,7 +176,3 @@ func sum(pods []*corev1.Pod) int64 {
 }
 
 func nameOf(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // Drain returns a snapshot in which a node takes no pods and those that ran there wait for another node, after the pods that wait
@@ -34,7 +35,7 @@ func evict(s plan.Snapshot, node string) (plan.Snapshot, []plan.Problem) {
 	var stay, moved []*corev1.Pod
 	var problems []plan.Problem
 	for _, pod := range s.Pods {
-		if pod.Spec.NodeName != node || ended(pod) || staysOnNode(pod) {
+		if pod.Spec.NodeName != node || podspec.Ended(pod) || staysOnNode(pod) {
 			stay = append(stay, pod)
 			continue
 		}
@@ -51,10 +52,6 @@ func evict(s plan.Snapshot, node string) (plan.Snapshot, []plan.Problem) {
 	}
 	s.Pods = slices.Concat(stay, moved)
 	return s, problems
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // staysOnNode says whether a drain leaves a pod where it is.

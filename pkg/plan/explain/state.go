@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
 
 // placed explains a pod that the scheduler has done with, or must not touch.
@@ -24,7 +25,7 @@ func placed(e *Explanation, c *plan.Cluster, pod *corev1.Pod) bool {
 		with = " with " + strings.Join(devices, ", ")
 	}
 	switch {
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case podspec.Ended(pod):
 		e.First = fmt.Sprintf("the pod has ended on node %s: it waits for nothing", pod.Spec.NodeName)
 	case pod.DeletionTimestamp != nil:
 		e.First = "the pod is being deleted: it gets no devices any more"

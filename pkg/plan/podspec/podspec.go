@@ -21,6 +21,12 @@ func OnNode() resourcehelper.PodResourcesOptions {
 	return resourcehelper.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
 }
 
+// Ended reports whether none of a pod's containers runs, or ever will again: the pod takes nothing of its node any more. A pod that is
+// being deleted has not ended.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // Unjudged lists the fields that are set and may keep a pod from a node without being looked at, sorted, like
 // "spec.volumes[].persistentVolumeClaim", with the value where that decides.
 func Unjudged(spec *corev1.PodSpec) []string {

@@ -31,7 +31,7 @@ func Trim(s plan.Snapshot) plan.Snapshot {
 		out.Namespaces = append(out.Namespaces, &corev1.Namespace{ObjectMeta: trimMeta(o, labels)})
 	}
 	for _, o := range s.Pods {
-		if o.Status.Phase != corev1.PodSucceeded && o.Status.Phase != corev1.PodFailed {
+		if !podspec.Ended(o) {
 			out.Pods = append(out.Pods, trimPod(o))
 		}
 	}
