@@ -2,6 +2,8 @@
 
 package v1alpha1
 
+import "k8s.io/apimachinery/pkg/types"
+
 // ImageVerdict is who vouches for a digest.
 type ImageVerdict struct {
 	// Digest is what was verified.
@@ -48,6 +50,23 @@ type PolicyReference struct {
 	// Name is the policy's.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+	// UID is the policy's: one that was made again under its name is another. Empty: a version before this field wrote the verdict.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
 	// Generation is that of its spec.
 	Generation int64 `json:"generation"`
+	// PublicRoot is the digest of the public trusted root that the policy asked, empty where it asks none.
+	// +kubebuilder:validation:MaxLength=71
+	// +optional
+	PublicRoot string `json:"publicRoot,omitempty"`
+}
+
+// Is reports whether the reference is to a policy as it is now. What a version without UIDs wrote is compared by what it has.
+func (r PolicyReference) Is(now PolicyReference) bool {
+	if r.UID == "" {
+		now.UID, now.PublicRoot = "", ""
+	}
+	return r == now
 }

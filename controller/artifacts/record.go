@@ -194,7 +194,7 @@ func names(policies []v1alpha1.PolicyReference) string {
 // that is satisfied counts only for the spec that it was found for, which may ask for more now.
 func stands(h Head, policies []*trust.Policy, digest string) bool {
 	v := h.Verification
-	if v == nil || v.Digest != digest || !h.Known || !slices.Equal(v.Policies, references(policies)) {
+	if v == nil || v.Digest != digest || !h.Known || !slices.EqualFunc(v.Policies, references(policies), v1alpha1.PolicyReference.Is) {
 		return false
 	}
 	return h.ObservedGeneration == h.GetGeneration() || v.Result == v1alpha1.VerdictVerified || v.Result == v1alpha1.VerdictRefused
@@ -203,7 +203,11 @@ func stands(h Head, policies []*trust.Policy, digest string) bool {
 // references returns the first policies, as many as a status lists.
 func references(policies []*trust.Policy) (out []v1alpha1.PolicyReference) {
 	for _, p := range policies[:min(len(policies), maxPolicies)] {
-		out = append(out, v1alpha1.PolicyReference{Name: p.Name(), Generation: p.Generation()})
+		asked := v1alpha1.PolicyReference{Name: p.Name(), UID: p.UID(), Generation: p.Generation()}
+		if root := p.PublicRoot(); !root.IsZero() {
+			asked.PublicRoot = root.String()
+		}
+		out = append(out, asked)
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -83,7 +84,12 @@ func (s *site) look(t *testing.T, o object, policies ...*trust.Policy) {
 // policy is for all images of the registry.
 func policy(t *testing.T, generation int64, mode v1alpha1.VerificationMode, keys ...signed.Key) *trust.Policy {
 	t.Helper()
-	p := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: "team", Generation: generation}}
+	return policyOf(t, "", generation, mode, keys...)
+}
+
+func policyOf(t *testing.T, uid types.UID, generation int64, mode v1alpha1.VerificationMode, keys ...signed.Key) *trust.Policy {
+	t.Helper()
+	p := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: "team", UID: uid, Generation: generation}}
 	p.Spec.Images, p.Spec.Mode = []string{"127.0.0.1:*/**"}, mode
 	for i, k := range keys {
 		p.Spec.Authorities = append(p.Spec.Authorities, v1alpha1.TrustAuthority{
@@ -248,6 +254,26 @@ func TestOutage(t *testing.T) {
 	s.look(t, o, good)
 	want(t, "another image while it is down", o, "False RegistryUnavailable", "Unknown NotResolved", "False RegistryUnavailable",
 		v1alpha1.CachePending)
+}
+
+// TestPolicyMadeAgainUnseen: the verdict of a policy that was deleted and made again while no controller ran does not stand, though name
+// and generation are those of before. A verdict of a version that wrote no UIDs stands.
+func TestPolicyMadeAgainUnseen(t *testing.T) {
+	s, key, other := newSite(t, true), signed.NewKey(t), signed.NewKey(t)
+	s.SignV3(t, repo, s.Image(t, repo, "v1", "one", signed.Labels("90")), key)
+	o := s.object(repo + ":v1")
+	s.look(t, o, policyOf(t, "first", 1, "", key))
+	want(t, "up", o, "True Resolved", "True Verified", "True Ready", v1alpha1.CachePending)
+	s.Down.Store(true)
+	s.look(t, o, policyOf(t, "first", 1, "", key))
+	want(t, "down", o, "Unknown RegistryUnavailable", "True Verified", "True Ready", v1alpha1.CachePending)
+	o.Status.Verification.Policies[0].UID = ""
+	s.look(t, o, policyOf(t, "first", 1, "", key))
+	want(t, "a verdict of before", o, "Unknown RegistryUnavailable", "True Verified", "True Ready", v1alpha1.CachePending)
+	o.Status.Verification.Policies[0].UID = "first"
+	s.look(t, o, policyOf(t, "second", 1, "", other))
+	want(t, "made again", o,
+		"Unknown RegistryUnavailable", "Unknown RegistryUnavailable", "False RegistryUnavailable", v1alpha1.CachePending)
 }
 
 // TestNotACache: an image that no node could use is refused before its signatures are checked.

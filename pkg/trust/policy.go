@@ -20,6 +20,7 @@ import (
 // Policy is a TrustPolicy that is ready to be asked. It does not change, and is safe for concurrent use.
 type Policy struct {
 	name        string
+	uid         types.UID
 	generation  int64
 	mode        v1alpha1.VerificationMode
 	images      *regexp.Regexp
@@ -46,7 +47,7 @@ func Load(object *v1alpha1.TrustPolicy, publicRoot []byte) *Policy {
 		images = regexp.MustCompile("")
 	}
 	return &Policy{
-		name: object.Name, generation: object.Generation, mode: v1alpha1.VerificationEnforce, images: images,
+		name: object.Name, uid: object.UID, generation: object.Generation, mode: v1alpha1.VerificationEnforce, images: images,
 		namespaces: slices.Clone(object.Spec.Namespaces), fault: err,
 	}
 }
@@ -63,7 +64,7 @@ func Compile(object *v1alpha1.TrustPolicy, publicRoot []byte) (*Policy, error) {
 		return nil, fmt.Errorf("spec.images of the TrustPolicy %s: %w", object.Name, err)
 	}
 	p := &Policy{
-		name: object.Name, generation: object.Generation, mode: spec.EffectiveMode(), images: images,
+		name: object.Name, uid: object.UID, generation: object.Generation, mode: spec.EffectiveMode(), images: images,
 		namespaces: slices.Clone(spec.Namespaces), formats: spec.EffectiveFormats(), min: spec.EffectiveMinSignatures(),
 	}
 	for i := range spec.Authorities {
@@ -108,6 +109,9 @@ func glob(pattern string) string {
 
 // Name is the object's.
 func (p *Policy) Name() string { return p.name }
+
+// UID is the object's: a policy that was made again under a name is another one.
+func (p *Policy) UID() types.UID { return p.uid }
 
 // Generation is that of the spec.
 func (p *Policy) Generation() int64 { return p.generation }
