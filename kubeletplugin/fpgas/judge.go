@@ -126,7 +126,7 @@ func (j *judge) check(ctx context.Context, b *bitstream) error {
 
 // isOf reports whether a policy that the controller asked is of this version. The controller may lag behind the node.
 func isOf(asked v1alpha1.PolicyReference, v trustpolicies.Version) bool {
-	return asked.Name == v.Name && asked.Generation == v.Generation
+	return asked.Is(v1alpha1.PolicyReference{Name: v.Name, UID: v.UID, Generation: v.Generation, PublicRoot: v.PublicRoot})
 }
 
 // find returns the verdict that was asked for, from the records or from the registry. The registry is asked again after a warning, since

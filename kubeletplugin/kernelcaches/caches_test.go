@@ -170,6 +170,12 @@ func TestRefused(t *testing.T) {
 	}
 	parts("part", "nowhere")
 	parts("file", signed.TritonGroup)
+	bare, bareDigest := n.push("team/bare", "v1", map[string]string{"data": "anything"})
+	n.cache("team-a", "bare", bare, bareDigest, func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.Compatibility = &v1alpha1.CacheCompatibility{Targets: []v1alpha1.CacheTarget{{Backend: "cuda", Arch: "sm_90"}}}
+	})
+	n.cache("team-a", "image", "Not An Image", digest)
+	n.cache("team-a", "digest", image, "sha256:none")
 	n.cache("team-a", "arch", wrongArch, archDigest)
 	n.cache("team-a", "warp", wrongWarp, warpDigest)
 	n.cache("team-a", "foreign", foreign, foreignDigest)
@@ -197,6 +203,9 @@ func TestRefused(t *testing.T) {
 		"unsigned":           {v1alpha1.KernelCacheSource{Name: "unsigned"}, "no signature by release", false},
 		"wrong architecture": {v1alpha1.KernelCacheSource{Name: "arch"}, "for cuda sm_80, but device gpu-0 (cuda sm_90) is another", false},
 		"wrong warp":         {v1alpha1.KernelCacheSource{Name: "warp"}, "warps of 64", false},
+		"no place":           {v1alpha1.KernelCacheSource{Name: "bare"}, "say where to mount it", false},
+		"no image":           {v1alpha1.KernelCacheSource{Name: "image"}, "spec.image", false},
+		"no digest":          {v1alpha1.KernelCacheSource{Name: "digest"}, "status.resolvedDigest", true},
 		"hostile":            {v1alpha1.KernelCacheSource{Name: "foreign"}, "names", false},
 		"no part":            {v1alpha1.KernelCacheSource{Name: "part"}, "there is no directory io.triton.cache/nowhere", false},
 		"a file as part":     {v1alpha1.KernelCacheSource{Name: "file"}, "there is no directory io.triton.cache/" + signed.TritonGroup, false},

@@ -170,7 +170,7 @@ func limit(ctx context.Context, source v1alpha1.KernelCacheSource) (context.Cont
 func (f *Feature) read(ctx context.Context, o *object, tree *artifact.Tree) (*kernelcache.Cache, error) {
 	store, err := f.Store()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
 	found, err := f.Mounter.Inspect(ctx, store, tree, o.GetNamespace(), kernelcache.Type(o.Spec.Type))
 	if err != nil {
@@ -246,7 +246,7 @@ func (f *Feature) planUse(
 	}
 	plan, err := found.Plan(want)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w (mountPath of the claim, or spec.mount.path)", o, err)
+		return nil, fmt.Errorf("%s %w: %w (mountPath of the claim, or spec.mount.path)", o, cachemount.ErrRefused, err)
 	}
 	ref, err := reference(o)
 	if err != nil {
@@ -278,7 +278,7 @@ func (f *Feature) planUse(
 	u.Key = u.NewKey()
 	store, err := f.Store()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
 	if u.Fill, err = f.Mounter.Measure(ctx, store, tree, found, u, &plan); err != nil {
 		return nil, measureError(o, err)

@@ -72,11 +72,11 @@ func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, e
 func reference(o *object) (artifact.Reference, error) {
 	ref, err := artifact.ParseReference(o.Spec.Image)
 	if err != nil {
-		return ref, fmt.Errorf("%s, spec.image: %w", o, err)
+		return ref, fmt.Errorf("%s %w: spec.image: %w", o, cachemount.ErrRefused, err)
 	}
 	d, err := artifact.ParseDigest(o.Status.ResolvedDigest)
 	if err != nil {
-		return ref, fmt.Errorf("%s, status.resolvedDigest: %w", o, err)
+		return ref, fmt.Errorf("%s %w: status.resolvedDigest: %w", o, cachemount.ErrNotReady, err)
 	}
 	return ref.WithDigest(d), nil
 }
