@@ -104,7 +104,7 @@ func bothWays(ctx SpecContext, p previous) {
 	showBootID(ctx)
 	regions := f.regions(ctx, newFPGAClass) // what the version before left on a card is of a name, which may be another namespace's by now
 	say("the version before prepares claims of every sort")
-	stays := regions.hold(ctx, "stays", 1)
+	stays := regions.beside(ctx, "stays")
 	overtaken := newOvertaken(ctx, regions)
 	before := recorded(ctx)
 	Expect(before).To(ContainSubstring("fettle.dev/common=n"), "names with a secret")
@@ -112,23 +112,23 @@ func bothWays(ctx SpecContext, p previous) {
 	say("upgrade")
 	Expect(h.Install(ctx, with)).To(Succeed())
 	eventuallyVersion(ctx, h.Version)
-	stays.restarts(ctx)
+	stays.restart(ctx)
 	Expect(recorded(ctx)).To(Equal(before), "no claim was prepared again")
 	overtaken.served(ctx)
-	stays.end(ctx, stays.pod) // its record does not tell its namespace from one of the same name, so nothing joins it on the card
+	stays.end(ctx) // its record does not tell its namespace from one of the same name, so nothing joins it on the card
 
 	say("this version prepares claims of every sort, on what the version before left")
-	stays = regions.hold(ctx, "stays-too", 1)
+	stays = regions.beside(ctx, "stays-too")
 	overtaken = newOvertaken(ctx, regions)
 	before = recorded(ctx)
 	Expect(before).To(ContainSubstring("fettle.dev/common=n"), "names with a secret")
 	say("downgrade")
 	Expect(h.Rollback(ctx, 0)).To(Succeed())
 	eventuallyVersion(ctx, previousVersion)
-	stays.restarts(ctx)
+	stays.restart(ctx)
 	Expect(recorded(ctx)).To(Equal(before))
 	overtaken.served(ctx)
-	stays.end(ctx, stays.pod)
+	stays.end(ctx)
 }
 
 // recorded are the CDI names in the claims' records of all nodes, and when each record was written last.
@@ -238,6 +238,32 @@ func (r *regions) hold(ctx context.Context, name string, port int) *region {
 	held := &region{regions: r, pod: pod, port: port}
 	held.right(ctx)
 	return held
+}
+
+// staying are pods whose claims are prepared by one version and end with the other.
+type staying []*region
+
+// beside has a pod hold the other port of the card, none where the API keeps no taints: the ports beside a held one are withheld there.
+func (r *regions) beside(ctx context.Context, name string) staying {
+	GinkgoHelper()
+	if older {
+		return nil
+	}
+	return staying{r.hold(ctx, name, 1)}
+}
+
+func (s staying) restart(ctx context.Context) {
+	GinkgoHelper()
+	for _, one := range s {
+		one.restarts(ctx)
+	}
+}
+
+func (s staying) end(ctx context.Context) {
+	GinkgoHelper()
+	for _, one := range s {
+		one.regions.end(ctx, one.pod)
+	}
 }
 
 // right expects that the pod has its region, with what was programmed.
