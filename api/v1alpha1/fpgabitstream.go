@@ -163,12 +163,12 @@ type ClusterFPGABitstreamSpec struct {
 type HostBitstream struct {
 	// Path is absolute and clean.
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]*)+$`
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]{0,254})+$`
 	// +optional
 	Path string `json:"path,omitempty"`
 	// Store is a directory, absolute and clean, such as /srv/intel.com/fpga.
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]*)+$`
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]{0,254})+$`
 	// +optional
 	Store string `json:"store,omitempty"`
 	// ID is the file's name in the store, the AFU id or the 40 digits of an OpenCL image, in lower-case hexadecimal.
@@ -178,6 +178,7 @@ type HostBitstream struct {
 	// Digest is the file's: sha256: and 64 hexadecimal digits. A store's files may do without: what root put there is then taken as it
 	// is, and its digest is recorded.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^sha256:0{64}$')",message="must be the digest of a file, not zeros"
 	// +optional
 	Digest string `json:"digest,omitempty"`
 }

@@ -5,8 +5,11 @@ package admission_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +27,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	crds "github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
@@ -159,6 +163,42 @@ func judgedFields(t *testing.T) map[string]judgedTwice {
 	}
 }
 
+// hostFileFields are fields of a bitstream that an administrator staged on the nodes. That there is no such file is said of the node.
+func hostFileFields(t *testing.T) map[string]judgedTwice {
+	t.Helper()
+	kind, root := definition(t, "clusterfpgabitstreams"), t.TempDir()
+	of := func(format string, late func(value string) error, good, bad []string) judgedTwice {
+		return judgedTwice{
+			func(value string) bool {
+				return kind.accepts(t.Context(), `{"namespaces":["*"],"hostFile":{`+fmt.Sprintf(format, quoted(value))+`}}`)
+			}, late, good, bad,
+		}
+	}
+	opens := func(name string) error {
+		if _, err := region.OpenHostFile(root, name); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	inStore := func(store, id string) error { return opens(path.Join(store, strings.Repeat("0", 32), id+".aocx")) }
+	parses := func(digest string) error {
+		_, err := artifact.ParseDigest(digest)
+		return err
+	}
+	paths := []string{"/srv/a.gbs", "/srv/intel.com/fpga", "/a-b/c_d/e=f@g+h", "/" + strings.Repeat("a", 255)}
+	noPaths := []string{"/", "a", "/a/", "/a//b", "/a/../b", "/./a", "/a b", "/" + strings.Repeat("a", 256), "/a/." + strings.Repeat("b", 300)}
+	ids := []string{strings.Repeat("0a", 16), strings.Repeat("0a", 20)}
+	return map[string]judgedTwice{
+		"ClusterFPGABitstream hostFile.path": of(`"path":%s,"digest":"`+someDigest[1:]+`"`, opens, paths, noPaths),
+		"ClusterFPGABitstream hostFile.store": of(`"store":%s,"id":"`+ids[0]+`"`,
+			func(v string) error { return inStore(v, ids[0]) }, paths, noPaths),
+		"ClusterFPGABitstream hostFile.id": of(`"store":"/srv","id":%s`, func(v string) error { return inStore("/srv", v) }, ids,
+			[]string{"", "..", "a/b", strings.ToUpper(ids[0])}),
+		"ClusterFPGABitstream hostFile.digest": of(`"path":"/srv/a","digest":%s`, parses, []string{someDigest[1:]},
+			[]string{"", "sha256:" + strings.Repeat("0", 64), "sha512:" + strings.Repeat("a", 128), "sha256:" + strings.Repeat("A", 64)}),
+	}
+}
+
 // TestEarlyAndLateAgree: what the API server, the webhook and "fettle validate" take, nothing refuses later that uses the value: such a
 // refusal would come on a node, after a pod was placed there.
 func TestEarlyAndLateAgree(t *testing.T) {
@@ -166,6 +206,7 @@ func TestEarlyAndLateAgree(t *testing.T) {
 	fields := judgedFields(t)
 	maps.Copy(fields, presetFields(t))
 	maps.Copy(fields, trustFields(t))
+	maps.Copy(fields, hostFileFields(t))
 	for _, name := range slices.Sorted(maps.Keys(fields)) { // in one order, as the seed says
 		f := fields[name]
 		taken := 0
