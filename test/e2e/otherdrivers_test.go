@@ -92,7 +92,10 @@ func foreignExamples(need string) []foreignExample {
 
 func runsExamples(ctx SpecContext) {
 	classesOfOthers(ctx)
-	Expect(runForeign(ctx, "", "", exampleLook{nodes: wholeNodes})).To(BeNumerically(">", 15), "the page has so many that run")
+	Expect(runForeign(ctx, "", "", exampleLook{nodes: wholeNodes})).To(BeNumerically(">", 14), "the page has so many that run")
+	if !older {
+		Expect(runForeign(ctx, "needs extended resources", "", exampleLook{nodes: wholeNodes})).To(Equal(1))
+	}
 }
 
 // runForeign runs the examples that need something, on a node or on any, and returns how many there are. only selects some of them.
