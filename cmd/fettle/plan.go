@@ -156,16 +156,22 @@ func (f *planFlags) change(snapshot plan.Snapshot) (plan.Snapshot, []plan.Proble
 
 // failure says that pods have no node.
 func (m madePlan) failure() error {
-	without := 0
+	without, beyond, all := 0, 0, counted(len(m.report.Pods), "pod")
 	for _, pod := range m.report.Pods {
-		if pod.Node == nil {
+		switch {
+		case pod.Node == nil:
 			without++
+		case pod.BeyondScheduler:
+			beyond++
 		}
 	}
-	if without == 0 {
-		return nil
+	switch {
+	case without > 0:
+		return statusError{fmt.Errorf("plan: %d of %s have no node", without+beyond, all), statusNoNode}
+	case beyond > 0:
+		return statusError{fmt.Errorf("plan: %d of %s have a node that the scheduler does not find", beyond, all), statusNoNode}
 	}
-	return statusError{fmt.Errorf("plan: %d of %s have no node", without, counted(len(m.report.Pods), "pod")), statusNoNode}
+	return nil
 }
 
 // table writes the pods, then why some have no node, then what is free. Problems go to stderr.

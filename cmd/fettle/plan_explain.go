@@ -21,7 +21,7 @@ const (
 // whatWouldHelp returns what adds to a pod's reason the one change that would help most, for the first pods that find no devices.
 func whatWouldHelp(ctx context.Context, c *plan.Cluster) func(plan.Attempt) string {
 	left := explainedPods
-	options := explain.Options{MaxNodes: explainedNodes, Now: time.Now(), Expressions: judge.NewExpressions(c.Gates.Features())}
+	options := explain.Options{MaxNodes: explainedNodes, Alone: true, Now: time.Now(), Expressions: judge.NewExpressions(c.Gates.Features())}
 	return func(a plan.Attempt) string {
 		if left == 0 || a.Meaning != "" {
 			return ""

@@ -14,7 +14,8 @@ import (
 
 const snapshotHelp = `
 Saves as one file what decides which pod gets which devices: the version of Kubernetes and its feature gates, nodes, ResourceSlices,
-DeviceClasses, claims, templates, DeviceTaintRules, pods, quotas and namespaces. fettle plan -f reads it, also where there is no cluster.
+DeviceClasses, claims, templates, DeviceTaintRules, pods, their groups, quotas and namespaces. fettle plan -f reads it, also where there is
+no cluster.
 
 Of the objects it has only the fields that decide: no images, commands, environment, volumes, Secrets or managed fields. With --redact it
 can be sent to others. Every text is replaced, the same by the same, but for those that are known to tell nothing: the API's own words,

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
@@ -97,6 +98,10 @@ func (r *snapshotReader) objects() (err error) {
 		}
 		return out
 	}
+	var groups []schema.GroupVersionResource
+	for _, version := range []string{"v1beta1", "v1alpha3"} {
+		groups = append(groups, schema.GroupVersionResource{Group: schedulingapi.GroupName, Version: version, Resource: "podgroups"})
+	}
 	for _, read := range []func() error{
 		func() error { r.Nodes, err = listInto[corev1.Node](r, core("nodes"), false); return err },
 		func() error { r.Namespaces, err = listInto[corev1.Namespace](r, core("namespaces"), false); return err },
@@ -123,6 +128,10 @@ func (r *snapshotReader) objects() (err error) {
 		},
 		func() error {
 			r.TaintRules, err = listInto[resourceapi.DeviceTaintRule](r, devices("devicetaintrules", "v1beta2", "v1alpha3"), false)
+			return err
+		},
+		func() error {
+			r.PodGroups, err = listInto[schedulingapi.PodGroup](r, groups, true)
 			return err
 		},
 	} {

@@ -67,13 +67,20 @@ func (r *run) bind(ctx context.Context, i int) (map[string][]string, error) {
 		r.reserve(p)
 		devices[p.Name] = deviceNames(p.Claim)
 	}
-	r.pod.Spec.NodeName = r.Nodes[i].Name
-	r.occupy(r.pod)
+	r.settle(r.pod, i)
 	return devices, nil
+}
+
+// settle puts a pod on a node.
+func (c *Cluster) settle(pod *corev1.Pod, i int) {
+	pod.Spec.NodeName = c.Nodes[i].Name
+	c.onUndo(func() { pod.Spec.NodeName = "" })
+	c.occupy(pod)
 }
 
 // allocateClaims gives devices of a node that fits to the claims that have none.
 func (r *run) allocateClaims(ctx context.Context, i int, pending []*resourceapi.ResourceClaim) error {
+	pending = slices.DeleteFunc(slices.Clone(pending), func(claim *resourceapi.ResourceClaim) bool { return claim.Status.Allocation != nil })
 	if len(pending) == 0 {
 		return nil
 	}
@@ -88,24 +95,30 @@ func (r *run) allocateClaims(ctx context.Context, i int, pending []*resourceapi.
 		if claim.Status.Allocation != nil {
 			continue // the pod names it twice
 		}
-		claim.Status.Allocation = &results[j]
-		r.nameShares(claim)
-		if r.Gates.On(gates.DeviceBindingConditions) {
-			claim.Status.Allocation.AllocationTimestamp = &metav1.Time{Time: time.Unix(0, 0).UTC()}
-		}
-		if r.Claims[keyOf(claim)] == claim {
-			r.hold(claim)
-		}
+		r.take(claim, &results[j])
 	}
 	return nil
 }
 
+// take gives devices to a claim that has none.
+func (c *Cluster) take(claim *resourceapi.ResourceClaim, result *resourceapi.AllocationResult) {
+	claim.Status.Allocation = result
+	c.onUndo(func() { claim.Status.Allocation = nil })
+	c.nameShares(claim)
+	if c.Gates.On(gates.DeviceBindingConditions) {
+		result.AllocationTimestamp = &metav1.Time{Time: time.Unix(0, 0).UTC()}
+	}
+	if c.Claims[keyOf(claim)] == claim {
+		c.hold(claim)
+	}
+}
+
 // nameShares gives shares of devices names that are the same in every run, where the allocator gives random ones.
-func (r *run) nameShares(claim *resourceapi.ResourceClaim) {
+func (c *Cluster) nameShares(claim *resourceapi.ResourceClaim) {
 	for i := range claim.Status.Allocation.Devices.Results {
 		if result := &claim.Status.Allocation.Devices.Results[i]; result.ShareID != nil {
-			r.shares++
-			result.ShareID = ptr.To(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", r.shares)))
+			c.shares++
+			result.ShareID = ptr.To(types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", c.shares)))
 		}
 	}
 }
@@ -151,13 +164,16 @@ func (r *run) once(claims []PodClaim) error {
 
 // reserve notes that the pod uses a claim, and adds that of extended resources to the cluster.
 func (r *run) reserve(p PodClaim) {
-	if !resourceclaim.IsReservedForPod(r.pod, p.Claim, false) {
-		p.Claim.Status.ReservedFor = append(p.Claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{
+	if before := p.Claim.Status.ReservedFor; !resourceclaim.IsReservedForPod(r.pod, p.Claim, false) {
+		r.onUndo(func() { p.Claim.Status.ReservedFor = before })
+		p.Claim.Status.ReservedFor = append(slices.Clip(before), resourceapi.ResourceClaimConsumerReference{
 			Resource: "pods", Name: r.pod.Name, UID: r.pod.UID,
 		})
 	}
 	if p.Name == ExtendedResources {
 		r.addClaim(p.Claim)
+		before := r.pod.Status.ExtendedResourceClaimStatus
+		r.onUndo(func() { r.pod.Status.ExtendedResourceClaimStatus = before })
 		r.pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: p.Claim.Name}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -36,6 +37,7 @@ type Cluster struct {
 	Templates  map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
 	Namespaces map[string]*corev1.Namespace
 	Quotas     []*corev1.ResourceQuota
+	PodGroups  map[types.NamespacedName]*schedulingapi.PodGroup
 
 	// extended are the classes by the name of their extended resource.
 	extended map[corev1.ResourceName]*resourceapi.DeviceClass
@@ -56,6 +58,8 @@ type Cluster struct {
 	cel      *cel.Cache
 	kept     judge.Kept
 	problems []Problem
+	// undo takes back the changes of a trial, the last first. Nil: there is no trial.
+	undo []func()
 }
 
 // NewCluster makes a cluster of a snapshot, which stays as it is. Problems are about objects that were changed or left out. An error is
@@ -73,6 +77,7 @@ func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
 		Namespaces: byName(s.Namespaces),
 		Claims:     map[types.NamespacedName]*resourceapi.ResourceClaim{},
 		Templates:  byKey(s.Templates),
+		PodGroups:  byKey(s.PodGroups),
 		pools:      map[poolID]*pool{},
 		owned:      map[types.UID][]types.NamespacedName{},
 		podCharges: map[types.UID]corev1.ResourceList{},

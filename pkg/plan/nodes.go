@@ -121,9 +121,12 @@ func (c *Cluster) occupy(pod *corev1.Pod) {
 	}
 	i, found := slices.BinarySearchFunc(c.Nodes, pod.Spec.NodeName, compareName)
 	if found {
-		c.views[i].pods++
-		c.views[i].ports = append(c.views[i].ports, podspec.Ports(pod)...)
-		add(c.views[i].requested, requestedThere(pod))
+		v, before := c.views[i], len(c.placed)
+		pods, ports, requested := v.pods, v.ports, v.requested.DeepCopy()
+		c.onUndo(func() { v.pods, v.ports, v.requested, c.placed = pods, ports, requested, c.placed[:before] })
+		v.pods++
+		v.ports = append(slices.Clip(ports), podspec.Ports(pod)...)
+		add(v.requested, requestedThere(pod))
 		c.placed = append(c.placed, placed{pod: pod, node: c.Nodes[i], terms: podspec.AntiAffinity(pod)})
 	}
 }

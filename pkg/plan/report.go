@@ -31,6 +31,11 @@ type PodResult struct {
 	// Incomplete are the pools, as DRIVER/POOL, of which slices are missing on nodes that lack nothing but devices. Their drivers are still
 	// publishing, or gave up: without a node it is not known then whether one will fit in a moment.
 	Incomplete []string `json:"incomplete,omitempty"`
+	// PodGroup is the gang with which the pod gets a node or none, empty for a pod of none.
+	PodGroup string `json:"podGroup,omitempty"`
+	// BeyondScheduler is set for pods of a gang that get nodes together only if one of them does not get its first choice. The scheduler
+	// does not go back to another one, so the pods wait there.
+	BeyondScheduler bool `json:"beyondScheduler,omitempty"`
 	// Scores are those of the nodes in Fits, as far as devices decide.
 	Scores map[string]int64 `json:"scores,omitempty"`
 }

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 )
@@ -25,6 +26,8 @@ type Options struct {
 	Timeout time.Duration
 	// Explain adds to the reason of a pod without a node, if it is set. It is called with the cluster as the pod found it.
 	Explain func(Attempt) string
+	// Alone plans a pod of a gang as if it were of none.
+	Alone bool
 	// Only is the name of the one node that is tried. Empty: all are.
 	Only string
 }
@@ -57,23 +60,76 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 		if pod.Spec.NodeName != "" || podspec.Ended(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
-		r := run{
-			Cluster: c, options: options, pod: pod, wanted: c.wantedOf(pod),
-			requests: map[string]request{}, refused: map[string][]string{}, unjudged: podspec.Unjudged(&pod.Spec),
+		if _, known := report.Pods[pod.Namespace+"/"+pod.Name]; known {
+			continue // it came with its gang
 		}
-		result := r.result(ctx)
-		result.Unjudged = r.unjudged
-		if result.Node == nil {
-			result.Incomplete = r.incomplete
+		if g := c.gangOf(pod, pods, options); g != nil {
+			report.addGang(g, g.results(ctx))
+			continue
 		}
-		report.Pods[pod.Namespace+"/"+pod.Name] = result
-		for _, field := range result.Unjudged {
-			report.Problems = append(report.Problems, Problem{Object: titleOf("Pod", pod.Namespace, pod.Name), Message: NotLookedAt(field)})
-		}
+		r := c.newRun(pod, options)
+		report.add(pod, r.noted(r.result(ctx)))
 	}
 	report.Free = c.Free()
 	sortProblems(report.Problems)
 	return report, nil
+}
+
+// newRun begins the scheduling of a pod.
+func (c *Cluster) newRun(pod *corev1.Pod, options Options) *run {
+	return &run{
+		Cluster: c, options: options, pod: pod, wanted: c.wantedOf(pod),
+		requests: map[string]request{}, refused: map[string][]string{}, unjudged: c.unjudged(pod),
+	}
+}
+
+// unjudged returns what of a pod is not looked at, which may keep it from nodes that fit.
+func (c *Cluster) unjudged(pod *corev1.Pod) []string {
+	fields := podspec.Unjudged(&pod.Spec)
+	group := c.groupOf(pod)
+	if group == nil {
+		return fields
+	}
+	fields = slices.DeleteFunc(fields, func(field string) bool { return field == "spec.schedulingGroup" })
+	if group.Spec.SchedulingConstraints != nil {
+		fields = append(fields, "spec.schedulingConstraints of PodGroup "+group.Name)
+	}
+	if group.Spec.ParentCompositePodGroupName != nil {
+		fields = append(fields, "spec.parentCompositePodGroupName of PodGroup "+group.Name)
+	}
+	if len(group.Spec.ResourceClaims) > 0 && c.Gates.On(gates.WorkloadResourceClaims) {
+		fields = append(fields, "spec.resourceClaims of PodGroup "+group.Name)
+	}
+	return fields
+}
+
+// noted adds to a result what was not looked at.
+func (r *run) noted(result PodResult) PodResult {
+	result.Unjudged = r.unjudged
+	if result.Node == nil {
+		result.Incomplete = r.incomplete
+	}
+	return result
+}
+
+// add adds the result of a pod.
+func (r *Report) add(pod *corev1.Pod, result PodResult) {
+	r.Pods[pod.Namespace+"/"+pod.Name] = result
+	for _, field := range result.Unjudged {
+		r.Problems = append(r.Problems, Problem{Object: titleOf("Pod", pod.Namespace, pod.Name), Message: NotLookedAt(field)})
+	}
+}
+
+// addGang adds the results of a gang.
+func (r *Report) addGang(g *gang, results map[*corev1.Pod]PodResult) {
+	beyond := false
+	for pod, result := range results {
+		r.add(pod, result)
+		beyond = beyond || result.BeyondScheduler
+	}
+	if beyond {
+		r.Problems = append(r.Problems, Problem{Object: titleOf("PodGroup", g.group.Namespace, g.group.Name), Message: BeyondScheduler})
+	}
 }
 
 // NotLookedAt says what it means that something is unjudged.

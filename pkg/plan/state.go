@@ -4,6 +4,7 @@ package plan
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -61,13 +62,52 @@ func (c *Cluster) pool(id poolID) *pool {
 	return p
 }
 
+// onUndo notes how a change is taken back, during a trial.
+func (c *Cluster) onUndo(back func()) {
+	if c.undo != nil {
+		c.undo = append(c.undo, back)
+	}
+}
+
+// trial begins one, or one within another. Back takes back what was changed since, keep ends the trial with what is left of it.
+func (c *Cluster) trial() (back, keep func()) {
+	outermost := c.undo == nil
+	if outermost {
+		c.undo = []func(){}
+	}
+	from := len(c.undo)
+	back = func() {
+		for len(c.undo) > from {
+			last := len(c.undo) - 1
+			c.undo[last]()
+			c.undo = c.undo[:last]
+		}
+	}
+	return back, func() {
+		if outermost {
+			c.undo = nil
+		}
+	}
+}
+
 // addClaim adds a claim that exists from now on.
 func (c *Cluster) addClaim(claim *resourceapi.ResourceClaim) {
 	key := keyOf(claim)
 	c.Claims[key] = claim
-	if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
-		c.owned[owner.UID] = append(c.owned[owner.UID], key)
+	var owned []types.NamespacedName
+	owner := metav1.GetControllerOfNoCopy(claim)
+	if owner != nil {
+		owned = c.owned[owner.UID]
+		c.owned[owner.UID] = append(owned, key)
 	}
+	charged := c.charged[claim.Namespace].DeepCopy()
+	c.onUndo(func() {
+		delete(c.Claims, key)
+		if owner != nil {
+			c.owned[owner.UID] = owned
+		}
+		c.charged[claim.Namespace] = charged
+	})
 	c.charge(claim.Namespace, c.Charge(claim))
 	c.hold(claim)
 }
@@ -83,11 +123,29 @@ func (c *Cluster) hold(claim *resourceapi.ResourceClaim) {
 				p.state.AggregatedCapacity.Insert(consumed)
 			}
 		}
-		p.holders[id] = append(p.holders[id], judge.Holder{
+		before := p.holders[id]
+		p.holders[id] = append(slices.Clip(before), judge.Holder{
 			Namespace: claim.Namespace, Name: claim.Name, Consumed: consumed.ConsumedCapacity,
 		})
 		p.version++
+		c.onUndo(func() { p.release(id, share, consumed, before) })
 	})
+}
+
+// release takes back what hold did for one device that nobody had in this way before.
+func (p *pool) release(id structured.DeviceID, share *types.UID, consumed structured.DeviceConsumedCapacity, before []judge.Holder) {
+	if share == nil {
+		p.state.AllocatedDevices.Delete(id)
+	} else {
+		p.state.AllocatedSharedDeviceIDs.Delete(structured.MakeSharedDeviceID(id, share))
+		if len(consumed.ConsumedCapacity) > 0 {
+			p.state.AggregatedCapacity.Remove(consumed)
+		}
+	}
+	if p.holders[id] = before; len(before) == 0 {
+		delete(p.holders, id)
+	}
+	p.version++
 }
 
 // eachResult calls a function for each device that a claim keeps from others. Without the gate for shares, a shared device is a whole

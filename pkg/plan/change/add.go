@@ -48,6 +48,7 @@ func Add(s, more plan.Snapshot) plan.Snapshot {
 	})
 	s.Templates = merged(s.Templates, more.Templates, nil)
 	s.TaintRules = merged(s.TaintRules, more.TaintRules, nil)
+	s.PodGroups = merged(s.PodGroups, more.PodGroups, nil)
 	return s
 }
 

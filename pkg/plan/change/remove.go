@@ -44,6 +44,7 @@ func removable() map[string]string {
 		"ResourceSlice":         {"resourceslice", "resourceslices", "slice", "slices"},
 		"DeviceTaintRule":       {"devicetaintrule", "devicetaintrules", "taintrule", "taintrules"},
 		"ResourceQuota":         {"resourcequota", "resourcequotas", "quota", "quotas"},
+		"PodGroup":              {"podgroup", "podgroups"},
 	} {
 		for _, name := range names {
 			out[name] = kind
@@ -75,6 +76,8 @@ func remove(s plan.Snapshot, kind, namespace, name string) (plan.Snapshot, []pla
 		s.Templates, found = without(s.Templates, namespace, name)
 	case "ResourceQuota":
 		s.Quotas, found = without(s.Quotas, namespace, name)
+	case "PodGroup":
+		s.PodGroups, found = without(s.PodGroups, namespace, name)
 	case "DeviceClass":
 		namespace = ""
 		s.Classes, found = without(s.Classes, "", name)

@@ -35,6 +35,8 @@ type Options struct {
 	NodeTimeout time.Duration
 	// Now is the time at which ages end.
 	Now time.Time
+	// Alone explains a pod of a gang as if it were of none, for who plans the gang.
+	Alone bool
 	// Expressions keeps compiled selectors from one explanation to the next.
 	Expressions *judge.Expressions
 }
@@ -114,10 +116,11 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		return e
 	}
 	var attempt *plan.Attempt
-	report, err := plan.Run(ctx, c, []*corev1.Pod{pod}, plan.Options{Timeout: planTimeout, Explain: func(a plan.Attempt) string {
+	noted := func(a plan.Attempt) string {
 		attempt = &a
 		return ""
-	}})
+	}
+	report, err := plan.Run(ctx, c, []*corev1.Pod{pod}, plan.Options{Timeout: planTimeout, Alone: o.Alone, Explain: noted})
 	if err != nil {
 		e.Reason, e.First = Other, err.Error()
 		return e
@@ -127,6 +130,12 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		e.Notes = append(e.Notes, plan.NotLookedAt(field))
 	}
 	switch {
+	case result.BeyondScheduler:
+		e.Reason, e.First = Other, "PodGroup "+result.PodGroup+": "+plan.BeyondScheduler
+		return e
+	case result.PodGroup != "" && result.Node == nil:
+		e.Reason, e.First = Other, result.Reason
+		return e
 	case attempt == nil && result.Node != nil:
 		e.fits(result, pod, o)
 		return e

@@ -155,6 +155,9 @@ var fieldCategory = map[string]category{ //nolint:gochecknoglobals // a table, w
 	"PodResourceClaim.Name": objectName, "ResourceClaim.Name": objectName, "PodResourceClaim.ResourceClaimName": objectName,
 	"PodResourceClaim.ResourceClaimTemplateName": objectName, "PodResourceClaimStatus.Name": objectName,
 	"PodResourceClaimStatus.ResourceClaimName": objectName, "PodExtendedResourceClaimStatus.ResourceClaimName": objectName,
+	"PodSchedulingGroup.PodGroupName": objectName, "PodGroupSpec.ParentCompositePodGroupName": objectName, "TopologyConstraint.Key": labelKey,
+	"PodGroupResourceClaim.Name": objectName, "PodGroupResourceClaim.ResourceClaimName": objectName,
+	"PodGroupResourceClaim.ResourceClaimTemplateName": objectName,
 	"Container.Name": objectName, "ContainerStatus.Name": objectName, "ContainerExtendedResourceRequest.ContainerName": objectName,
 
 	"Taint.Key": labelKey, "Toleration.Key": labelKey, "DeviceTaint.Key": labelKey, "DeviceToleration.Key": labelKey,

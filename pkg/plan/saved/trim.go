@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -52,6 +53,13 @@ func Trim(s plan.Snapshot) plan.Snapshot {
 	}
 	for _, o := range s.TaintRules {
 		out.TaintRules = append(out.TaintRules, &resourceapi.DeviceTaintRule{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
+	}
+	for _, o := range s.PodGroups {
+		spec := o.Spec.DeepCopy()
+		out.PodGroups = append(out.PodGroups, &schedulingapi.PodGroup{ObjectMeta: trimMeta(o, 0), Spec: schedulingapi.PodGroupSpec{
+			SchedulingPolicy: spec.SchedulingPolicy, SchedulingConstraints: spec.SchedulingConstraints, ResourceClaims: spec.ResourceClaims,
+			ParentCompositePodGroupName: spec.ParentCompositePodGroupName,
+		}})
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -32,7 +33,7 @@ func Write(w io.Writer, s plan.Snapshot, missing []plan.Problem) error {
 	if _, err := w.Write(text); err != nil {
 		return err
 	}
-	core, resources := corev1.SchemeGroupVersion, resourceapi.SchemeGroupVersion
+	core, resources, groups := corev1.SchemeGroupVersion, resourceapi.SchemeGroupVersion, schedulingapi.SchemeGroupVersion
 	for _, write := range []func() error{
 		func() error { return writeAll(w, core, "Namespace", s.Namespaces) },
 		func() error { return writeAll(w, core, "ResourceQuota", s.Quotas) },
@@ -42,6 +43,7 @@ func Write(w io.Writer, s plan.Snapshot, missing []plan.Problem) error {
 		func() error { return writeAll(w, resources, "ResourceSlice", s.Slices) },
 		func() error { return writeAll(w, resources, "ResourceClaimTemplate", s.Templates) },
 		func() error { return writeAll(w, resources, "ResourceClaim", s.Claims) },
+		func() error { return writeAll(w, groups, "PodGroup", s.PodGroups) },
 		func() error { return writeAll(w, core, "Pod", s.Pods) },
 	} {
 		if err := write(); err != nil {
