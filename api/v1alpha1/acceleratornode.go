@@ -46,10 +46,12 @@ const (
 	// QuiesceByUpgrade is the value of QuiesceAnnotation that an upgrade sets, and the only one that it takes back.
 	QuiesceByUpgrade = "*"
 	// UpgradeAnnotation on an AcceleratorNode says that a stack changes the node's driver: the stack's name, since when the present step
-	// lasts, and UpgradeForce once pods that do not go are to be deleted. While it is there, that node's plugin publishes every device with a
-	// taint of this key, with the effect NoSchedule, or NoExecute with UpgradeForce.
+	// lasts, and UpgradeDrain while pods are to go, or UpgradeForce once those that do not go are to be deleted. While it is there, that
+	// node's plugin publishes every device with a taint of this key, with the effect NoSchedule, or NoExecute with UpgradeForce. Where the API
+	// server keeps no taints, it publishes no device while pods are to go: evicted ones would come back.
 	UpgradeAnnotation = GroupName + "/upgrade"
-	// UpgradeForce is the third word of UpgradeAnnotation.
+	// UpgradeDrain and UpgradeForce are third words of UpgradeAnnotation.
+	UpgradeDrain = "drain"
 	UpgradeForce = "force"
 	// UpgradeHoldLabel on a Node keeps the driver of that node from being changed by a stack, unless that has begun.
 	UpgradeHoldLabel = GroupName + "/upgrade-hold"

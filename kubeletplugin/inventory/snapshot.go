@@ -52,6 +52,8 @@ type Snapshot struct {
 	HeldByDeleted map[string]bool
 	// Upgrade is the effect of the taint that every device has while a driver of the node is changed. Empty: there is none.
 	Upgrade resourceapi.DeviceTaintEffect
+	// Draining: pods are to go from all devices for that.
+	Draining bool
 	// BindLate lists the kinds of devices whose pods are bound only after the plugin has confirmed it.
 	BindLate []device.Kind
 	// Health is the devices' health, from the ledger and not from the scan.
@@ -77,10 +79,19 @@ func (s *Snapshot) With(h Health) *Snapshot {
 	out := *s
 	h.Statuses = s.withParts(h.Statuses)
 	out.Health = h
-	if h.TaintsKept || len(h.Statuses)+len(s.Tenants)+len(s.HeldByDeleted) == 0 {
+	if h.TaintsKept || len(h.Statuses)+len(s.Tenants)+len(s.HeldByDeleted) == 0 && !s.Draining {
 		return &out
 	}
 	out.Withheld = maps.Clone(s.Withheld)
+	if out.Withheld == nil {
+		out.Withheld = map[string]string{}
+	}
+	for i := range s.Devices {
+		if name := s.Devices[i].Name; s.Draining && out.Withheld[name] == "" {
+			out.Withheld[name] = "is withheld until no pod has a device of the node, whose driver is to be changed, since this API server " +
+				"drops the taint that would keep other pods away"
+		}
+	}
 	for name, tenant := range s.Tenants {
 		if out.Withheld[name] == "" {
 			out.Withheld[name] = "its chip is held by " + tenant + ", and this API server drops the taint that would keep other claims away"

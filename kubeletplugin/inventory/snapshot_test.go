@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 )
@@ -50,6 +52,26 @@ func TestHolder(t *testing.T) {
 	}
 	if !l.Set(snapshotWith(gpu("a", 2))) || !closed(second) {
 		t.Error("another minor number counts as no change")
+	}
+}
+
+// TestDraining: where the API server keeps no taints, no device is published while pods are to go. Evicted ones would come back for good.
+func TestDraining(t *testing.T) {
+	for _, test := range []struct {
+		draining, kept bool
+		withheld       int
+	}{{true, false, 2}, {true, true, 0}, {false, false, 0}} {
+		s := &Snapshot{
+			Devices:  []device.Device{{Name: "a"}, {Name: "b"}},
+			Withheld: map[string]string{}, Upgrade: resourceapi.DeviceTaintEffectNoSchedule, Draining: test.draining,
+		}
+		with := s.With(Health{TaintsKept: test.kept})
+		if len(with.Withheld) != test.withheld || len(s.Withheld) > 0 {
+			t.Errorf("%+v: withheld %v, before %v", test, with.Withheld, s.Withheld)
+		}
+	}
+	if with := (&Snapshot{Devices: []device.Device{{Name: "a"}}, Draining: true}).With(Health{}); len(with.Withheld) != 1 {
+		t.Errorf("withheld %v", with.Withheld)
 	}
 }
 

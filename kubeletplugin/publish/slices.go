@@ -44,7 +44,8 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 const taintTenant = v1alpha1.GroupName + "/tenant"
 
 // taint adds taints to devices that are not healthy, to free regions of held chips, to devices that deleted claims hold, and to all while
-// a driver is upgraded. An API server that drops taints gets none of the latter: the devices are withheld once the driver is quiesced.
+// a driver is upgraded. An API server that drops taints gets none of the latter: the devices are withheld while pods are to go, and while
+// the driver is quiesced.
 // The API server sets the time, and the helper keeps it while the taint stays.
 func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	for i := range devices {

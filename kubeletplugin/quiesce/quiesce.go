@@ -48,8 +48,8 @@ const (
 	// maxValue is the longest value that is kept.
 	maxValue = 256
 	all      = "*"
-	// forceWord is which word of v1alpha1.UpgradeAnnotation is v1alpha1.UpgradeForce.
-	forceWord = 2
+	// drainWord is which word of v1alpha1.UpgradeAnnotation is v1alpha1.UpgradeDrain or v1alpha1.UpgradeForce.
+	drainWord = 2
 )
 
 // holdings are the device files by which a process holds the drivers of a vendor, by vendor: the beginning of their path below the root
@@ -179,18 +179,22 @@ func (s *State) SetUpgrade(ctx context.Context, value string) {
 	s.config.Review.Send()
 }
 
-// upgradeEffect returns that of the taint of all devices while a driver is upgraded. Empty: there is none.
-func (s *State) upgradeEffect() resourceapi.DeviceTaintEffect {
+// upgradeEffect returns that of the taint of all devices while a driver is upgraded, and whether pods are to go. Empty: there is none.
+func (s *State) upgradeEffect() (effect resourceapi.DeviceTaintEffect, drains bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	words := strings.Fields(s.upgrade)
-	switch {
-	case len(words) == 0:
-		return ""
-	case len(words) > forceWord && words[forceWord] == v1alpha1.UpgradeForce:
-		return resourceapi.DeviceTaintEffectNoExecute
+	if len(words) == 0 {
+		return "", false
 	}
-	return resourceapi.DeviceTaintEffectNoSchedule
+	word := ""
+	if len(words) > drainWord {
+		word = words[drainWord]
+	}
+	if word == v1alpha1.UpgradeForce {
+		return resourceapi.DeviceTaintEffectNoExecute, true
+	}
+	return resourceapi.DeviceTaintEffectNoSchedule, word == v1alpha1.UpgradeDrain
 }
 
 // Destroy removes the files. It is called when the node has no claim any more and is retired. What they say holds on in this process.
@@ -254,7 +258,7 @@ func named(value string) (known, unknown []string) {
 
 // Review withholds the devices that the plugin lets go of, whole ones and parts, and has all others tainted during an upgrade.
 func (s *State) Review(_ context.Context, v *inventory.Snapshot) {
-	v.Upgrade = s.upgradeEffect()
+	v.Upgrade, v.Draining = s.upgradeEffect()
 	known, _ := s.vendors()
 	for i := range v.Devices {
 		if d := &v.Devices[i]; slices.Contains(known, device.StringOf(d.Attributes[device.AttributeVendor])) {

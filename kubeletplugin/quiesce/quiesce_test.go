@@ -156,6 +156,7 @@ func TestUpgrade(t *testing.T) {
 	s := open(t, dir)
 	for value, want := range map[string]resourceapi.DeviceTaintEffect{
 		"s 2026-11-25T00:00:00Z": resourceapi.DeviceTaintEffectNoSchedule, "s": resourceapi.DeviceTaintEffectNoSchedule,
+		"s 2026-11-25T00:00:00Z drain": resourceapi.DeviceTaintEffectNoSchedule,
 		"s 2026-11-25T00:00:00Z force": resourceapi.DeviceTaintEffectNoExecute, "force": resourceapi.DeviceTaintEffectNoSchedule,
 	} {
 		s.SetUpgrade(t.Context(), value)
@@ -164,8 +165,9 @@ func TestUpgrade(t *testing.T) {
 		}
 		for _, state := range []*State{s, open(t, dir)} {
 			v := machine()
-			if state.Review(t.Context(), v); v.Upgrade != want || len(v.Withheld) > 0 {
-				t.Errorf("%q: effect %q, withheld %v", value, v.Upgrade, v.Withheld)
+			if state.Review(t.Context(), v); v.Upgrade != want || v.Draining != (len(value) > len("s 2026-11-25T00:00:00Z")) ||
+				len(v.Withheld) > 0 {
+				t.Errorf("%q: effect %q, draining: %t, withheld %v", value, v.Upgrade, v.Draining, v.Withheld)
 			}
 		}
 		if s.SetUpgrade(t.Context(), value); received(s.config.Review) {
@@ -299,7 +301,7 @@ func TestServesAgain(t *testing.T) {
 	look()
 	next, err := Open(c)
 	check.Must(t, err)
-	if !next.Holds("nvidia") || next.upgradeEffect() == "" {
+	if effect, _ := next.upgradeEffect(); !next.Holds("nvidia") || effect == "" {
 		t.Error("the next process opens the devices of a driver that is being changed, and publishes them without a taint")
 	}
 }

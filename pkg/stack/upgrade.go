@@ -151,13 +151,17 @@ type Step struct {
 type note struct {
 	stack string
 	since time.Time
-	force bool
+	// drain says that pods are to go, force that those which do not are to be deleted.
+	drain, force bool
 }
 
 func (n note) String() string {
 	text := n.stack + " " + n.since.UTC().Format(time.RFC3339)
-	if n.force {
+	switch {
+	case n.force:
 		text += " " + v1alpha1.UpgradeForce
+	case n.drain:
+		text += " " + v1alpha1.UpgradeDrain
 	}
 	return text
 }
@@ -172,7 +176,10 @@ func noteOf(value string) note {
 	if len(words) > 1 {
 		out.since, _ = time.Parse(time.RFC3339, words[1])
 	}
-	out.force = len(words) > 2 && words[2] == v1alpha1.UpgradeForce
+	if len(words) > 2 {
+		out.force = words[2] == v1alpha1.UpgradeForce
+		out.drain = out.force || words[2] == v1alpha1.UpgradeDrain
+	}
 	return out
 }
 
@@ -246,7 +253,7 @@ func Upgrade(rules UpgradeRules, nodes []UpgradeNode, now time.Time) []Step {
 			continue
 		}
 		busy++
-		begun := map[string]string{v1alpha1.UpgradeAnnotation: note{stack: rules.Stack, since: now}.String()}
+		begun := map[string]string{v1alpha1.UpgradeAnnotation: note{stack: rules.Stack, since: now, drain: true}.String()}
 		steps[i].draining(n, "the change of the driver begins")
 		steps[i].Annotations, steps[i].Evict = begun, nil // once the taint keeps other pods away
 	}
@@ -304,6 +311,10 @@ func (r *UpgradeRules) drain(n *UpgradeNode, at note, lasts time.Duration, now t
 		return s
 	default:
 		s.draining(n, "waits for pods with devices of the node to go: "+named(n.Holders))
+	}
+	if !at.drain { // a version before this word began it
+		at.drain = true
+		s.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: at.String()}
 	}
 	if lasts < r.DrainTimeout {
 		return s

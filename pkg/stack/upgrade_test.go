@@ -24,7 +24,7 @@ func upgradable(name string, ago time.Duration, change ...func(*stack.UpgradeNod
 	n.Annotations, n.Accelerator.Checks = map[string]string{}, nil
 	verified(n.Node, gpus, true, upgradeTime.AddDate(0, 0, -1)) // the clock of whoever runs the test says nothing
 	if ago > 0 {
-		n.Annotations[v1alpha1.UpgradeAnnotation] = "s " + upgradeTime.Add(-ago).Format(time.RFC3339)
+		n.Annotations[v1alpha1.UpgradeAnnotation] = "s " + upgradeTime.Add(-ago).Format(time.RFC3339) + " drain"
 	}
 	for _, c := range change {
 		c(&n)
@@ -103,7 +103,7 @@ func TestUpgrade(t *testing.T) {
 	}{
 		{"the driver is the one wanted", upgradable("a", 0, passed), nil, "Current"},
 		{"the driver has failed, and is no other", upgradable("a", 0, delivered(stack.Failed, "X")), nil, "Current"},
-		{"it begins, and evicts nobody before the taint", upgradable("a", 0, holder), nil, "Draining UpgradeDraining upgrade=" + now},
+		{"it begins, and evicts nobody before the taint", upgradable("a", 0, holder), nil, "Draining UpgradeDraining upgrade=" + now + " drain"},
 		{"the plugin never reported", upgradable("a", 0, func(n *stack.UpgradeNode) { n.Accelerator = nil }), nil, "Current"},
 		{"held back", upgradable("a", 0, hold), nil, "Waiting UpgradeWaiting"},
 		{"quiesced by hand", upgradable("a", 0, annotated(v1alpha1.QuiesceAnnotation, "nvidia")), nil, "Waiting UpgradeWaiting"},
@@ -124,7 +124,11 @@ func TestUpgrade(t *testing.T) {
 		},
 		{
 			"no longer forced", upgradable("a", 0, holder, annotated(v1alpha1.UpgradeAnnotation, "s 2026-11-25T10:00:00Z force")), nil,
-			"Draining UpgradeDrainBlocked stuck evict=p upgrade=s 2026-11-25T10:00:00Z",
+			"Draining UpgradeDrainBlocked stuck evict=p upgrade=s 2026-11-25T10:00:00Z drain",
+		},
+		{
+			"a version before the word began it", upgradable("a", 0, holder, annotated(v1alpha1.UpgradeAnnotation, "s 2026-11-25T11:59:00Z")), nil,
+			"Draining UpgradeDraining evict=p upgrade=s 2026-11-25T11:59:00Z drain",
 		},
 		{"drained", upgradable("a", time.Minute), nil, "Quiescing UpgradeQuiescing upgrade=" + now + " quiesce=*"},
 		{"drained but for admin access", upgradable("a", time.Minute, admin), nil, "Quiescing UpgradeQuiescing upgrade=" + now + " quiesce=*"},
@@ -163,7 +167,7 @@ func TestUpgrade(t *testing.T) {
 		},
 		{
 			"the note is none", upgradable("a", 0, holder, annotated(v1alpha1.UpgradeAnnotation, "s")), nil,
-			"Draining UpgradeDrainBlocked stuck evict=p",
+			"Draining UpgradeDrainBlocked stuck evict=p upgrade=s 0001-01-01T00:00:00Z drain",
 		},
 	} {
 		rules := stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: time.Hour}

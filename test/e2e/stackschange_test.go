@@ -444,14 +444,17 @@ func killController(ctx context.Context) {
 	}).Should(Succeed())
 }
 
-// eventuallyUpgradeTaints waits until all devices of a node are published with the taint of an upgrade, or without. The older API keeps no
-// taints: there devices are published as they are until the driver is quiesced.
+// eventuallyUpgradeTaints waits until all devices of a node are published with the taint of an upgrade, or without. Where the API keeps no
+// taints, none is published instead: these are for nodes whose pods are to go.
 func eventuallyUpgradeTaints(ctx context.Context, node string, want bool) {
 	GinkgoHelper()
-	want = want && !older
 	Eventually(ctx, func(g Gomega) {
 		devices, err := poolDevices(ctx, node+"/gpu")
 		g.Expect(err).NotTo(HaveOccurred())
+		if older && want {
+			g.Expect(devices).To(BeEmpty())
+			return
+		}
 		for _, d := range devices {
 			tainted := false
 			for _, t := range d.Taints {
