@@ -143,6 +143,9 @@ func (p *pods) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceCla
 
 func userNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
 
+// maxMissed bounds the containers that a message names: a claim has as many pods, and a pod as many containers, as a tenant likes.
+const maxMissed = 8
+
 // missed returns why containers of the request would find no entry of a cache, though their GPUs could use it.
 func (p *pods) missed(
 	ctx context.Context, c *resourceapi.ResourceClaim, r *request, o *object, found *kernelcache.Cache,
@@ -157,29 +160,41 @@ func (p *pods) missed(
 		if err != nil {
 			return nil, fmt.Errorf("%s %w: whether containers will find its entries: %w", o, cachemount.ErrNotReady, err)
 		}
-		out = append(out, missedBy(&key, pod, preset.Containers(pod, claim, r.base))...)
+		for reason := range missedBy(&key, pod, preset.Containers(pod, claim, r.base)) {
+			if len(out) == maxMissed {
+				return append(out, "and so would more containers"), nil
+			}
+			out = append(out, reason)
+		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	return out, nil
 }
 
-// missedBy returns why containers of a pod would miss every entry of a cache with this key. It tells what is certain: what an image, a
+// missedBy yields why containers of a pod would miss every entry of a cache with this key. It tells what is certain: what an image, a
 // ConfigMap or another variable sets is not known here, and neither is what the program sets itself.
-func missedBy(key *kernelcache.Key, pod *corev1.Pod, containers []string) []string {
-	var out []string
-	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if !slices.Contains(containers, container.Name) {
-			continue
-		}
-		for i, e := range container.Env {
-			again := slices.ContainsFunc(container.Env[i+1:], func(o corev1.EnvVar) bool { return o.Name == e.Name })
-			if again || e.ValueFrom != nil || strings.Contains(e.Value, "$") {
+func missedBy(key *kernelcache.Key, pod *corev1.Pod, containers []string) iter.Seq[string] {
+	uses := map[string]bool{}
+	for _, name := range containers {
+		uses[name] = true
+	}
+	return func(yield func(string) bool) {
+		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			if !uses[container.Name] {
 				continue
 			}
-			if reason := key.MissedWith(e.Name, e.Value); reason != "" {
-				out = append(out, fmt.Sprintf("container %s of pod %s: %s", container.Name, pod.Name, reason))
+			for i, e := range container.Env {
+				if e.ValueFrom != nil || strings.Contains(e.Value, "$") {
+					continue
+				}
+				reason := key.MissedWith(e.Name, e.Value)
+				again := func(o corev1.EnvVar) bool { return o.Name == e.Name }
+				if reason == "" || slices.ContainsFunc(container.Env[i+1:], again) {
+					continue
+				}
+				if !yield(fmt.Sprintf("container %s of pod %s: %s", container.Name, pod.Name, reason)) {
+					return
+				}
 			}
 		}
 	}
-	return out
 }

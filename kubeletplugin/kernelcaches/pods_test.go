@@ -5,6 +5,7 @@ package kernelcaches
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -157,5 +158,44 @@ func TestMissedCache(t *testing.T) {
 	n.unread = errors.New("the API server is away")
 	if _, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"}); !IsNotReady(err) {
 		t.Errorf("pods cannot be read: %v", err)
+	}
+}
+
+// TestMissedIsBounded: a pod has as many containers as its owner likes, a claim as many pods, and each container may miss the cache.
+func TestMissedIsBounded(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	n.known = map[string]*corev1.Pod{}
+	for i := range 20 {
+		name := fmt.Sprintf("user-%d", i)
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)},
+			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("claim")}}},
+		}
+		for j := range 100 {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
+				Name: fmt.Sprintf("c-%d", j), Env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}},
+				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+			})
+		}
+		n.known[name] = p
+		n.reserved = append(n.reserved, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: name, UID: p.UID})
+	}
+	d := n.registry.Files(t, "team/library", "v1", map[string]string{
+		"io.vllm.cache/torch_compile_cache/0123456789/rank_0_0/backbone/artifact_0":             "code",
+		"io.vllm.cache/torch_compile_cache/0123456789/rank_0_0/backbone/cache_key_factors.json": `{"env": {"CUDA_HOME": "/usr/local/cuda"}}`,
+	}, map[string]string{
+		"cache.vllm.image/summary":    `{"targets":[{"backend":"cuda","arch":"90","warp_size":32}]}`,
+		"io.kserve.km/cache-root-env": "VLLM_CACHE_ROOT=/home/bake/.cache/vllm",
+	})
+	n.cache("team-a", "library", n.registry.Host+"/team/library:v1", d.String(), func(c *v1alpha1.GPUKernelCache) {
+		c.Spec.Mount = &v1alpha1.CacheMount{Access: v1alpha1.CacheAccessOverlay}
+	})
+	_, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"})
+	if !IsRefused(err) || !strings.Contains(err.Error(), "container c-0 of pod user-0: CUDA_HOME") {
+		t.Errorf("decided %.1000v", err)
+	}
+	if said := len(fmt.Sprint(err)); said > 4<<10 || len(n.asked) > 1 {
+		t.Errorf("the refusal has %d bytes, and %d pods were read for it", said, len(n.asked))
 	}
 }

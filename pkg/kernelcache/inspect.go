@@ -52,6 +52,7 @@ func Inspect(fsys fs.FS, opts Options) (Cache, error) {
 		cache.Dir = formatDir(format)
 	}
 	s := scanner{fsys: fsys, cache: &cache, roots: map[Root]*Root{}, layouts: map[string]bool{}, binaries: map[[3]string]int{}}
+	s.key = keySeen{kept: map[string]int{}, others: map[string]int{}}
 	cache.models = map[string]*manifestModel{}
 	if err := s.dir("."); err != nil {
 		return Cache{}, err
@@ -106,6 +107,7 @@ type scanner struct {
 	paths   int
 	// sources are the names of the first source files that Inductor wrote.
 	sources []string
+	key     keySeen
 	// seen notes by which files and directories a type is recognized.
 	seen struct{ triton, vllm, inductor, index, hexDir bool }
 }
@@ -267,7 +269,7 @@ func (s *scanner) finish(format string) error {
 		c.Roots = append(c.Roots, *root)
 	}
 	slices.SortFunc(c.Roots, compareRoots)
-	c.Key.finish()
+	c.Key.finish(&s.key)
 	slices.SortFunc(c.Bound, func(a, b BoundFile) int { return strings.Compare(a.Name, b.Name) })
 	s.noteSize()
 	return nil

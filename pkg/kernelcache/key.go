@@ -6,9 +6,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/message"
 )
 
 // Key is what the cache tells of the key by which its program looks entries up. Most of a key are hashes of code, which a cache does not
@@ -29,6 +32,15 @@ type KeyVariable struct {
 	File string `json:"file"`
 	// Set is true where Plan sets the variable: its path says only where the program had its home.
 	Set bool `json:"set,omitempty"`
+	// Partial is true where other entries of the cache do not have the variable in their key, or have a value that is not kept: whatever a
+	// program has, it may find those.
+	Partial bool `json:"partial,omitempty"`
+}
+
+// keySeen counts the files that tell of keys, and for each variable those with a value that is kept and those with another.
+type keySeen struct {
+	files        int
+	kept, others map[string]int
 }
 
 // maxKeyFacts bounds the variables and versions of a key.
@@ -47,17 +59,23 @@ func keyPaths() map[string]string {
 	}
 }
 
-// paths returns the paths among the variables of a key.
-func (f *factors) paths() []KeyVariable {
-	var out []KeyVariable
-	for name, ending := range keyPaths() {
-		var value string
-		if json.Unmarshal(f.Variables[name], &value) != nil || !keyPath(value) {
+// paths returns the paths among the variables of a key, by name. Others are the names of those that tell something else.
+func (f *factors) paths() (found []KeyVariable, others []string) {
+	endings := keyPaths()
+	for _, name := range slices.Sorted(maps.Keys(endings)) {
+		text, told := f.Variables[name]
+		if !told {
 			continue
 		}
-		out = append(out, KeyVariable{Name: name, Value: value, Set: ending != "" && strings.HasSuffix(value, ending)})
+		var value string
+		if json.Unmarshal(text, &value) != nil || !keyPath(value) {
+			others = append(others, name)
+			continue
+		}
+		ending := endings[name]
+		found = append(found, KeyVariable{Name: name, Value: value, Set: ending != "" && strings.HasSuffix(value, ending)})
 	}
-	return out
+	return found, others
 }
 
 // keyPath reports whether a text is a path that can be shown and set.
@@ -66,18 +84,24 @@ func keyPath(text string) bool {
 }
 
 // keyVariables adds the variables that a file tells.
-func (s *scanner) keyVariables(name string, found []KeyVariable) {
-	known := &s.cache.Key.Variables
-	for _, v := range found {
+func (s *scanner) keyVariables(name string, f *factors) {
+	known, seen := &s.cache.Key.Variables, &s.key
+	for _, other := range f.Others {
+		seen.others[other]++
+	}
+	for _, v := range f.Paths {
 		at := slices.IndexFunc(*known, func(k KeyVariable) bool { return k.Name == v.Name && k.Value == v.Value })
 		switch {
 		case at >= 0:
+			seen.kept[v.Name]++
 			(*known)[at].File = min((*known)[at].File, name)
 		case len(*known) < maxKeyFacts:
+			seen.kept[v.Name]++
 			v.File = name
 			s.keep(len(v.Value) + len(name) + keptFact)
 			*known = append(*known, v)
 		default:
+			seen.others[v.Name]++
 			s.odd.note(fmt.Sprintf("file %s: entries of this cache were made with more values of %s than are shown", quote(name), v.Name))
 		}
 	}
@@ -92,11 +116,13 @@ func (s *scanner) keyTriton(version string) {
 }
 
 // finish sorts the key. A variable of which there are several values cannot be set.
-func (k *Key) finish() {
+func (k *Key) finish(seen *keySeen) {
 	slices.Sort(k.Triton)
 	slices.SortFunc(k.Variables, func(a, b KeyVariable) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value)) })
 	for i := range k.Variables {
-		k.Variables[i].Set = k.Variables[i].Set && len(k.valuesOf(k.Variables[i].Name)) == 1
+		v := &k.Variables[i]
+		v.Set = v.Set && seen.others[v.Name] == 0 && len(k.valuesOf(v.Name)) == 1
+		v.Partial = seen.kept[v.Name] < seen.files
 	}
 }
 
@@ -122,14 +148,17 @@ func (c *Cache) keyEnv() []Env {
 	return out
 }
 
-// KeyOfPod returns what a pod has to share by itself. planned says that the claim sets the variables of the plan.
+// KeyOfPod returns what a pod has to share by itself to find any entry. planned says that the claim sets the variables of the plan.
 func (c *Cache) KeyOfPod(planned bool) Key {
 	if c.Type != VLLM {
 		return Key{Triton: c.Key.Triton}
 	}
-	isSet := func(v KeyVariable) bool { return v.Set && planned }
-	return Key{Variables: slices.DeleteFunc(slices.Clone(c.Key.Variables), isSet), Triton: c.Key.Triton}
+	decidesNothing := func(v KeyVariable) bool { return v.Partial || v.Set && planned }
+	return Key{Variables: slices.DeleteFunc(slices.Clone(c.Key.Variables), decidesNothing), Triton: c.Key.Triton}
 }
+
+// maxKeyValues bounds the values of a variable in a message.
+const maxKeyValues = 3
 
 // MissedWith returns why a program misses every entry if its environment has this variable, or "" if the key does not tell.
 func (k *Key) MissedWith(name, value string) string {
@@ -137,6 +166,13 @@ func (k *Key) MissedWith(name, value string) string {
 	if len(made) == 0 || slices.Contains(made, value) {
 		return ""
 	}
+	var named []string
+	for _, one := range made[:min(len(made), maxKeyValues)] {
+		named = append(named, message.Line(one, longestQuote))
+	}
+	if more := len(made) - len(named); more > 0 {
+		named = append(named, fmt.Sprintf("%d more", more))
+	}
 	return fmt.Sprintf("%s is %s, but the cache was made with %s, and it is in the key of each entry: none would be found",
-		name, quote(value), strings.Join(made, " and "))
+		name, quote(value), strings.Join(named, " and "))
 }

@@ -167,6 +167,7 @@ func TestKeyOfPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := vllmBinaryTree("/old", false)
+			delete(tr, vllmCompile+"/"+binaryHash+"/rank_0_0/backbone/"+vllmFactors) // which tells of no path
 			for name, text := range test.files {
 				tr.put(name, text)
 			}
@@ -201,12 +202,71 @@ func TestKeyBounds(t *testing.T) {
 		tr.put(fmt.Sprintf("KEX%d/k.json", i), text).put(fmt.Sprintf("KEX%d/k.cubin", i), "code")
 	}
 	cache := inspect(t, tr, Options{})
-	key := cache.KeyOfPod(true)
+	key := cache.Key
 	versions := strings.Join(key.Triton, " ")
 	if len(key.Variables) != maxKeyFacts || len(key.Triton) != maxKeyFacts || !slices.IsSorted(key.Triton) || versions[:2] != "3." {
 		t.Errorf("%d values, and the versions %q", len(key.Variables), key.Triton)
 	}
 	if !strings.Contains(strings.Join(cache.Notes, "\n"), "more values of CUDA_HOME than are shown") {
 		t.Errorf("notes: %q", cache.Notes)
+	}
+}
+
+// TestKeyOfSomeEntries: a cache that also has entries of a version without the variable in its key, or with a value that is not kept, may
+// be found with any value. To refuse it keeps its kernels from a program that would have found them.
+func TestKeyOfSomeEntries(t *testing.T) {
+	many := make([]string, maxKeyFacts)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"CUDA_HOME": "/cuda-%d"`, i)
+	}
+	const home = `"VLLM_CONFIG_ROOT": "/a/vllm"`
+	for name, test := range map[string]struct {
+		factors  []string
+		variable Env
+		// set says that the claim sets the variable.
+		set bool
+	}{
+		"none":            {[]string{`"CUDA_HOME": "/cuda"`, `"CUDA_HOME": null`}, Env{"CUDA_HOME", "/opt"}, false},
+		"not clean":       {[]string{`"CUDA_HOME": "/cuda"`, `"CUDA_HOME": "/opt/"`}, Env{"CUDA_HOME", "/opt/"}, false},
+		"of a later vLLM": {[]string{`"VLLM_CONFIG_ROOT": "/conf"`, ``}, Env{"VLLM_CONFIG_ROOT", "/opt"}, false},
+		"not readable":    {[]string{`"CUDA_HOME": "/cuda"`, `7`}, Env{"CUDA_HOME", "/opt"}, false},
+		"too many":        {append(many, `"CUDA_HOME": "/opt"`), Env{"CUDA_HOME", "/opt"}, false},
+		"too many beside others": {
+			append(many[2:], `"CUDA_HOME": "/cuda", `+home, `"CUDA_HOME": "/cuda", "VLLM_CONFIG_ROOT": "/b/vllm"`),
+			Env{"VLLM_CONFIG_ROOT", "/a/vllm"},
+			false,
+		},
+		"a home and none":         {[]string{home, `"VLLM_CONFIG_ROOT": null`}, Env{"VLLM_CONFIG_ROOT", "/a/vllm"}, false},
+		"a home and a later vLLM": {[]string{home, ``}, Env{"VLLM_CONFIG_ROOT", "/a/vllm"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := tree{}
+			for i, env := range test.factors {
+				dir := fmt.Sprintf("%s/%s/rank_0_0/p%02d/", vllmCompile, binaryHash, i)
+				tr.put(dir+vllmFactors, `{"env": {`+env+`}}`).put(dir+"artifact_0", "x")
+			}
+			for range 20 { // the order in which variables are read does not count
+				cache := inspect(t, tr, Options{Labels: map[string]string{labelRootEnv: envVLLM + "=/old"}})
+				key, set := cache.KeyOfPod(true), slices.Contains(planned(t, &cache, "").Env, test.variable)
+				if why := key.MissedWith(test.variable.Name, test.variable.Value); why != "" || set != test.set {
+					t.Fatalf("%s %s: set by the claim: %t, want %t; %s", test.variable.Name, test.variable.Value, set, test.set, why)
+				}
+			}
+		})
+	}
+}
+
+// TestMissedWithIsShort: an image has as many values, as long, as its producer likes, and each container may be told of them.
+func TestMissedWithIsShort(t *testing.T) {
+	tr := tree{}
+	for i := range maxKeyFacts {
+		dir := fmt.Sprintf("%s/%s/rank_0_0/p%02d/", vllmCompile, binaryHash, i)
+		long := strings.Repeat("n", longestKeyPath-10)
+		tr.put(dir+vllmFactors, fmt.Sprintf(`{"env": {"CUDA_HOME": "/%d%s"}}`, i, long)).put(dir+"artifact_0", "x")
+	}
+	cache := inspect(t, tr, Options{})
+	key := cache.KeyOfPod(true)
+	if got := key.MissedWith("CUDA_HOME", "/opt"); got == "" || len(got) > 1<<10 {
+		t.Errorf("%d bytes: %.200s", len(got), got)
 	}
 }

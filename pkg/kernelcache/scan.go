@@ -262,13 +262,14 @@ func (s *scanner) factors(name string) error {
 	if err != nil {
 		return err
 	}
+	s.key.files++
 	f, err := parseFactors(data)
 	if err != nil {
 		s.odd.note(fmt.Sprintf("file %s: %v", quote(name), err))
 		return nil
 	}
 	s.targets.addForeign(foreignTarget{Backend: f.device()}, FromFiles, name)
-	s.keyVariables(name, f.Paths)
+	s.keyVariables(name, &f)
 	parts := strings.Split(name, "/")
 	if at := rankIndex(parts); at > 0 && at+3 == len(parts) {
 		binary := s.binary(parts, at)

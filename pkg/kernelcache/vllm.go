@@ -187,9 +187,10 @@ type factors struct {
 	CompilerHash string                     `json:"compiler_hash"`
 	ConfigHash   string                     `json:"config_hash"`
 	Variables    map[string]json.RawMessage `json:"env"`
-	// Env are the variables that stand in a manifest, Paths those of the key.
-	Env   map[string]string `json:"-"`
-	Paths []KeyVariable     `json:"-"`
+	// Env are the variables that stand in a manifest, Paths those of the key. Others are variables of the key that are no path here.
+	Env    map[string]string `json:"-"`
+	Paths  []KeyVariable     `json:"-"`
+	Others []string          `json:"-"`
 }
 
 // text returns the variables of a manifest that are text and may be shown.
@@ -209,7 +210,8 @@ func parseFactors(data []byte) (factors, error) {
 	if err := decode(data, &f); err != nil {
 		return factors{}, err
 	}
-	f.Env, f.Paths, f.Variables = f.text(), f.paths(), nil
+	f.Paths, f.Others = f.paths()
+	f.Env, f.Variables = f.text(), nil
 	for _, hash := range []*string{&f.CodeHash, &f.CompilerHash, &f.ConfigHash} {
 		if len(*hash) > 256 || !printable(*hash) {
 			*hash = ""
