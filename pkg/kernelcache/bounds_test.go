@@ -52,6 +52,48 @@ func TestRelocationCountsWhatIsWritten(t *testing.T) {
 	}
 }
 
+// TestRelocationCountsEscapes: JSON has some characters escaped, which an image may have written as they are. What a plan counts is what is
+// written: with less the claim's memory would be too small for its files, and with more a cache would be refused that fits.
+func TestRelocationCountsEscapes(t *testing.T) {
+	separators, broken := strings.Repeat("\u2028", 60), strings.Repeat("\xff", 80)
+	for name, tr := range map[string]tree{
+		"usual":               tritonTree("/a"),
+		"an index":            vllmBinaryTree("/a", false),
+		"an index of several": tree{}.put("d/rank_0_0/"+vllmIndex, "['/a/d/rank_0_0/x', '/longer/d/rank_0_0/y']"),
+		"separators": tree{}.put("d/__grp__k.json",
+			`{"child_paths":{"`+separators+`":"/a/d/`+separators+`","`+separators+`2":"/a/d/`+separators+`2"}, "\u2028":  7}`),
+		"no UTF-8":            tree{}.put("d/__grp__k.json", `{"child_paths":{"`+broken+`":"/a/d/`+broken+`"},"`+broken+`":1}`),
+		"elsewhere":           tree{}.put("d/__grp__k.json", `{"child_paths":{"`+separators+`":""}}`),
+		"escaped for nothing": tree{}.put("d/__grp__k.json", `{"child_paths":{"\u006b":"\/a\/d\/\u006b"}}`),
+		"a directory":         tree{}.put(`d"\`+"\u2028/__grp__k.json", `{"child_paths":{"k":"/b/k"}}`),
+	} {
+		for _, target := range []string{"/b", "/longer/than/before", "/" + strings.Repeat(`"`, 200)} {
+			t.Run(name+" "+target[:2], func(t *testing.T) {
+				cache := inspect(t, tr, Options{})
+				plan, err := cache.Plan(target)
+				if strings.Contains(target, `"`) && strings.HasPrefix(name, "an index") {
+					check.WantErr(t, err, ErrInvalid, "without quotes")
+					return
+				}
+				check.Must(t, err)
+				m := plan.Mounts[0]
+				for range 2 { // applied to its own result, too
+					written := int64(0)
+					for _, name := range m.Relocation.Files {
+						out, err := m.Rewrite(name, tr[name].Data)
+						check.Must(t, err)
+						tr[name].Data = out
+						written += int64(len(out))
+					}
+					if m.Relocation.Bytes != written {
+						t.Errorf("the plan counts %d bytes, %d are written", m.Relocation.Bytes, written)
+					}
+				}
+			})
+		}
+	}
+}
+
 // TestInspectKeepsLittleOfLongTexts: texts of an image are as long as its producer likes.
 func TestInspectKeepsLittleOfLongTexts(t *testing.T) {
 	const files = 8

@@ -91,16 +91,17 @@ type BoundFile struct {
 	// the file is rewritten.
 	Root  string `json:"root,omitempty"`
 	Bytes int64  `json:"bytes"`
-	// Paths counts the paths in the file that are rewritten.
+	// Paths counts the paths in the file that are rewritten. Rest is what the rewritten file has beside the directory in each of them.
 	Paths int64 `json:"-"`
+	Rest  int64 `json:"-"`
 }
 
-// rewritten returns the most bytes that the file has when its paths lead below another directory.
+// rewritten returns how many bytes the file has when its paths lead below another directory.
 func (f *BoundFile) rewritten(target string) int64 {
-	if f.Root != "" {
-		return f.Bytes + f.Paths*int64(max(0, len(target)-len(f.Root)))
+	if path.Base(f.Name) == vllmIndex {
+		return f.Rest + f.Paths*int64(len(target))
 	}
-	return 2*f.Bytes + f.Paths*int64(len(target)+len(path.Dir(f.Name))+len("//"))
+	return f.Rest + f.Paths*int64(jsonLength(childPrefix(path.Join(target, dirOf(f.Name, f.SubPath)))))
 }
 
 // foundKernel is a kernel and the name of its metadata file.

@@ -54,7 +54,7 @@ type Mount struct {
 type Relocation struct {
 	// From are the producer's directories, sorted, without those in which the cache has no file.
 	From []string `json:"from,omitempty"`
-	// Files are the files to rewrite, sorted, relative to Source. Bytes is the most that they have together when they are rewritten.
+	// Files are the files to rewrite, sorted, relative to Source. Bytes is what they have together when they are rewritten.
 	Files []string `json:"files"`
 	Bytes int64    `json:"bytes"`
 }

@@ -80,9 +80,10 @@ func readHead(fsys fs.FS, name string, length int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, length))
 }
 
-// bind notes a file that contains so many absolute paths.
-func (s *scanner) bind(name, root string, size, paths int) error {
-	bound := BoundFile{Name: name, SubPath: s.subPath(name), Bytes: int64(size), Paths: int64(paths)}
+// bind notes a file that contains absolute paths.
+func (s *scanner) bind(bound BoundFile, root string) error {
+	name := bound.Name
+	bound.SubPath = s.subPath(name)
 	s.keep(len(name) + keptFact)
 	if root == "" {
 		s.odd.note(fmt.Sprintf("file %s: its paths lead out of the cache: its entry is found only if it is rewritten", quote(name)))
@@ -154,7 +155,12 @@ func (s *scanner) group(name string, files map[string]int64) error {
 		s.cache.Portable++
 		return nil
 	}
-	return s.bind(name, g.root(dirOf(name, s.subPath(name))), len(data), len(g.children))
+	rest, err := g.in("")
+	if err != nil {
+		return fmt.Errorf("file %s: %w", quote(name), err)
+	}
+	return s.bind(BoundFile{Name: name, Bytes: int64(len(data)), Paths: int64(len(g.children)), Rest: int64(len(rest))},
+		g.root(dirOf(name, s.subPath(name))))
 }
 
 func (s *scanner) kernel(name string, files map[string]int64) error {
@@ -241,8 +247,8 @@ func (s *scanner) index(name string) error {
 	}
 	s.seen.vllm = true
 	subPath := s.subPath(name)
-	root, rests, bound := indexRoot(data, literals, dirOf(name, subPath))
-	if !bound {
+	root, rests, rest := indexRoot(data, literals, dirOf(name, subPath))
+	if len(rests) == 0 {
 		return nil
 	}
 	if err := s.countPaths(len(rests)); err != nil {
@@ -253,7 +259,7 @@ func (s *scanner) index(name string) error {
 			s.odd.note(fmt.Sprintf("file %s: %s is not in the cache", quote(name), quote(rest)))
 		}
 	}
-	return s.bind(name, root, len(data), len(rests))
+	return s.bind(BoundFile{Name: name, Bytes: int64(len(data)), Paths: int64(len(rests)), Rest: int64(rest)}, root)
 }
 
 // factors reads the device from vLLM's factors. vLLM itself only writes this file, so one that cannot be read becomes a note.

@@ -83,3 +83,9 @@ func encode(value any) ([]byte, error) {
 	}
 	return []byte(strings.TrimSuffix(out.String(), "\n")), nil
 }
+
+// jsonLength returns how many bytes a text has in JSON, without its quotes.
+func jsonLength(text string) int {
+	out, _ := encode(text) // Text is always JSON.
+	return len(out) - len(`""`)
+}

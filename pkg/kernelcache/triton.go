@@ -82,17 +82,33 @@ func RewriteGroup(data []byte, dir string) ([]byte, error) {
 	if err != nil || g.children == nil {
 		return data, err
 	}
-	moved, size := map[string]string{}, len(data)
-	for name, child := range g.children {
-		if size += len(dir) + len("/") + len(name) - len(child); size > MaxText {
+	prefix, least := childPrefix(dir), 0
+	for name := range g.children {
+		if least += len(prefix) + 2*len(name); least > MaxText { // before it takes so much memory
 			return nil, tooLong()
 		}
-		moved[name] = path.Join(dir, name)
 	}
-	if g.top["child_paths"], err = encode(moved); err != nil {
+	out, err := g.in(prefix)
+	if err == nil && len(out) > MaxText {
+		return nil, tooLong()
+	}
+	return out, err
+}
+
+// childPrefix returns what the paths of the files in a directory begin with.
+func childPrefix(dir string) string { return strings.TrimSuffix(dir, "/") + "/" }
+
+// in returns the group file with this before the name of each of its files.
+func (g group) in(prefix string) ([]byte, error) {
+	moved, top := make(map[string]string, len(g.children)), maps.Clone(g.top)
+	for name := range g.children {
+		moved[name] = prefix + name
+	}
+	var err error
+	if top["child_paths"], err = encode(moved); err != nil {
 		return nil, fmt.Errorf("child_paths: %w", err)
 	}
-	return encode(g.top)
+	return encode(top)
 }
 
 func tooLong() error {

@@ -126,9 +126,11 @@ func splitPath(text, dir string) (root, rest string, ok bool) {
 	return "", "", false
 }
 
-// indexRoot returns the root of an index's paths. bound is false if there are none, and root is empty if they disagree.
-func indexRoot(data []byte, literals []literal, dir string) (root string, rests []string, bound bool) {
+// indexRoot returns the root of an index's paths, empty if they disagree, and what of each is below it. size is what the index has beside
+// the roots.
+func indexRoot(data []byte, literals []literal, dir string) (root string, rests []string, size int) {
 	agree := true
+	size = len(data)
 	for _, one := range literals {
 		text := string(data[one.start:one.end])
 		if one.escaped {
@@ -139,12 +141,12 @@ func indexRoot(data []byte, literals []literal, dir string) (root string, rests 
 			continue
 		}
 		agree = agree && (root == "" || root == own)
-		root, rests = own, append(rests, rest)
+		root, rests, size = own, append(rests, rest), size-len(own)
 	}
 	if !agree {
 		root = ""
 	}
-	return root, rests, len(rests) > 0
+	return root, rests, size
 }
 
 // RewriteIndex changes the paths of artifacts in vLLM's index to another root. dir is the index's directory in the cache. Only strings
@@ -163,7 +165,7 @@ func RewriteIndex(data []byte, dir, root string) ([]byte, error) {
 		if _, rest, ok := splitPath(string(data[one.start:one.end]), dir); ok && !one.escaped {
 			out.Write(data[done:one.start])
 			out.WriteString(path.Join(root, rest))
-			if done = one.end; out.Len() > MaxText {
+			if done = one.end; out.Len()+len(data)-done > MaxText {
 				return nil, tooLong()
 			}
 		}
