@@ -85,20 +85,20 @@ func (d *Dir) mountOverlay(at string, l *Overlay) error {
 			return err
 		}
 	}
-	lower, err := openDirectory(l.Lower)
+	paths, err := openPaths(unix.O_DIRECTORY, l.Lower, upper, filepath.Join(at, "work"))
 	if err != nil {
 		return err
 	}
-	defer lower.Close()
+	defer paths.close()
 	attributes := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	if l.ReadOnly {
 		attributes |= unix.MOUNT_ATTR_RDONLY
 	}
 	over, err := newMount("overlay", attributes, withContext(l.Context, [][2]string{
 		{"source", "fettle"},
-		{"lowerdir", short(lower)},
-		{"upperdir", upper},
-		{"workdir", filepath.Join(at, "work")},
+		{"lowerdir", short(paths[0])},
+		{"upperdir", short(paths[1])},
+		{"workdir", short(paths[2])},
 	}))
 	if err != nil {
 		return err
@@ -153,8 +153,13 @@ func CanMount(index, data string) error {
 }
 
 func image(index, data, context string) (*os.File, error) {
+	paths, err := openPaths(0, index, data)
+	if err != nil {
+		return nil, err
+	}
+	defer paths.close()
 	return newMount("erofs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
-		withContext(context, [][2]string{{"source", index}, {"device", data}}))
+		withContext(context, [][2]string{{"source", short(paths[0])}, {"device", short(paths[1])}}))
 }
 
 // Path returns the path of a mount.
@@ -234,14 +239,27 @@ func withContext(context string, options [][2]string) [][2]string {
 	return append(options, [2]string{"context", context})
 }
 
-// openDirectory opens a directory so that short can name it.
-func openDirectory(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, wrap("open", path, err)
+// paths are open files and directories, so that short can name them.
+type paths []*os.File
+
+// openPaths opens paths without a link at their ends.
+func openPaths(flags int, names ...string) (out paths, err error) {
+	for _, name := range names {
+		fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
+		if err != nil {
+			out.close()
+			return nil, wrap("open", name, err)
+		}
+		out = append(out, os.NewFile(uintptr(fd), name))
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return out, nil
 }
 
-// short names an open directory for this process: the kernel takes 255 bytes as an option of a mount, and a colon in it separates.
-func short(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
+func (p paths) close() {
+	for _, f := range p {
+		_ = f.Close() // nothing was read or written
+	}
+}
+
+// short names an open file for this process: the kernel takes 255 bytes as an option of a mount, and a colon in it separates.
+func short(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

@@ -92,6 +92,20 @@ func TestLayerOverLongPath(t *testing.T) {
 	n.gone()
 }
 
+// TestLayerInLongDirectory: the directories of the claim's memory, too, are named to the kernel by more than it takes as an option.
+func TestLayerInLongDirectory(t *testing.T) {
+	n := newNode(t)
+	long := strings.Repeat("d", 250) + "/with:colon,and\\backslash"
+	n.Dir = In(filepath.Join(filepath.Dir(n.host), long), n.host)
+	at := n.layer(Overlay{Lower: n.lower(), Bytes: 1 << 20})
+	n.reads(filepath.Join(at, "dir/kernel"), "compiled")
+	if err := os.WriteFile(filepath.Join(at, "dir/kernel"), []byte("another"), 0o600); err != nil {
+		t.Error(err)
+	}
+	n.reads(filepath.Join(at, "dir/kernel"), "another")
+	n.gone()
+}
+
 // TestLayerUsers: containers run as any user.
 func TestLayerUsers(t *testing.T) {
 	n := newNode(t)
@@ -190,6 +204,28 @@ func TestImage(t *testing.T) {
 		t.Error(err)
 	}
 	n.gone()
+}
+
+// TestImageInLongDirectory: a store decides by a small image with a short name that the kernel mounts images, and has them at longer ones.
+func TestImageInLongDirectory(t *testing.T) {
+	n := newNode(t)
+	index, data := erofs(t)
+	if err := CanMount(index, data); err != nil {
+		t.Skipf("this kernel mounts no EROFS image from a file: %v", err)
+	}
+	long := filepath.Join(t.TempDir(), strings.Repeat("d", 250), "with:colon,and\\backslash")
+	names := []string{filepath.Join(long, "index"), filepath.Join(long, "data")}
+	if err := errors.Join(os.MkdirAll(long, 0o755), os.Rename(index, names[0]), os.Rename(data, names[1])); err != nil {
+		t.Fatal(err)
+	}
+	root, err := n.MountImage("trees/one", names[0], names[1], "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.reads(filepath.Join(root, "dir/kernel"), "compiled")
+	if err := n.Detach("trees/one"); err != nil {
+		t.Error(err)
+	}
 }
 
 // filesIn makes the files of a sink in a directory.
