@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,5 +32,27 @@ func TestSplit(t *testing.T) {
 				t.Errorf("wrong documents (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestCheckAliases: what a text becomes counts, and not how it is written.
+func TestCheckAliases(t *testing.T) {
+	for _, tc := range []struct {
+		name, in string
+		refused  string
+	}{
+		{"none", strings.Repeat("a", 200), ""},
+		{"few", "a: &a aaaaaaaaaa\nb: [*a, *a]", ""},
+		{"many", "a: &a aaaaaaaaaa\nb: [*a, *a, *a, *a, *a, *a, *a, *a, *a]", "want at most 100 bytes"},
+		{"of each other", "a: &a [x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a]\nc: [*b, *b]", "want at most 100 bytes"},
+		{"of itself", "a: &a {b: *a}", "want at most 100 bytes"},
+		{"merged", "a: &a {k: v}\nb: {<<: *a}", ""},
+		{"not aliases", "a: 'R&D'\nb: '*'", ""},
+		{"no YAML", "a: &a [*a", "anchors and aliases"},
+	} {
+		err := CheckAliases([]byte(tc.in), 100)
+		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.refused)
+		}
 	}
 }

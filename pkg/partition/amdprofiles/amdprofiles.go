@@ -15,10 +15,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // MaxSize is the longest document in bytes.
 const MaxSize = 64 << 10
+
+// maxExpanded is the longest document with what its aliases stand for.
+const maxExpanded = 1 << 20
 
 // maxGPUs is the largest number of GPUs of a node that a document may name.
 const maxGPUs = 1 << 10
@@ -60,6 +64,9 @@ func (p *Profile) Total() int {
 func Parse(text []byte) (*Document, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("%d bytes: want at most %d", len(text), MaxSize)
+	}
+	if err := manifest.CheckAliases(text, maxExpanded); err != nil {
+		return nil, err
 	}
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {

@@ -17,10 +17,15 @@ import (
 
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // MaxSize is the longest document in bytes: NVIDIA's own, with a configuration for each model, has 30 KiB.
 const MaxSize = 64 << 10
+
+// maxExpanded is the longest document with what its aliases stand for.
+const maxExpanded = 1 << 20
 
 // The limits of what a document may name.
 const (
@@ -64,6 +69,9 @@ type GPU struct {
 func Parse(text []byte) (*Document, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("%d bytes: want at most %d", len(text), MaxSize)
+	}
+	if err := manifest.CheckAliases(text, maxExpanded); err != nil {
+		return nil, err
 	}
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {

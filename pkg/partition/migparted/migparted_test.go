@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/partition/migparted"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // example has all that a document can say. It has the form of the files that come with mig-parted.
@@ -197,4 +198,14 @@ func FuzzParse(f *testing.F) {
 			_, _ = d.For(name, migparted.GPU{Index: 1, Model: migparted.Model{Device: 0x233010de}})
 		}
 	})
+}
+
+// TestExpanded: a short text may stand for a long one, which the plugin and the controller have no memory for.
+func TestExpanded(t *testing.T) {
+	text := "version: v1\nx: &x " + strings.Repeat("a", 30<<10) + "\nmig-configs: {a: [" + strings.Repeat("*x,", 8000) + "]}\n"
+	var err error
+	allocated := check.Allocated(func() { _, err = migparted.Parse([]byte(text)) })
+	if err == nil || allocated > 64<<20 {
+		t.Errorf("%d bytes took %d MiB: %.200v", len(text), allocated>>20, err)
+	}
 }

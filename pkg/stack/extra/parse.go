@@ -124,6 +124,12 @@ func Parse(files map[string]string, namespace string) ([]Manifest, error) {
 }
 
 func parse(text []byte, namespace string) (m Manifest, length int, err error) {
+	switch err := manifest.CheckAliases(text, maxExpanded); {
+	case errors.Is(err, manifest.ErrExpanded):
+		return m, maxExpanded + 1, nil // which the caller refuses
+	case err != nil:
+		return m, 0, err
+	}
 	data, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		return m, 0, fmt.Errorf("read the object: %w", err)

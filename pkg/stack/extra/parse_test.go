@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 const (
@@ -125,6 +126,24 @@ func TestExpanded(t *testing.T) {
 	}
 	if _, err := Parse(map[string]string{"a": text}, namespace); err == nil || !strings.Contains(err.Error(), "once they are read") {
 		t.Errorf("read %d bytes: %v", len(text), err)
+	}
+}
+
+// TestExpandedBeforeItIsMade: the controller would end before it could refuse a text of the size that is allowed.
+func TestExpandedBeforeItIsMade(t *testing.T) {
+	const header = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+	for name, text := range map[string]string{
+		"a long text": header + "data:\n  a: &a " + strings.Repeat("a", 60<<10) + "\n  b: [" + strings.Repeat("*a,", 3000) + "]\n",
+		"of each other": header + "a: &a [" + strings.Repeat("x,", 20) + "]\nb: &b [" + strings.Repeat("*a,", 20) + "]\nc: [" +
+			strings.Repeat("*b,", 4000) + "]\n",
+		"of itself":      header + "a: &a [*a]\n",
+		"of itself deep": header + "a: &a {b: {c: *a}}\n",
+	} {
+		var err error
+		allocated := check.Allocated(func() { _, err = Parse(map[string]string{"a": text}, namespace) })
+		if err == nil || allocated > 64<<20 {
+			t.Errorf("%s: %d bytes took %d MiB: %v", name, len(text), allocated>>20, err)
+		}
 	}
 }
 
