@@ -160,6 +160,9 @@ func (p *pods) missed(
 		if err != nil {
 			return nil, fmt.Errorf("%s %w: whether containers will find its entries: %w", o, cachemount.ErrNotReady, err)
 		}
+		if looksNothingUp(pod) {
+			continue
+		}
 		for reason := range missedBy(&key, pod, preset.Containers(pod, claim, r.base)) {
 			if len(out) == maxMissed {
 				return append(out, "and so would more containers"), nil
@@ -168,6 +171,11 @@ func (p *pods) missed(
 		}
 	}
 	return out, nil
+}
+
+// looksNothingUp reports whether no container of a pod starts any more. Such a pod may still be among those of a shared claim.
+func looksNothingUp(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // missedBy yields why containers of a pod would miss every entry of a cache with this key. It tells what is certain: what an image, a

@@ -155,6 +155,20 @@ func TestMissedCache(t *testing.T) {
 			}
 		})
 	}
+	// One that has ended, or is about to, keeps no kernels from those that share its claim.
+	pod := n.known["user"].DeepCopy()
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}
+	for name, change := range map[string]func(*corev1.Pod){
+		"succeeded": func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded },
+		"failed":    func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"deleted":   func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) },
+	} {
+		n.known["user"] = pod.DeepCopy()
+		change(n.known["user"])
+		if _, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"}); err != nil {
+			t.Errorf("beside a pod that was %s: %v", name, err)
+		}
+	}
 	n.unread = errors.New("the API server is away")
 	if _, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"}); !IsNotReady(err) {
 		t.Errorf("pods cannot be read: %v", err)
