@@ -121,6 +121,7 @@ func systems() []system {
 		{"Amazon Linux ", "amzn", 1},
 		{"Flatcar Container Linux ", "flatcar", 3},
 		{"Talos ", "talos", 3},
+		{"Microsoft Azure Linux ", "azurelinux", 2},
 		{"Azure Linux ", "azurelinux", 2},
 	}
 }

@@ -31,6 +31,7 @@ func TestImageFor(t *testing.T) {
 			"580.95.05-5.14.0-427.el9_4.x86_64-rhcos418.94", "",
 		},
 		{"SUSE", "", "SUSE Linux Enterprise Server 15 SP5", "5.14.21", "580.95.05-5.14.21-sles15.5", ""},
+		{"Azure", "", "Microsoft Azure Linux 3.0", "6.6.150.1-1.azl3", "580.95.05-6.6.150.1-1.azl3-azurelinux3.0", ""},
 		{"a plus", "${KERNEL}", "Ubuntu 24.04", "6.1.0+", "6.1.0_", ""},
 		{"the architecture", "${ARCH}-x", "Ubuntu 24.04", "6.1.0", "amd64-x", ""},
 		{"a system that is not known", "", "Plan 9", "6.1.0-1", "", stack.ReasonOSUnknown},
