@@ -70,7 +70,7 @@ func ReadImage(ctx context.Context, src ImageSource, d Descriptor, platform stri
 // choose finds the image that an index has for a platform.
 func choose(index *Manifest, platform string) (Descriptor, error) {
 	images := slices.DeleteFunc(slices.Clone(index.Manifests), func(d Descriptor) bool {
-		return d.Annotations[attestationType] != "" || strings.HasPrefix(d.Platform, "unknown/")
+		return !d.IsManifest() || d.Annotations[attestationType] != "" || strings.HasPrefix(d.Platform, "unknown/")
 	})
 	if len(images) == 1 {
 		return images[0], nil

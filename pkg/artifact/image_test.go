@@ -63,6 +63,7 @@ func TestReadImage(t *testing.T) {
 	plain := b.image(fmt.Sprintf(`{"config":{"Labels":{"a":"b"}},"rootfs":{"diff_ids":[%q,%q]}}`, first, second), 10, 20)
 	other := b.image(fmt.Sprintf(`{"rootfs":{"diff_ids":[%q]}}`, first), 30)
 	attestation := entry(other, `,"platform":{"os":"unknown","architecture":"unknown"},"annotations":{"vnd.docker.reference.type":"x"}`)
+	metainfo := fmt.Sprintf(`{"mediaType":"application/xml","digest":%q,"size":7}`, first) // as in the specification's example
 	amd, arm := `,"platform":{"os":"linux","architecture":"amd64"}`, `,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}`
 	armConfig := b.image(fmt.Sprintf(`{"os":"linux","architecture":"arm64","variant":"v8","rootfs":{"diff_ids":[%q]}}`, first), 30)
 	on := func(platform string, i *Image) *Image {
@@ -91,6 +92,7 @@ func TestReadImage(t *testing.T) {
 		"another of several":    {b.index(entry(plain, amd), entry(other, arm)), "linux/amd64", on("linux/amd64", want(plain, labels, 10, 20))},
 		"the config's platform": {armConfig, "linux/amd64", on("linux/arm64/v8", want(armConfig, nil, 30))},
 		"the config, not index": {b.index(entry(armConfig, amd)), "linux/amd64", on("linux/arm64/v8", want(armConfig, nil, 30))},
+		"beside something else": {b.index(entry(plain, ""), metainfo), "linux/amd64", want(plain, labels, 10, 20)},
 		"none of several":       {b.index(entry(plain, amd), entry(other, arm)), "linux/arm", nil},
 		"an index in the index": {b.index(entry(b.index(entry(plain, "")), "")), "linux/amd64", nil},
 		"an empty index":        {b.index(), "linux/amd64", nil},

@@ -43,6 +43,12 @@ type Descriptor struct {
 	Platform string
 }
 
+// IsManifest says whether it is of an image or an index. An index may name anything, and what is neither is to be ignored (OCI image
+// specification, "Image Index").
+func (d Descriptor) IsManifest() bool {
+	return slices.Contains([]string{manifestType, indexType, dockerManifestType, dockerListType}, d.MediaType)
+}
+
 // Check refuses what no descriptor may say.
 func (d Descriptor) Check() error {
 	if d.Digest.IsZero() || d.Size < 0 || d.Size > maxSize {

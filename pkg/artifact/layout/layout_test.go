@@ -163,6 +163,28 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
+// TestOtherContent: index.json may name anything, as in the specification's example. What is no manifest is no image, and stays.
+func TestOtherContent(t *testing.T) {
+	l := newLayout(t)
+	one, two := manifest(t, l, "one", artifact.Digest{}), manifest(t, l, "two", artifact.Digest{})
+	check.Must(t, l.Tag(t.Context(), one, ""))
+	metainfo := blob(t, l, "<component/>")
+	metainfo.MediaType = "application/xml"
+	entries := fmt.Sprintf(`{"schemaVersion":2,"manifests":[{"mediaType":%q,"digest":%q,"size":%d},%s]}`,
+		manifestType, one.Digest, len(one.Raw), wire(metainfo))
+	check.Must(t, os.WriteFile(filepath.Join(l.Dir(), indexFile), []byte(entries), 0o600))
+	for _, want := range []*artifact.Manifest{one, two} {
+		check.Must(t, l.Tag(t.Context(), want, ""))
+		if got, err := resolve(t, l, "", artifact.Digest{}); err != nil || got != want.Digest {
+			t.Errorf("got %s (%v), want the only image, %s", got, err, want.Digest)
+		}
+		data, err := os.ReadFile(filepath.Join(l.Dir(), indexFile))
+		if err != nil || !strings.Contains(string(data), metainfo.Digest.String()) {
+			t.Errorf("%v: the index lost an entry: %s", err, data)
+		}
+	}
+}
+
 // TestConcurrent: no tag of several writers is lost.
 func TestConcurrent(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")

@@ -93,7 +93,7 @@ func (s *Source) named(x *index, tag string) ([]artifact.Descriptor, error) {
 		if tag != "" && name == tag {
 			with = appendUnique(with, d)
 		}
-		if tag != "" || signatureTag.MatchString(name) {
+		if tag != "" || signatureTag.MatchString(name) || !d.IsManifest() {
 			continue
 		}
 		subject, err := s.subjectOf(d)

@@ -234,7 +234,7 @@ func (l *Layout) replace(x *index, m *artifact.Manifest, tag string) error {
 			return false
 		case tag != "" || d.Digest == m.Digest:
 			return true
-		case about:
+		case about || !d.IsManifest():
 			return false
 		}
 		subject, err := l.subjectOf(d)
