@@ -202,3 +202,20 @@ func TestTenantsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestTenantThatAlsoLooks: a claim that holds a region under a strict rule, and looks at it under a mild one, keeps its chip.
+func TestTenantThatAlsoLooks(t *testing.T) {
+	s := chips(t).newEngine().effectsOf(new(lab))
+	pool := aChip("r0").Pool
+	r := &record.Record{
+		Namespace: "team-a", Name: "claim-u1", UID: "u1", BootID: s.BootID, Phase: record.Prepared, Devices: []record.Device{
+			{Request: "look", Pool: pool, Name: "r0", AdminAccess: true, CoTenancy: string(v1alpha1.CoTenancyShared)},
+			{Request: "r0", Pool: pool, Name: "r0", CoTenancy: string(v1alpha1.CoTenancyExclusive)},
+		},
+	}
+	check.Must(t, s.Store.Create(r), s.Store.Acquire(r))
+	_, err := s.ask(inTeam("team-b", ruled(allocated("u2", aChip("r1")), v1alpha1.CoTenancyShared)))
+	if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Sibling != "r0" {
+		t.Errorf("error %v, want that r0 of the same chip is held", err)
+	}
+}

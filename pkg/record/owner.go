@@ -272,10 +272,8 @@ func (r *Record) isOutdated(d *Device, now *Record) bool {
 
 // settingOf returns the setting of the record's share of a device, empty if it has none.
 func (r *Record) settingOf(pool, name string) string {
-	for i := range r.Devices {
-		if d := &r.Devices[i]; d.Pool == pool && d.Name == name && !d.AdminAccess {
-			return d.Setting
-		}
+	if d := r.Held(pool, name); d != nil {
+		return d.Setting
 	}
 	return ""
 }

@@ -260,7 +260,15 @@ func (d *Device) Kind() device.Kind {
 	return kind
 }
 
-// Holds reports whether the claim holds a device. Admin access does not.
-func (r *Record) Holds(pool, name string) bool {
-	return slices.ContainsFunc(r.Devices, func(d Device) bool { return d.Pool == pool && d.Name == name && !d.AdminAccess })
+// Held returns the entry of a device that the claim holds, nil if it holds none. Another entry of the device may be admin access, which
+// holds nothing.
+func (r *Record) Held(pool, name string) *Device {
+	i := slices.IndexFunc(r.Devices, func(d Device) bool { return d.Pool == pool && d.Name == name && !d.AdminAccess })
+	if i < 0 {
+		return nil
+	}
+	return &r.Devices[i]
 }
+
+// Holds reports whether the claim holds a device. Admin access does not.
+func (r *Record) Holds(pool, name string) bool { return r.Held(pool, name) != nil }

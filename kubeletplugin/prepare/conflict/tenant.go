@@ -91,9 +91,8 @@ func (c Check) tenants(
 	other, holder, theirTenant := v1alpha1.CoTenancyExclusive, "with UID "+uid, ""
 	if r, err := c.Store.Load(uid); err == nil {
 		holder, theirTenant = r.Namespace+"/"+r.Name, r.NamespaceUID
-		i := slices.IndexFunc(r.Devices, func(d record.Device) bool { return d.Name == sibling && d.Pool == pool })
-		if i >= 0 && r.Devices[i].CoTenancy != "" {
-			other = v1alpha1.CoTenancy(r.Devices[i].CoTenancy)
+		if held := r.Held(pool, sibling); held != nil && held.CoTenancy != "" {
+			other = v1alpha1.CoTenancy(held.CoTenancy)
 		}
 	}
 	rule = other
