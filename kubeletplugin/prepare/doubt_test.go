@@ -194,3 +194,25 @@ func TestHeldPartIsNotListed(t *testing.T) {
 		})
 	}
 }
+
+// TestRenamedWhileInDoubt: the record that was made again for a release says what the claim holds, so that nobody gets it by another name.
+func TestRenamedWhileInDoubt(t *testing.T) {
+	s := newSite(t)
+	s.prepare(allocated("u1", aDisk("ssd0")))
+	s.damage("u1")
+	repair := s.failing("undo", "ssd0")
+	if _, err := s.Unprepare(t.Context(), "u1", s.now()); !errors.Is(err, errInjected) {
+		t.Errorf("error %v", err)
+	}
+	s.inPhase("u1", record.Releasing)
+	repair()
+	s.setMachine(machine{hostDevice("disk0", "/mnt/disks/ssd0"), gpu("gpu0", 0)})
+	s = s.restart()
+	second := allocated("u2", aDisk("disk0"))
+	_, err := s.ask(second)
+	if Reason(err) != "DeviceInUse" {
+		t.Errorf("error %v, want that the other claim has it", err)
+	}
+	s.tidy()
+	s.prepare(second)
+}

@@ -105,13 +105,22 @@ func deviceRecord(result *claim.Result, dev device.Device, edits container.Edits
 	if result.Config.FPGA != nil {
 		d.CoTenancy = string(result.Config.FPGA.CoTenancy)
 	}
-	if len(dev.Consumes) > 0 && !d.AdminAccess {
-		d.Consumes = map[string]string{}
-		for name, counter := range dev.Consumes {
-			d.Consumes[name] = counter.Value.String()
-		}
+	if !d.AdminAccess {
+		d.Consumes = consumed(&dev)
 	}
 	return d
+}
+
+// consumed returns what a device takes of the counters of its card, as records have it.
+func consumed(d *device.Device) map[string]string {
+	if len(d.Consumes) == 0 {
+		return nil
+	}
+	out := map[string]string{}
+	for name, counter := range d.Consumes {
+		out[name] = counter.Value.String()
+	}
+	return out
 }
 
 // addSpecStep adds the step that writes the claim's own specs. It is the last step, so that a container finds all other effects in place.

@@ -68,9 +68,15 @@ func (s *records) linked(op *operation, r *record.Record) []record.Device {
 	}
 	var all []record.Device
 	for _, d := range machine.All() {
-		all = append(all, record.Device{Pool: device.PoolName(s.Node, d.Kind), Name: d.Name})
+		all = append(all, heldAgain(s.Node, &d))
 	}
 	return s.Store.LinkedTo(op.uid, all)
+}
+
+// heldAgain returns the entry of a device in a record that is made again. It says what the device is, since the device may get another name
+// before it is given back.
+func heldAgain(node string, d *device.Device) record.Device {
+	return record.Device{Pool: device.PoolName(node, d.Kind), Name: d.Name, Edits: d.Edits, Place: d.Place, Consumes: consumed(d)}
 }
 
 // load reads a record and returns nil if there is none. The caller has locked the claim.

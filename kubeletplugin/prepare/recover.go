@@ -148,7 +148,7 @@ func (c *collection) adoptOne(ctx context.Context, o Orphan) error {
 		return err
 	}
 	r := &record.Record{
-		UID: o.UID, BootID: c.BootID, Phase: record.Releasing, Devices: []record.Device{{Pool: pool, Name: o.Device.Name}},
+		UID: o.UID, BootID: c.BootID, Phase: record.Releasing, Devices: []record.Device{heldAgain(c.Node, &o.Device)},
 	}
 	steps, err := c.Features.leftovers(ctx, r.UID, o.Device)
 	if err != nil {

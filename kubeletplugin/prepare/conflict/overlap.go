@@ -211,16 +211,15 @@ func (c *overlapCheck) holders(d *record.Device, pool, name string, overlaps fun
 	return nil
 }
 
-// entry returns the record of a claim that holds a device, and its entry for that device. If the record is damaged, the entry is what the
-// device is now, or nil if the machine does not have it any more: then the claim may hold anything.
+// entry returns the record of a claim that holds a device, and its entry for that device. If the record is damaged, or does not say what
+// the device was, the entry is what the device is now, or nil if the machine does not have it any more: then the claim may hold anything.
 func (c *overlapCheck) entry(uid, pool, name string) (*record.Record, *record.Device) {
 	owner, err := c.Store.Load(uid)
 	if err != nil {
 		owner = &record.Record{UID: uid}
 	}
-	i := slices.IndexFunc(owner.Devices, func(other record.Device) bool { return other.Pool == pool && other.Name == name })
-	if i >= 0 {
-		held := owner.Devices[i]
+	if entry := owner.Held(pool, name); entry != nil && !madeAgainBare(owner, entry) {
+		held := *entry
 		if owner.BootID != c.BootID {
 			held.Place = container.Place{} // file systems have other numbers now
 		}
@@ -233,6 +232,12 @@ func (c *overlapCheck) entry(uid, pool, name string) (*record.Record, *record.De
 	}
 	held.Edits, held.Place = now.Edits, now.Place
 	return owner, &held
+}
+
+// madeAgainBare reports whether an entry is of a record that an older version made again when the claim's was damaged: it says nothing but
+// the device's name.
+func madeAgainBare(owner *record.Record, entry *record.Device) bool {
+	return owner.Phase == record.Releasing && entry.Request == "" && entry.Edits.Empty()
 }
 
 // MovedError refuses a device of the admin's configuration that is another directory or node than the one that the claim holds by this
