@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
@@ -120,13 +121,23 @@ func (d *deletedClaims) check(ctx context.Context, uids []string) {
 	case <-time.After(unprepareGrace):
 	}
 	for _, uid := range gone {
-		r := d.holds(uid)
-		if r == nil || !d.remember(r) {
-			continue
+		switch r := d.holds(uid); {
+		case r == nil || d.knows(r):
+		case !d.isGone(ctx, r): // prepared meanwhile, perhaps with other devices
+			d.forget(uid)
+		case d.remember(r):
+			d.report(ctx, ReasonClaimDeleted, r,
+				"it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
 		}
-		d.report(ctx, ReasonClaimDeleted, r,
-			"it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
 	}
+}
+
+// knows reports whether a claim is known to be gone with the devices of a record.
+func (d *deletedClaims) knows(r *record.Record) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := d.found[r.UID]
+	return known != nil && slices.Equal(heldNames(known.Devices), heldNames(r.Devices))
 }
 
 // holds returns the record of a claim that holds devices, or nil.
@@ -240,6 +251,17 @@ func (d *deletedClaims) lookUp(ctx context.Context, r *record.Record) (gone bool
 	case string(c.UID) != r.UID || c.Status.Allocation == nil:
 		return true, nil
 	}
-	allocation, err := claim.Resolve(claim.Input{Claim: c, Driver: v1alpha1.DriverName})
-	return err == nil && !matchesAllocation(r, allocation), err
+	return !matchesAllocation(r, allocatedTo(c)), nil
+}
+
+// allocatedTo returns which devices a claim was allocated, whatever the configurations beside them are worth.
+func allocatedTo(c *resourceapi.ResourceClaim) (a claim.Allocation) {
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver == v1alpha1.DriverName {
+			a.Results = append(a.Results, claim.Result{
+				Request: r.Request, Pool: r.Pool, Device: r.Device, ShareID: r.ShareID, AdminAccess: r.AdminAccess != nil && *r.AdminAccess,
+			})
+		}
+	}
+	return a
 }

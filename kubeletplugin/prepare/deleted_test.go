@@ -206,3 +206,38 @@ func TestFollowing(t *testing.T) {
 		t.Errorf("of nothing: %v", got)
 	}
 }
+
+// TestAllocatedWhileLooking: a claim that lost its devices, and was prepared with others before the second look, holds what it has.
+func TestAllocatedWhileLooking(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		hold := allocated("u1", aGPU("gpu0"))
+		s.prepare(hold)
+		requests := s.follow()
+		s.put(allocated("u1", aGPU("gpu1")))
+		requests.Send()
+		time.Sleep(unprepareGrace / 2)
+		s.unprepare("u1")
+		s.prepare(allocated("u1", aGPU("gpu1")))
+		time.Sleep(2 * unprepareGrace)
+		synctest.Wait()
+		s.deletedHold()
+		s.reported()
+	})
+}
+
+// TestAllocatedElsewhereUnresolved: a claim that got other devices does not hold the old ones, whatever its new configuration is worth.
+func TestAllocatedElsewhereUnresolved(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.kubeletHolds()
+		s.prepare(allocated("u1", aGPU("gpu0")))
+		elsewhere := aGPU("gpu0")
+		elsewhere.Pool = "node-2/gpu"
+		const onlyTeamB = `{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","policy":{"allowedNamespaces":["team-b"]}}`
+		s.put(ofClass(allocated("u1", elsewhere), onlyTeamB))
+		for range missesToCollect {
+			s.collect(t.Context())
+		}
+		s.reported("ClaimCollected u1")
+		s.heldBy("", aGPU("gpu0"))
+	})
+}
