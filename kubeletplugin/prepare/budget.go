@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -26,24 +27,27 @@ type knownHolding struct {
 	budget.Holding
 }
 
-// of returns what a record makes the node hold: the needs of its steps that are not undone.
+// of returns what a record makes the node hold: the needs of its steps that are not undone. With an error it returns those that can be
+// read.
 func (h *holdings) of(r *record.Record) (budget.Holding, error) {
 	out := budget.Holding{Namespace: r.Namespace}
+	var errs []error
 	for i := range r.Steps {
 		if r.Steps[i].State == step.Undone {
 			continue
 		}
 		needs, err := h.kinds.Needs(r.Steps[i].Step)
 		if err != nil {
-			return out, fmt.Errorf("claim %s: %w", r.UID, err)
+			errs = append(errs, fmt.Errorf("claim %s: %w", r.UID, err))
+			continue
 		}
 		out.Needs = append(out.Needs, needs...)
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
-// ofOthers returns what all claims but one hold according to their records. A record that cannot be read counts as nothing, since it must
-// not keep other claims from being prepared.
+// ofOthers returns what all claims but one hold according to their records. A record or step that cannot be read counts as nothing, since
+// it must not keep other claims from being prepared.
 func (h *holdings) ofOthers(except string) ([]budget.Holding, error) {
 	uids, err := h.store.UIDs()
 	if err != nil {
@@ -83,6 +87,6 @@ func (h *holdings) read(uid string) (knownHolding, bool) {
 	if err != nil {
 		return knownHolding{}, false
 	}
-	now, err := h.of(r)
-	return knownHolding{stamp: stamp, Holding: now}, err == nil
+	now, _ := h.of(r) // a step that cannot be read counts as nothing, and the others count
+	return knownHolding{stamp: stamp, Holding: now}, true
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // thrifty is an engine on a node with eight regions, where each claim on a region needs one of what the limits say.
@@ -128,5 +130,27 @@ func TestNeedsOfABrokenStep(t *testing.T) {
 	var none step.Kinds
 	if needs, err := none.Needs(step.Step{Kind: "unknown"}); err != nil || len(needs) > 0 {
 		t.Errorf("a step of an unknown kind needs %v, %v", needs, err)
+	}
+}
+
+// TestNeedsBesideUnreadableStep: one step whose needs cannot be read does not hide those of the claim's other steps.
+func TestNeedsBesideUnreadableStep(t *testing.T) {
+	s := newSite(t)
+	needs := func(params json.RawMessage) ([]budget.Need, error) {
+		var amount int64
+		err := json.Unmarshal(params, &amount)
+		return []budget.Need{{Resource: budget.Memory, Amount: amount}}, err
+	}
+	kinds := step.Kinds{"known": {Needs: needs}}
+	h := holdings{store: s.Store, kinds: kinds}
+	r := &record.Record{Namespace: "a", Name: "b", UID: "u1", BootID: s.BootID, Phase: record.Intended, Devices: []record.Device{}}
+	for target, params := range map[string]string{"x": "7", "y": `"newer"`} {
+		addStep(r, step.Step{Kind: "known", Target: target, Params: json.RawMessage(params)})
+	}
+	check.Must(t, s.Store.Create(r))
+	held, err := h.ofOthers("u2")
+	check.Must(t, err)
+	if len(held) != 1 || len(held[0].Needs) != 1 || held[0].Needs[0].Amount != 7 {
+		t.Errorf("held is %+v, want the 7 of the step that can be read", held)
 	}
 }
