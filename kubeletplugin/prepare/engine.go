@@ -54,7 +54,7 @@ func New(c Config) *Engine {
 	e.deleted = newDeletedClaims(&e.Config)
 	e.releases = &releases{
 		Config: &e.Config, kinds: e.kinds, operations: e.operations, records: e.records, deleted: e.deleted,
-		recovering: map[string][]record.Device{},
+		recovering: map[string][]record.Device{}, abandoned: map[string][]string{},
 	}
 	e.collection = &collection{
 		Config: &e.Config, operations: e.operations, records: e.records, specs: e.specs, releases: e.releases, deleted: e.deleted,

@@ -437,3 +437,23 @@ func (s *site) callsAtOnce(t *testing.T, random *rand.Rand) {
 		}
 	}
 }
+
+// TestAbandonNamesDevices: what a claim left on a device that the administrator did not name is not given up.
+func TestAbandonNamesDevices(t *testing.T) {
+	s := newSite(t)
+	toldApart(t, s.prepare(allocated("u1", aDisk("ssd0"), aDisk("ssd1"))))
+	s.write("ssd1")
+	for _, name := range []string{"ssd0", "ssd1"} {
+		check.Must(t, os.Rename(s.disk(name), s.disk(name)+"-aside"), os.Mkdir(s.disk(name), 0o755))
+	}
+	_, err := s.Unprepare(t.Context(), "u1", s.now())
+	check.WantErr(t, err, step.ErrReplaced, "fettle.dev/recover=ssd1")
+	s.Abandon(t.Context(), []string{"ssd0"})
+	_, err = s.Unprepare(t.Context(), "u1", s.now())
+	check.WantErr(t, err, step.ErrReplaced, "/mnt/disks/ssd1")
+	check.Must(t, os.Remove(s.disk("ssd1")), os.Rename(s.disk("ssd1")+"-aside", s.disk("ssd1")))
+	s.unprepare("u1")
+	if there(filepath.Join(s.disk("ssd1"), "data")) {
+		t.Error("the data of a disk that is back is still there")
+	}
+}

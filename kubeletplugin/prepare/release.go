@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -32,8 +33,8 @@ type releases struct {
 	recovering map[string][]record.Device
 	// unrecorded are the claims with undone steps that could not be written to their records.
 	unrecorded sync.Map
-	// abandoned are the claims of which an administrator gave up what they left, see abandon.
-	abandoned sync.Map
+	// abandoned are, by claim, the devices on which an administrator gave up what it left, see abandon.
+	abandoned map[string][]string
 }
 
 // withheld returns the devices of interrupted claims, see Engine.Recovering.
@@ -158,7 +159,7 @@ func (u *releases) undo(ctx context.Context, op *operation, r *record.Record, pa
 		return err
 	}
 	u.setUnrecorded(r.UID, false)
-	u.abandoned.Delete(r.UID)
+	u.setAbandoned(r.UID, nil)
 	u.setRecovering(r, false)
 	u.deleted.forget(r.UID)
 	return nil
@@ -184,7 +185,7 @@ func (u *releases) undoSteps(ctx context.Context, op *operation, r *record.Recor
 		err := u.undoStep(ctx, s.Step, parts)
 		op.setUndoing(nil)
 		if errors.Is(err, step.ErrReplaced) {
-			err = u.unlessAbandoned(ctx, r, err)
+			err = u.unlessAbandoned(ctx, r, s.Step, err)
 		}
 		if err != nil {
 			if ctx.Err() == nil {
@@ -199,20 +200,55 @@ func (u *releases) undoSteps(ctx context.Context, op *operation, r *record.Recor
 	return last, nil
 }
 
-// unlessAbandoned returns nil if an administrator gave up what Undo did not find. Otherwise it adds to the error how to do that.
-func (u *releases) unlessAbandoned(ctx context.Context, r *record.Record, err error) error {
-	if _, gone := u.abandoned.Load(r.UID); gone {
+// unlessAbandoned returns nil if an administrator gave up what Undo of a step did not find. Otherwise it adds to the error how to do that.
+func (u *releases) unlessAbandoned(ctx context.Context, r *record.Record, s step.Step, err error) error {
+	names := devicesOf(r, s)
+	if u.isAbandoned(r.UID, names) {
 		u.report(ctx, ReasonAbandoned, r, "what the claim left is given up, as an administrator said: "+err.Error())
 		return nil
 	}
-	var names []string
-	for i := range r.Devices {
-		if !r.Devices[i].AdminAccess {
-			names = append(names, r.Devices[i].Name)
-		}
-	}
 	return fmt.Errorf("%w; or, if that is lost for good, annotate the AcceleratorNode %s with %s=%s",
 		err, u.Node, v1alpha1.RecoverAnnotation, strings.Join(names, ","))
+}
+
+// devicesOf returns the names of the held devices that a step is about, or of all that the claim holds if the record does not say.
+func devicesOf(r *record.Record, s step.Step) []string {
+	var all, own []string
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if d.AdminAccess {
+			continue
+		}
+		all = append(all, d.Name)
+		if d.Name == s.Target || slices.ContainsFunc(d.Edits.Mounts, func(m container.Mount) bool { return m.HostPath == s.Target }) {
+			own = append(own, d.Name)
+		}
+	}
+	if len(own) == 0 {
+		return all
+	}
+	return own
+}
+
+func (u *releases) isAbandoned(uid string, devices []string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.ContainsFunc(u.abandoned[uid], func(name string) bool { return slices.Contains(devices, name) })
+}
+
+// setAbandoned adds devices to those on which an administrator gave up what a claim left. Without any, none is left.
+func (u *releases) setAbandoned(uid string, devices []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(devices) == 0 {
+		delete(u.abandoned, uid)
+		return
+	}
+	for _, name := range devices {
+		if !slices.Contains(u.abandoned[uid], name) {
+			u.abandoned[uid] = append(u.abandoned[uid], name)
+		}
+	}
 }
 
 func (u *releases) undoStep(ctx context.Context, s step.Step, parts undoParts) error {
@@ -242,8 +278,14 @@ func (u *releases) abandon(ctx context.Context, devices []string) {
 		if err != nil || !interrupted(r) {
 			continue
 		}
-		if slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.AdminAccess && slices.Contains(devices, d.Name) }) {
-			u.abandoned.Store(uid, true)
+		var own []string
+		for i := range r.Devices {
+			if d := &r.Devices[i]; !d.AdminAccess && slices.Contains(devices, d.Name) {
+				own = append(own, d.Name)
+			}
+		}
+		if len(own) > 0 {
+			u.setAbandoned(uid, own)
 		}
 	}
 }
