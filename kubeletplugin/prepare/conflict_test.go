@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -218,4 +219,29 @@ func TestTenantThatAlsoLooks(t *testing.T) {
 	if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Sibling != "r0" {
 		t.Errorf("error %v, want that r0 of the same chip is held", err)
 	}
+}
+
+// TestRegionShownWhileWaiting: a region that is shown only after its claim waited for its locks is not planned without that of its chip.
+func TestRegionShownWhileWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.effectsOf(new(lab))
+		s.setMachine(machine{chip("r1", "card-a")})
+		deciding, err := s.Store.LockClaim(t.Context(), "u0")
+		check.Must(t, err, deciding.Devices(t.Context(), []string{"card/card-a"}))
+		busy, err := s.Store.LockClaim(t.Context(), "u3")
+		check.Must(t, err, busy.Devices(t.Context(), []string{aChip("r0").Pool + "/r0"}))
+		c := ruled(allocated("u1", aChip("r0")), v1alpha1.CoTenancyExclusive)
+		answered := s.asking(c)
+		synctest.Wait()
+		s.setMachine(machine{chip("r0", "card-a"), chip("r1", "card-a")})
+		busy.Release()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s.HasRecord("u1") {
+			t.Error("a claim is recorded although another decides about its chip")
+		}
+		deciding.Release()
+		<-answered
+		s.prepare(c)
+	})
 }

@@ -23,6 +23,9 @@ var ErrDeviceGone = errors.New("is not on this node any more, it left or its dri
 // errNotScanned is returned while there is no result of a scan.
 var errNotScanned = errors.New("the machine was not scanned yet: kubelet tries again")
 
+// errShownLate is returned if the chip of a region was not known when the claim was locked, so that others may decide about it.
+var errShownLate = errors.New("a region of the claim was not shown when the call began: kubelet tries again")
+
 // errNotLost: the claim is used again, or may be.
 var errNotLost = errors.New("is not lost")
 

@@ -24,6 +24,8 @@ type input struct {
 	allocation claim.Allocation
 	// recorded says that the allocation was resolved with the policies in it alone, because the claim holds its devices.
 	recorded bool
+	// cards are the locks of the chips of its regions that the Prepare holds.
+	cards []string
 	// namespaceUID is the UID of the claim's namespace, if it was read before the plan.
 	namespaceUID string
 }
@@ -127,6 +129,10 @@ func (e *Engine) plan(ctx context.Context, in input, old *record.Record) (plan, 
 	machine := e.Machine()
 	if machine == nil {
 		return plan{}, errNotScanned
+	}
+	unlocked := func(card string) bool { return !slices.Contains(in.cards, card) }
+	if slices.ContainsFunc(conflict.CardLocks(machine, a), unlocked) {
+		return plan{}, errShownLate
 	}
 	if err := e.setTenant(ctx, r, in, old); err != nil {
 		return plan{}, err

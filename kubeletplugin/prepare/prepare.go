@@ -48,7 +48,8 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	}
 	waiting, cancel := context.WithTimeoutCause(op.ctx, e.Budget, errBudget) // the fetch may have outlived the call
 	defer cancel()
-	hold, old, err := e.records.lock(waiting, op, append(deviceNames(a), conflict.CardLocks(e.Machine(), a)...))
+	in.cards = conflict.CardLocks(e.Machine(), a)
+	hold, old, err := e.records.lock(waiting, op, append(deviceNames(a), in.cards...))
 	if err != nil {
 		return nil, err
 	}
