@@ -245,3 +245,22 @@ func TestRegionShownWhileWaiting(t *testing.T) {
 		s.prepare(c)
 	})
 }
+
+// TestRuleStays: the rule under which a claim got its region counts as long as it holds it in this boot, also when the region gets other
+// numbers. It may be stricter than what the allocation says, since the class changed before the claim was prepared.
+func TestRuleStays(t *testing.T) {
+	s := chips(t).newEngine().effectsOf(new(lab))
+	c := ruled(allocated("u1", aChip("r0")), v1alpha1.CoTenancyShared)
+	name := c.Spec.Devices.Requests[0].Exactly.DeviceClassName
+	s.setClass(name, classNamed(strings.Replace(name, "Shared", "Exclusive", 1)))
+	s.prepare(c)
+	moved := chip("r0", "card-a")
+	moved.Edits.Nodes[0].Minor = 7
+	s.setMachine(machine{moved, chip("r1", "card-a")})
+	s.prepare(c)
+	other := ofClass(allocated("u2", aChip("r1")), strings.Replace(name, "{", " {", 1)) // another class with the rule that the first one had
+	_, err := s.ask(inTeam("team-b", other))
+	if tenant, ok := errors.AsType[*conflict.TenantError](err); !ok || tenant.Rule != v1alpha1.CoTenancyExclusive {
+		t.Errorf("error %v, want that the first claim shares with nobody", err)
+	}
+}

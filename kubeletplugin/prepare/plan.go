@@ -46,7 +46,7 @@ func (p *plan) addDevice(result *claim.Result, dev device.Device, before *record
 	}
 	keepNodes(before, &edits)
 	d := deviceRecord(result, dev, edits)
-	keepSetting(before, &d)
+	keepDecided(before, &d)
 	if err := conflict.Moved(before, &d); err != nil {
 		return err
 	}
@@ -80,10 +80,10 @@ func keepNodes(before *record.Device, edits *container.Edits) {
 	}
 }
 
-// keepSetting leaves a device with the setting of its record: it is decided once within a boot, as contributions are.
-func keepSetting(before, d *record.Device) {
+// keepDecided leaves a device with the setting and the rule of its record: they are decided once within a boot, as contributions are.
+func keepDecided(before, d *record.Device) {
 	if before != nil {
-		d.Effect, d.Setting = before.Effect, before.Setting
+		d.Effect, d.Setting, d.Memory, d.CoTenancy = before.Effect, before.Setting, before.Memory, before.CoTenancy
 	}
 }
 
