@@ -78,15 +78,15 @@ const passPatience = time.Second
 // boot. Claims of an earlier boot wait until kubelet asks. It returns the files that must stay in the CDI directory.
 func (c *collection) pass(ctx context.Context, changed func()) map[string]bool {
 	expected, unfinished := map[string]bool{}, map[string]bool{}
-	c.adopt(ctx)
+	waiting, cancel := context.WithTimeout(ctx, passPatience)
+	defer cancel()
+	c.adopt(ctx, waiting)
 	uids, err := c.Store.UIDs()
 	there, err2 := c.Specs.Files()
 	if err := errors.Join(err, err2); err != nil {
 		klog.FromContext(ctx).Error(err, "Claims cannot be checked in this pass")
 		return expected
 	}
-	waiting, cancel := context.WithTimeout(ctx, passPatience)
-	defer cancel()
 	for _, uid := range uids {
 		r, err := c.Store.Load(uid)
 		if err != nil || ctx.Err() != nil {
@@ -110,17 +110,20 @@ func (c *collection) pass(ctx context.Context, changed func()) map[string]bool {
 	return expected
 }
 
-// adopt writes a record for each orphan, as for a claim that is being released, so that the pass repairs it like any other.
-func (c *collection) adopt(ctx context.Context) {
+// adopt writes a record for each orphan, as for a claim that is being released, so that the pass repairs it like any other. What is to be
+// undone may be asked of the API server and of registries, so it is waited for as for any other work of a pass.
+func (c *collection) adopt(ctx, waiting context.Context) {
 	for _, f := range c.Features {
 		adopter, ok := f.(Adopter)
 		if !ok {
 			continue
 		}
 		for _, o := range adopter.Orphans(ctx) {
-			if err := c.adoptOne(ctx, o); err != nil {
-				c.report(ctx, ReasonRecoveryFailed, &record.Record{UID: o.UID}, err.Error()+": tried again at the next pass")
-			}
+			c.operations.attend(waiting, o.UID, func() {
+				if err := c.adoptOne(ctx, o); err != nil {
+					c.report(ctx, ReasonRecoveryFailed, &record.Record{UID: o.UID}, err.Error()+": tried again at the next pass")
+				}
+			})
 		}
 	}
 }

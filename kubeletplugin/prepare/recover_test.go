@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -713,5 +715,43 @@ func TestHungDeviceDelaysNobody(t *testing.T) {
 			t.Error("the claim that hung is not whole")
 		}
 		s.heldBy("", aDisk("ssd1"))
+	})
+}
+
+// TestSlowAdoptionDelaysNobody: what an orphan needs may be asked of a registry that does not answer. The other claims of the pass get what
+// they lost meanwhile, and the orphan is adopted when there is an answer.
+func TestSlowAdoptionDelaysNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		r := s.prepare(allocated("u1", aGPU("gpu0")))
+		asked, answers := 0, make(chan struct{})
+		s.effects.orphans = func() []Orphan { return []Orphan{{UID: "left", Device: gpu("gpu1", 1)}} }
+		s.effects.leftovers = func(context.Context, string, device.Device) ([]step.Step, error) {
+			asked++
+			<-answers
+			return nil, nil
+		}
+		check.Must(t, os.RemoveAll(s.cdiDir()))
+		for range 2 {
+			ended := make(chan struct{})
+			go func() {
+				s.collection.pass(t.Context(), nil)
+				close(ended)
+			}()
+			time.Sleep(2 * passPatience)
+			select {
+			case <-ended:
+			default:
+				t.Error("the pass waits for the orphan")
+			}
+		}
+		s.isWhole(r)
+		if asked != 1 {
+			t.Errorf("asked %d times at once", asked)
+		}
+		s.effects.orphans = nil
+		close(answers)
+		synctest.Wait()
+		s.tidy()
+		s.reported("SpecRestored u1")
 	})
 }
