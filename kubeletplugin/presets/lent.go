@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 	"sync"
 
@@ -16,28 +15,26 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// lent knows the paths of the host that containers write to by presets of the cluster and by their devices. A preset that is edited or
-// deleted, and a directory that leaves the configuration of the node, is taken from no container that runs.
+// lent knows the paths of the host that containers write to by presets of the cluster. A preset that is edited or deleted takes none of
+// them from a container that runs.
 type lent struct {
 	records *record.Store
-	// always are the trees that containers may write to by this process's configuration, as patterns.
-	always []string
 
 	mu sync.Mutex
 	// known are the paths of the last time. Nil: the claims of earlier processes were not looked at yet.
 	known map[string]bool
 }
 
-// with adds to the paths that presets give for writing now those that claims have by what does not give them any more, sorted. It reads
-// the claims' records only while there may be such.
+// with adds to the paths that presets give for writing now those that claims have by presets that do not any more, sorted. It reads the
+// claims' records only while there may be such.
 func (l *lent) with(now []string) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	given := map[string]bool{}
-	for _, name := range now {
-		given[name] = true
+	for _, path := range now {
+		given[path] = true
 	}
-	former := func(name string) bool { return !given[name] }
+	former := func(path string) bool { return !given[path] }
 	if l.known == nil || slices.ContainsFunc(slices.Collect(maps.Keys(l.known)), former) {
 		held, all, err := l.held()
 		if err != nil {
@@ -52,8 +49,7 @@ func (l *lent) with(now []string) ([]string, error) {
 	return slices.Sorted(maps.Keys(given)), nil
 }
 
-// held returns the paths that claims have for writing, by their records and not by this process's configuration, and whether all records
-// could be read.
+// held returns the paths that claims have for writing, by their records, and whether all of these could be read.
 func (l *lent) held() (paths map[string]bool, all bool, err error) {
 	uids, err := l.records.UIDs()
 	if err != nil {
@@ -71,8 +67,8 @@ func (l *lent) held() (paths map[string]bool, all bool, err error) {
 		}
 		decided, err := decodeDecision(r.Decisions[featureName])
 		all = all && err == nil
-		for _, name := range append(writes(decided), l.devices(r)...) {
-			paths[name] = true
+		for _, path := range writes(decided) {
+			paths[path] = true
 		}
 	}
 	return paths, all, nil
@@ -88,31 +84,6 @@ func writes(decided map[string]preset.Request) (paths []string) {
 		}
 	}
 	return paths
-}
-
-// devices lists what a claim has for writing as its devices.
-func (l *lent) devices(r *record.Record) (paths []string) {
-	for i := range r.Devices {
-		for _, m := range r.Devices[i].Edits.Mounts {
-			if !m.ReadOnly && !l.isAlways(m.HostPath) {
-				paths = append(paths, m.HostPath)
-			}
-		}
-	}
-	return paths
-}
-
-// isAlways reports whether a path is in one of the trees that count in any case.
-func (l *lent) isAlways(name string) bool {
-	for ; name != "/" && name != "."; name = path.Dir(name) {
-		if slices.ContainsFunc(l.always, func(tree string) bool {
-			matches, err := path.Match(tree, name)
-			return tree == name || err == nil && matches
-		}) {
-			return true
-		}
-	}
-	return false
 }
 
 func isForWriting(m *v1alpha1.PresetMount) bool {

@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
@@ -175,37 +174,6 @@ func TestWritableOfFormerPreset(t *testing.T) {
 	check.Must(t, w.Records.ForgetDamaged("u0"))
 	for _, w := range []*presetWorld{w, next} {
 		w.gives(c)
-	}
-}
-
-// TestWritableOfFormerDirectory: a host directory that left the node's configuration while a claim has it counts as long as the claim, also
-// for the next process. One that is in the configuration counts by that, and costs no claim a look at the records.
-func TestWritableOfFormerDirectory(t *testing.T) {
-	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
-		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
-	})
-	w := newPresetWorld(t, reads)
-	w.file("srv/shared/models/file", nil, 0o644)
-	has := func(uid, path string, readOnly bool) {
-		t.Helper()
-		check.Must(t, w.Records.Create(&record.Record{UID: uid, Phase: record.Prepared, Devices: []record.Device{{
-			Edits: container.Edits{Mounts: []container.Mount{{HostPath: path, ContainerPath: "/data", ReadOnly: readOnly}}},
-		}}}))
-	}
-	c := claimOfClass("u1", ofGPU("gpu", "gpu0"))
-	has("u2", "/srv/shared", true)
-	w.gives(c)
-	next := newPresetWorld(t, reads)
-	next.root, next.files.Root, next.lent.records = w.root, w.root, w.Records
-	has("u3", "/srv/shared", false)
-	_, err := next.plan(c)
-	check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
-	next.lent.known = nil
-	for _, pattern := range []string{"/srv/shared", "/srv/*"} {
-		next.lent.always = []string{pattern}
-		if held, err := next.lent.with(nil); err != nil || len(held) > 0 {
-			t.Errorf("%s is configured: also %q, %v", pattern, held, err)
-		}
 	}
 }
 
