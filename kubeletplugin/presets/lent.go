@@ -21,8 +21,9 @@ type lent struct {
 	records *record.Store
 
 	mu sync.Mutex
-	// known are the paths of the last time. Nil: the claims of earlier processes were not looked at yet.
-	known map[string]bool
+	// known are the paths of the last time. complete: they include those of all claims of earlier processes, each of which could be read.
+	known    map[string]bool
+	complete bool
 }
 
 // with adds to the paths that presets give for writing now those that claims have by presets that do not any more, sorted. It reads the
@@ -35,7 +36,7 @@ func (l *lent) with(now []string) ([]string, error) {
 		given[path] = true
 	}
 	former := func(path string) bool { return !given[path] }
-	if l.known == nil || slices.ContainsFunc(slices.Collect(maps.Keys(l.known)), former) {
+	if !l.complete || slices.ContainsFunc(slices.Collect(maps.Keys(l.known)), former) {
 		held, all, err := l.held()
 		if err != nil {
 			return nil, err
@@ -44,6 +45,7 @@ func (l *lent) with(now []string) ([]string, error) {
 			maps.Copy(given, l.known)
 		}
 		maps.Copy(given, held)
+		l.complete = all
 	}
 	l.known = given
 	return slices.Sorted(maps.Keys(given)), nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,9 +22,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/fault"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/objects"
 )
@@ -174,6 +177,43 @@ func TestWritableOfFormerPreset(t *testing.T) {
 	check.Must(t, w.Records.ForgetDamaged("u0"))
 	for _, w := range []*presetWorld{w, next} {
 		w.gives(c)
+	}
+}
+
+// TestWritableOfRecordReadLater: a record that the disk does not give at the first look of a process is looked at again. Its claim may have
+// what no preset gives any more.
+func TestWritableOfRecordReadLater(t *testing.T) {
+	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	})
+	decided := map[string]preset.Request{"gpu": {Request: "gpu", Mounts: []preset.Mount{{
+		PresetMount: v1alpha1.PresetMount{HostPath: "/srv/shared", ContainerPath: "/shared", ReadOnly: new(false)},
+	}}}}
+	decision, err := json.Marshal(decided)
+	check.Must(t, err)
+	for n := 1; n <= 4; n++ {
+		w, dir, failing := newPresetWorld(t, reads), t.TempDir(), fault.New()
+		w.file("srv/shared/models/file", nil, 0o644)
+		w.lent.records, err = record.Open(failing.FS(disk.OS{}), dir)
+		check.Must(t, err)
+		check.Must(t, w.lent.records.Create(&record.Record{
+			UID: "u0", Phase: record.Prepared, Decisions: map[string]json.RawMessage{featureName: decision},
+		}))
+		c := claimOfClass("u1", ofGPU("gpu", "gpu0"))
+		reads := 0
+		failing.Before = func(op fault.Op) error {
+			if op.Kind.Read() {
+				reads++
+			}
+			if op.Kind.Read() && reads == n {
+				return syscall.EIO
+			}
+			return nil
+		}
+		_, _ = w.plan(c) // nobody can tell what the claim has
+		failing.Before = nil
+		_, err = w.plan(c)
+		check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
 	}
 }
 
