@@ -3,11 +3,13 @@
 package presets
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/message"
@@ -34,6 +36,20 @@ func (f *Feature) reportMissing(c *resourceapi.ResourceClaim, pod *corev1.Pod, g
 			}, c, eventType, reasonMissing, note)
 		}
 	}
+}
+
+// reportWithoutPresets is reportMissing for a claim whose pod was not read, since no preset may match it. A pod that cannot be read may
+// have opted out and is not told.
+func (f *Feature) reportWithoutPresets(ctx context.Context, c *resourceapi.ResourceClaim) {
+	if !f.ReportMissing {
+		return
+	}
+	pod, err := f.ownerPod(ctx, c)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("A pod is not told of missing presets", "claim", klog.KObj(c), "reason", err)
+		return
+	}
+	f.reportMissing(c, pod, nil)
 }
 
 // missing returns what to tell of devices that need more than presets give. It is a warning if no image can bring it.

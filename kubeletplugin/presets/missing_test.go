@@ -44,6 +44,9 @@ func TestPresetMissing(t *testing.T) {
 		"opted out": {vendor: "nvidia", deviceType: "gpu", preset: variable, change: func(_ *Feature, p *corev1.Pod) {
 			p.Annotations = map[string]string{v1alpha1.ExcludePresetsAnnotation: "true"}
 		}},
+		"opted out, without presets": {vendor: "nvidia", deviceType: "gpu", change: func(_ *Feature, p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.ExcludePresetsAnnotation: "true"}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := claimOfClass("u1", ofGPU("main", "gpu0"))

@@ -196,7 +196,7 @@ func (f *Feature) decide(
 		return nil, err
 	}
 	if len(all) == 0 {
-		f.reportMissing(c, nil, nil)
+		f.reportWithoutPresets(ctx, c)
 		return nil, nil
 	}
 	in, err := f.input(ctx, c, siblings, all)
