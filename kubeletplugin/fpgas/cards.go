@@ -28,6 +28,8 @@ type cards struct {
 	mu sync.Mutex
 	// of has the cards by the names of regions, saved what of that is in the file.
 	of, saved map[string]string
+	// emptied: the node was retired, and gets no file before a claim is planned.
+	emptied bool
 }
 
 // openCards reads the file. One that cannot be read is as none: it only tells of what the machine does not show now.
@@ -58,8 +60,31 @@ func (c *cards) note(ctx context.Context, devices []device.Device) (hidden map[s
 			hidden[name] = card
 		}
 	}
-	if maps.Equal(c.of, c.saved) {
-		return hidden
+	c.save(ctx)
+	return hidden
+}
+
+// keep has the file on a node that was emptied and serves again.
+func (c *cards) keep(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.emptied {
+		c.emptied = false
+		c.save(ctx)
+	}
+}
+
+// empty gives up the file, which its caller removes.
+func (c *cards) empty() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.emptied, c.saved = true, nil
+}
+
+// save writes the file if it says something else. The caller has locked mu.
+func (c *cards) save(ctx context.Context) {
+	if c.emptied || maps.Equal(c.of, c.saved) {
+		return
 	}
 	data, err := json.Marshal(c.of)
 	if err == nil {
@@ -70,10 +95,9 @@ func (c *cards) note(ctx context.Context, devices []device.Device) (hidden map[s
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot note on which card each region is, which the plugin needs after a restart")
-		return hidden
+		return
 	}
 	c.saved = maps.Clone(c.of)
-	return hidden
 }
 
 // siblings lists the other regions of a region's card, sorted.

@@ -133,6 +133,7 @@ func (f *Feature) programs(r *fpga.Region) bool {
 
 // Destroy removes the state of regions, but for what it says of tenants' traces in them. It is called when no claim holds any.
 func (f *Feature) Destroy() error {
+	f.known.empty()
 	return errors.Join(f.contents.Destroy(), f.judge.verdicts.Destroy(), os.RemoveAll(f.xclbins()))
 }
 
@@ -158,6 +159,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err := f.contents.Make(); err != nil {
 		return c, err
 	}
+	f.known.keep(ctx)
 	all, err := f.planAll(ctx, r.Claim, r.NamespaceUID, r.Allocation, r.Find)
 	if err == nil {
 		err = f.distrust(&r)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,5 +378,26 @@ func TestClearingImageFirst(t *testing.T) {
 	want := v1alpha1.KindClusterFPGABitstream + " zero"
 	if found == nil || found.image.Origin != want || found.image.ClearTime != time.Millisecond {
 		t.Errorf("got %+v, want %s", found, want)
+	}
+}
+
+// TestCardsOfEmptiedNode: a node that was retired and is taken back has the file of cards again as soon as a claim may need it, although
+// nothing on the machine changed. Before that it gets none, whatever it shows.
+func TestCardsOfEmptiedNode(t *testing.T) {
+	l := newLab(t, twoRegions()...)
+	l.shows(twoRegions()...)
+	check.Must(t, l.Destroy())
+	l.shows(twoRegions()...)
+	_, err := l.plan(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass))
+	check.Must(t, err)
+	next := openCards(l.known.path) // as the next process does
+	next.note(t.Context(), twoRegions()[:1])
+	if got := next.siblings("r0"); !slices.Equal(got, []string{"r1"}) {
+		t.Errorf("the next process knows %v beside r0, want r1", got)
+	}
+	check.Must(t, l.Destroy())
+	l.shows(append(twoRegions(), regionOf("new", "0000:5e:00.0", shell))...)
+	if _, err := os.Stat(filepath.Join(l.dir, regionsDir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a retired node has files of regions: %v", err)
 	}
 }
