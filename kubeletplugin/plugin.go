@@ -351,7 +351,7 @@ func (p *Plugin) newPresets() (err error) {
 	p.features.presets, err = presets.New(presets.Config{
 		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Holder: p.holder, Records: p.records, Namespace: c.Namespace,
 		Find: finder.FindBeside, Mounts: p.mounts, Hook: hook, Event: p.node.ClaimEvent, PodEvent: p.node.PodEvent,
-		ReportMissing: file.ReportMissing,
+		Configured: finder.ContainersWrite(), ReportMissing: file.ReportMissing,
 	})
 	return err
 }

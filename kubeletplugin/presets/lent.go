@@ -7,18 +7,22 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"sync"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
-// lent knows the paths of the host that containers write to by presets of the cluster. A preset that is edited or deleted takes none of
-// them from a container that runs.
+// lent knows the paths of the host that containers write to by presets of the cluster, and by a configuration of the node that has changed.
+// A preset or a configuration that is edited takes none of them from a container that runs.
 type lent struct {
 	records *record.Store
+	// configured are the paths, or patterns of paths, that containers may write to by the configuration: the finder knows these.
+	configured []string
 
 	mu sync.Mutex
 	// known are the paths of the last time. complete: they include those of all claims of earlier processes, each of which could be read.
@@ -32,10 +36,10 @@ func (l *lent) with(now []string) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	given := map[string]bool{}
-	for _, path := range now {
-		given[path] = true
+	for _, name := range now {
+		given[name] = true
 	}
-	former := func(path string) bool { return !given[path] }
+	former := func(name string) bool { return !given[name] }
 	if !l.complete || slices.ContainsFunc(slices.Collect(maps.Keys(l.known)), former) {
 		held, all, err := l.held()
 		if err != nil {
@@ -69,18 +73,48 @@ func (l *lent) held() (paths map[string]bool, all bool, err error) {
 		}
 		decided, err := decodeDecision(r.Decisions[featureName])
 		all = all && err == nil
-		for _, path := range writes(decided) {
-			paths[path] = true
+		for _, name := range append(writes(decided), hostDirectories(r)...) {
+			if !l.isConfigured(name) {
+				paths[name] = true
+			}
 		}
 	}
 	return paths, all, nil
 }
 
-// writes lists what a claim has for writing by presets of the cluster.
+// isConfigured reports whether a path is one that containers may write to by the configuration, or lies below one.
+func (l *lent) isConfigured(name string) bool {
+	for ; name != "/" && name != "."; name = path.Dir(name) {
+		if slices.ContainsFunc(l.configured, func(tree string) bool {
+			matches, err := path.Match(tree, name)
+			return tree == name || err == nil && matches
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// writes lists what a claim has for writing by presets.
 func writes(decided map[string]preset.Request) (paths []string) {
 	for _, request := range decided {
 		for i := range request.Mounts {
-			if m := &request.Mounts[i]; m.From.Namespace == "" && isForWriting(&m.PresetMount) {
+			if m := &request.Mounts[i]; isForWriting(&m.PresetMount) {
+				paths = append(paths, m.HostPath)
+			}
+		}
+	}
+	return paths
+}
+
+// hostDirectories lists what a claim has for writing of host devices.
+func hostDirectories(r *record.Record) (paths []string) {
+	for i := range r.Devices {
+		if r.Devices[i].Kind() != device.KindHost {
+			continue
+		}
+		for _, m := range r.Devices[i].Edits.Mounts {
+			if !m.ReadOnly {
 				paths = append(paths, m.HostPath)
 			}
 		}

@@ -53,6 +53,8 @@ type Config struct {
 	// Find finds the files on the node that were decided for a claim. It must know which paths of the host containers write to by presets of
 	// the cluster.
 	Find func(claim string, r preset.Request, writable []string) (hostfiles.Found, error)
+	// Configured are the paths of the host, or patterns of paths, to which containers write by the node's configuration. Find knows these.
+	Configured []string
 	// Mounts is the directory of mounts that belong to a single claim.
 	Mounts *hostmount.Dir
 	// Event makes an Event on a claim, PodEvent one on a pod that uses it. They must not block.
@@ -85,7 +87,7 @@ const (
 
 // New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
-	f := &Feature{Config: c, informers: map[string]*follow.Informer{}, lent: lent{records: c.Records}}
+	f := &Feature{Config: c, informers: map[string]*follow.Informer{}, lent: lent{records: c.Records, configured: c.Configured}}
 	var err error
 	if f.informers[clusterPresetResource], err = follow.Own(c.Dynamic, clusterPresetResource, readOfCluster, nil); err != nil {
 		return nil, err

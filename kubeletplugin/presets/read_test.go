@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -177,6 +178,38 @@ func TestWritableOfFormerPreset(t *testing.T) {
 	check.Must(t, w.Records.ForgetDamaged("u0"))
 	for _, w := range []*presetWorld{w, next} {
 		w.gives(c)
+	}
+}
+
+// TestWritableOfFormerConfiguration: what claims have for writing by a configuration of before counts while they have it: a directory of a
+// host device, or one that presets of tenants might mount. What the configuration still gives is known without their records.
+func TestWritableOfFormerConfiguration(t *testing.T) {
+	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	})
+	mount := preset.Mount{
+		PresetMount: v1alpha1.PresetMount{HostPath: "/srv/shared", ContainerPath: "/shared", ReadOnly: new(false)},
+		From:        preset.Origin{Namespace: "team-a", Name: "own"},
+	}
+	decision, err := json.Marshal(map[string]preset.Request{"gpu": {Request: "gpu", Mounts: []preset.Mount{mount}}})
+	check.Must(t, err)
+	device := record.Device{Pool: "node-1/host", Name: "shared"}
+	device.Edits.Mounts = []container.Mount{{HostPath: "/srv/shared", ContainerPath: "/shared"}}
+	for name, r := range map[string]*record.Record{
+		"preset of a tenant": {UID: "u0", Phase: record.Prepared, Decisions: map[string]json.RawMessage{featureName: decision}},
+		"host device":        {UID: "u0", Phase: record.Prepared, Devices: []record.Device{device}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newPresetWorld(t, reads)
+			w.file("srv/shared/models/file", nil, 0o644)
+			check.Must(t, w.Records.Create(r))
+			for range 2 {
+				_, err := w.plan(claimOfClass("u1", ofGPU("gpu", "gpu0")))
+				check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+			}
+			check.Must(t, w.Records.Remove(r))
+			w.gives(claimOfClass("u1", ofGPU("gpu", "gpu0")))
+		})
 	}
 }
 

@@ -170,7 +170,7 @@ func (l *lookup) findWritable() error {
 		return err
 	}
 	l.rootOwner, l.trees = root.Uid, map[string]file{}
-	for _, tree := range l.files.containersWrite() {
+	for _, tree := range l.files.ContainersWrite() {
 		if tree != "/" {
 			stat, err := l.host.Stat(tree)
 			if err != nil {
@@ -182,8 +182,8 @@ func (l *lookup) findWritable() error {
 	return nil
 }
 
-// containersWrite lists trees of the host that containers may write to, as patterns.
-func (f *Finder) containersWrite() []string {
+// ContainersWrite lists trees of the host that containers may write to by the configuration, as patterns.
+func (f *Finder) ContainersWrite() []string {
 	trees := slices.Clone(f.Writable)
 	for _, allowed := range f.Allowed {
 		if allowed.Writable {
