@@ -216,3 +216,30 @@ func TestRenamedWhileInDoubt(t *testing.T) {
 	s.tidy()
 	s.prepare(second)
 }
+
+// TestLongNames: on a node with a long name, a directory that was renamed is not given to another claim, and what a claim with a damaged
+// record holds of a device that is gone is not forgotten.
+func TestLongNames(t *testing.T) {
+	s := newSite(t)
+	s.Node = strings.Repeat("node.", 40) + "example"
+	first, second := strings.Repeat("disk", 15)+"1", strings.Repeat("disk", 15)+"2"
+	ofNode := func(name string) apiResult {
+		r := aDisk(name)
+		r.Pool = s.Node + "/host"
+		return r
+	}
+	s.setMachine(machine{hostDevice(first, "/mnt/disks/ssd0")})
+	s.prepare(allocated("u1", ofNode(first)))
+	s.setMachine(machine{hostDevice(second, "/mnt/disks/ssd0")})
+	if _, err := s.ask(allocated("u2", ofNode(second))); Reason(err) != "DeviceInUse" {
+		t.Errorf("error %v, want that the other claim has it", err)
+	}
+	s.damage("u1")
+	s.unprepare("u1")
+	if !s.Store.InDoubt("u1") {
+		t.Error("nobody knows any more that the claim held something")
+	}
+	s.setMachine(machine{hostDevice(first, "/mnt/disks/ssd0")})
+	s.unprepare("u1")
+	s.prepare(allocated("u2", ofNode(first)))
+}

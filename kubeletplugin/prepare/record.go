@@ -66,11 +66,11 @@ func (s *records) linked(op *operation, r *record.Record) []record.Device {
 	if machine == nil || !op.inDoubt {
 		return nil
 	}
-	var all []record.Device
-	for _, d := range machine.All() {
-		all = append(all, heldAgain(s.Node, &d))
+	devices, _, err := s.Store.LinkedTo(op.uid, s.listed(machine))
+	if err != nil { // about other devices only, see holdsMore
+		klog.FromContext(op.ctx).Error(err, "The devices of a claim whose record is damaged may be more than the machine has", "claimUID", op.uid)
 	}
-	return s.Store.LinkedTo(op.uid, all)
+	return devices
 }
 
 // heldAgain returns the entry of a device in a record that is made again. It says what the device is, since the device may get another name
@@ -147,23 +147,23 @@ func (s *records) holdsMore(uid string, r *record.Record) (bool, error) {
 	if machine == nil {
 		return false, errNotScanned
 	}
-	for _, kind := range device.Kinds() {
-		pool := device.PoolName(s.Node, kind)
-		names, err := s.Store.HeldIn(pool)
-		if err != nil {
-			return false, err
-		}
-		for _, name := range names {
-			_, known := machine.Find(kind, name)
-			if r != nil {
-				known = r.Holds(pool, name)
-			}
-			if !known && len(s.Store.LinkedTo(uid, []record.Device{{Pool: pool, Name: name}})) > 0 {
-				return true, nil
-			}
-		}
+	var known []record.Device
+	if r != nil {
+		known = slices.DeleteFunc(slices.Clone(r.Devices), func(d record.Device) bool { return d.AdminAccess })
+	} else {
+		known = s.listed(machine)
 	}
-	return false, nil
+	_, more, err := s.Store.LinkedTo(uid, known)
+	return more, err
+}
+
+// listed returns entries for all devices of the machine.
+func (s *records) listed(machine Machine) []record.Device {
+	var all []record.Device
+	for _, d := range machine.All() {
+		all = append(all, heldAgain(s.Node, &d))
+	}
+	return all
 }
 
 // create creates the record of a claim that holds nothing yet, if what its steps need fits into the node's budget. Callers that

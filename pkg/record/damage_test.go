@@ -215,7 +215,9 @@ func TestSetAside(t *testing.T) {
 	}
 	// The links tell what the claim held.
 	all := holding("", "gpu-0", "gpu-1", "gpu-2").Devices
-	if diff := cmp.Diff(all[:1], s.LinkedTo("u1", all)); diff != "" {
+	linked, others, err := s.LinkedTo("u1", all)
+	check.Must(t, err)
+	if diff := cmp.Diff(all[:1], linked); diff != "" || others {
 		t.Errorf("linked (-want +got):\n%s", diff)
 	}
 	for range 2 {
@@ -228,8 +230,8 @@ func TestSetAside(t *testing.T) {
 		t.Errorf("gpu-0 is held by %v after all was settled", uids)
 	}
 	check.Must(t, s.SweepOwners())
-	if diff := cmp.Diff([]Device(nil), s.LinkedTo("u1", all)); diff != "" {
-		t.Errorf("linked after all was settled (-want +got):\n%s", diff)
+	if linked, others, err = s.LinkedTo("u1", all); err != nil || len(linked) > 0 || others {
+		t.Errorf("linked after all was settled: %v, others %v, error %v", linked, others, err)
 	}
 	if err := s.SetAside("u9"); err == nil {
 		t.Error("set aside what is not there")

@@ -131,7 +131,8 @@ func (s *Store) HeldOf(pool string, names []string) (map[string]bool, error) {
 	return held, nil
 }
 
-// HeldIn lists the devices of a pool that records hold, sorted. A device with a name that is too long for a file is not among them.
+// HeldIn lists the devices of a pool that records hold, in no order. A device with a name that is too long for a file is among them if the
+// record of a claim that holds it can be read.
 func (s *Store) HeldIn(pool string) ([]string, error) {
 	entries, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
 	if ignoreMissing(err) != nil {
@@ -139,11 +140,38 @@ func (s *Store) HeldIn(pool string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if name, ok := strings.CutPrefix(e.Name(), deviceDir(pool, "")); ok {
+		name, ok := strings.CutPrefix(e.Name(), deviceDir(pool, ""))
+		if !ok && strings.HasPrefix(e.Name(), hashed) {
+			name, ok, err = nameOf(s, pool, e.Name())
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			names = append(names, name)
 		}
 	}
 	return names, nil
+}
+
+// nameOf returns the name of the device of a pool that has a directory with a hashed name, by the record of a claim that holds it.
+func nameOf(s *Store, pool, dir string) (name string, ok bool, err error) {
+	links, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir, dir))
+	if ignoreMissing(err) != nil {
+		return "", false, fmt.Errorf("list who holds a device of pool %s: %w", pool, err)
+	}
+	for _, link := range links {
+		r, err := s.Load(link.Name())
+		if err != nil {
+			continue // another claim may name it
+		}
+		for i := range r.Devices {
+			if d := &r.Devices[i]; d.Pool == pool && !d.AdminAccess && deviceDir(pool, d.Name) == dir {
+				return d.Name, true, nil
+			}
+		}
+	}
+	return "", false, nil
 }
 
 // SharedOf returns those of a pool's devices of which claims hold shares.
@@ -315,15 +343,29 @@ func (s *Store) setOwner(d *Device, uid string) error {
 	return err
 }
 
-// LinkedTo returns the devices whose links name a claim. It is for a claim whose record is lost.
-func (s *Store) LinkedTo(uid string, devices []Device) []Device {
-	var out []Device
+// LinkedTo returns those of some devices whose links name a claim, and whether links name it for another device. It is for a claim whose
+// record is lost.
+func (s *Store) LinkedTo(uid string, devices []Device) (linked []Device, others bool, err error) {
+	known := make(map[string]bool, len(devices))
 	for _, d := range devices {
+		known[deviceDir(d.Pool, d.Name)] = true
 		if _, err := s.fs.Readlink(s.ownerPath(d.Pool, d.Name, uid)); err == nil {
-			out = append(out, d)
+			linked = append(linked, d)
 		}
 	}
-	return out
+	entries, err := s.fs.ReadDir(filepath.Join(s.dir, ownersDir))
+	if ignoreMissing(err) != nil {
+		return linked, false, fmt.Errorf("list what claim %s holds: %w", uid, err)
+	}
+	for _, e := range entries {
+		if known[e.Name()] {
+			continue
+		}
+		if _, err := s.fs.Readlink(filepath.Join(s.dir, ownersDir, e.Name(), uid)); err == nil {
+			return linked, true, nil
+		}
+	}
+	return linked, false, nil
 }
 
 // SweepOwners removes links without a record behind them. It skips claims that another caller works on.
@@ -367,6 +409,9 @@ func (r *Record) holdsDir(name string) bool {
 	return false
 }
 
+// hashed begins the name of a directory that is not made of the device's name.
+const hashed = "sha256_"
+
 // deviceDir returns the name of the directory of a device, in one flat directory. Pool names hold one slash, device names none, and neither
 // may hold an underscore. A name that is too long for a file, as on a node with a long name, is hashed.
 func deviceDir(pool, name string) string {
@@ -374,7 +419,7 @@ func deviceDir(pool, name string) string {
 	file := strings.ReplaceAll(pool+"/"+name, "/", "_")
 	if len(file) > maxName {
 		sum := sha256.Sum256([]byte(file))
-		file = "sha256_" + hex.EncodeToString(sum[:])
+		file = hashed + hex.EncodeToString(sum[:])
 	}
 	return file
 }

@@ -375,7 +375,7 @@ func TestSweepOwners(t *testing.T) {
 	}
 	hold.Release()
 	check.Must(t, s.SweepOwners())
-	if len(s.LinkedTo("u8", holding("u8", "gpu-8").Devices)) > 0 {
+	if linked, others, err := s.LinkedTo("u8", holding("u8", "gpu-8").Devices); err != nil || len(linked) > 0 || others {
 		t.Error("the link of a claim that nobody works on is still there")
 	}
 }
