@@ -67,14 +67,14 @@ func (r *run) bind(ctx context.Context, i int) (map[string][]string, error) {
 		r.reserve(p)
 		devices[p.Name] = deviceNames(p.Claim)
 	}
-	r.settle(r.pod, i)
+	settle(r.Cluster, r.pod, i)
 	return devices, nil
 }
 
 // settle puts a pod on a node.
-func (c *Cluster) settle(pod *corev1.Pod, i int) {
+func settle(c *Cluster, pod *corev1.Pod, i int) {
 	pod.Spec.NodeName = c.Nodes[i].Name
-	c.onUndo(func() { pod.Spec.NodeName = "" })
+	c.journal.note(func() { pod.Spec.NodeName = "" })
 	c.occupy(pod)
 }
 
@@ -95,16 +95,16 @@ func (r *run) allocateClaims(ctx context.Context, i int, pending []*resourceapi.
 		if claim.Status.Allocation != nil {
 			continue // the pod names it twice
 		}
-		r.take(claim, &results[j])
+		take(r.Cluster, claim, &results[j])
 	}
 	return nil
 }
 
 // take gives devices to a claim that has none.
-func (c *Cluster) take(claim *resourceapi.ResourceClaim, result *resourceapi.AllocationResult) {
+func take(c *Cluster, claim *resourceapi.ResourceClaim, result *resourceapi.AllocationResult) {
 	claim.Status.Allocation = result
-	c.onUndo(func() { claim.Status.Allocation = nil })
-	c.nameShares(claim)
+	c.journal.note(func() { claim.Status.Allocation = nil })
+	nameShares(c, claim)
 	if c.Gates.On(gates.DeviceBindingConditions) {
 		result.AllocationTimestamp = &metav1.Time{Time: time.Unix(0, 0).UTC()}
 	}
@@ -114,7 +114,7 @@ func (c *Cluster) take(claim *resourceapi.ResourceClaim, result *resourceapi.All
 }
 
 // nameShares gives shares of devices names that are the same in every run, where the allocator gives random ones.
-func (c *Cluster) nameShares(claim *resourceapi.ResourceClaim) {
+func nameShares(c *Cluster, claim *resourceapi.ResourceClaim) {
 	for i := range claim.Status.Allocation.Devices.Results {
 		if result := &claim.Status.Allocation.Devices.Results[i]; result.ShareID != nil {
 			c.shares++
@@ -165,7 +165,7 @@ func (r *run) once(claims []PodClaim) error {
 // reserve notes that the pod uses a claim, and adds that of extended resources to the cluster.
 func (r *run) reserve(p PodClaim) {
 	if before := p.Claim.Status.ReservedFor; !resourceclaim.IsReservedForPod(r.pod, p.Claim, false) {
-		r.onUndo(func() { p.Claim.Status.ReservedFor = before })
+		r.journal.note(func() { p.Claim.Status.ReservedFor = before })
 		p.Claim.Status.ReservedFor = append(slices.Clip(before), resourceapi.ResourceClaimConsumerReference{
 			Resource: "pods", Name: r.pod.Name, UID: r.pod.UID,
 		})
@@ -173,7 +173,7 @@ func (r *run) reserve(p PodClaim) {
 	if p.Name == ExtendedResources {
 		r.addClaim(p.Claim)
 		before := r.pod.Status.ExtendedResourceClaimStatus
-		r.onUndo(func() { r.pod.Status.ExtendedResourceClaimStatus = before })
+		r.journal.note(func() { r.pod.Status.ExtendedResourceClaimStatus = before })
 		r.pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: p.Claim.Name}
 	}
 }

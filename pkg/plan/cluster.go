@@ -58,8 +58,7 @@ type Cluster struct {
 	cel      *cel.Cache
 	kept     judge.Kept
 	problems []Problem
-	// undo takes back the changes of a trial, the last first. Nil: there is no trial.
-	undo []func()
+	journal  journal
 }
 
 // NewCluster makes a cluster of a snapshot, which stays as it is. Problems are about objects that were changed or left out. An error is

@@ -36,15 +36,15 @@ const BeyondScheduler = "the scheduler does not find the nodes and devices of th
 	"go back, so the group waits; ask for what the plan gives, without alternatives"
 
 // gangOf returns the gang that a pod belongs to, nil if it belongs to none or to a PodGroup that is not in the snapshot.
-func (c *Cluster) gangOf(pod *corev1.Pod, asked []*corev1.Pod, options Options) *gang {
-	group := c.groupOf(pod)
+func gangOf(c *Cluster, pod *corev1.Pod, asked []*corev1.Pod, options Options) *gang {
+	group := groupOf(c, pod)
 	if options.Alone || group == nil || group.Spec.SchedulingPolicy.Gang == nil {
 		return nil
 	}
 	g := &gang{Cluster: c, options: options, asked: asked, group: group, need: int(group.Spec.SchedulingPolicy.Gang.MinCount)}
 	for _, p := range c.Pods {
 		switch {
-		case c.groupOf(p) != group || podspec.Ended(p) || p.DeletionTimestamp != nil:
+		case groupOf(c, p) != group || podspec.Ended(p) || p.DeletionTimestamp != nil:
 		case p.Spec.NodeName != "":
 			g.need--
 		default:
@@ -58,7 +58,7 @@ func (c *Cluster) gangOf(pod *corev1.Pod, asked []*corev1.Pod, options Options) 
 }
 
 // groupOf returns the PodGroup of a pod, nil if it has none or the snapshot does not have it.
-func (c *Cluster) groupOf(pod *corev1.Pod) *schedulingapi.PodGroup {
+func groupOf(c *Cluster, pod *corev1.Pod) *schedulingapi.PodGroup {
 	if pod.Spec.SchedulingGroup == nil || pod.Spec.SchedulingGroup.PodGroupName == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (g *gang) results(ctx context.Context) map[*corev1.Pod]PodResult {
 		r.claims, _ = r.PodClaims(pod) // a pod that lacks one gets no node in its turn, which says why
 		r.createClaims()
 	}
-	back, keep := g.trial()
+	back, keep := g.journal.trial()
 	out, placed := g.inTurn(ctx)
 	if placed >= g.need {
 		keep()
@@ -108,7 +108,7 @@ func (g *gang) runOf(pod *corev1.Pod) *run {
 	if !slices.Contains(g.asked, pod) {
 		options.Explain = nil
 	}
-	return g.newRun(pod, options)
+	return newRun(g.Cluster, pod, options)
 }
 
 // inTurn gives nodes to the members one after the other, as the scheduler does.
@@ -238,7 +238,7 @@ func (s *search) from(ctx context.Context, i, placed int) (bool, error) {
 		if before := s.same[i]; before >= 0 && node < s.at[before] {
 			continue
 		}
-		back, _ := s.trial()
+		back, _ := s.journal.trial()
 		s.at[i] = node
 		fits, err := s.fits(ctx, i)
 		if fits && err == nil {
@@ -276,7 +276,7 @@ func (s *search) fits(ctx context.Context, i int) (bool, error) {
 	if results, err := s.try(ctx, node, claims); err != nil || len(results) != len(claims) {
 		return false, err
 	}
-	s.settle(pod, node)
+	settle(s.Cluster, pod, node)
 	return true, nil
 }
 
@@ -332,7 +332,7 @@ func (s *search) try(ctx context.Context, node int, claims []*resourceapi.Resour
 
 // together allocates the claims of all nodes. It fails where nodes reach the same devices.
 func (s *search) together(ctx context.Context) (bool, error) {
-	back, _ := s.trial()
+	back, _ := s.journal.trial()
 	defer back()
 	s.granted = nil
 	for node := range s.Nodes {
@@ -350,7 +350,7 @@ func (s *search) together(ctx context.Context) (bool, error) {
 		}
 		for i, claim := range claims {
 			s.granted = append(s.granted, grant{claim, *results[i].DeepCopy()})
-			s.take(claim, &results[i])
+			take(s.Cluster, claim, &results[i])
 		}
 	}
 	return true, nil
@@ -359,7 +359,7 @@ func (s *search) together(ctx context.Context) (bool, error) {
 // settled gives the members what was found.
 func (s *search) settled(ctx context.Context) map[*corev1.Pod]PodResult {
 	for i := range s.granted {
-		s.take(s.granted[i].claim, &s.granted[i].result)
+		take(s.Cluster, s.granted[i].claim, &s.granted[i].result)
 	}
 	out := map[*corev1.Pod]PodResult{}
 	for i, pod := range s.members {

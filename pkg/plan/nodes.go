@@ -123,7 +123,7 @@ func (c *Cluster) occupy(pod *corev1.Pod) {
 	if found {
 		v, before := c.views[i], len(c.placed)
 		pods, ports, requested := v.pods, v.ports, v.requested.DeepCopy()
-		c.onUndo(func() { v.pods, v.ports, v.requested, c.placed = pods, ports, requested, c.placed[:before] })
+		c.journal.note(func() { v.pods, v.ports, v.requested, c.placed = pods, ports, requested, c.placed[:before] })
 		v.pods++
 		v.ports = append(slices.Clip(ports), podspec.Ports(pod)...)
 		add(v.requested, requestedThere(pod))

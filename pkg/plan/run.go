@@ -63,11 +63,11 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 		if _, known := report.Pods[pod.Namespace+"/"+pod.Name]; known {
 			continue // it came with its gang
 		}
-		if g := c.gangOf(pod, pods, options); g != nil {
+		if g := gangOf(c, pod, pods, options); g != nil {
 			report.addGang(g, g.results(ctx))
 			continue
 		}
-		r := c.newRun(pod, options)
+		r := newRun(c, pod, options)
 		report.add(pod, r.noted(r.result(ctx)))
 	}
 	report.Free = c.Free()
@@ -76,17 +76,17 @@ func Run(ctx context.Context, c *Cluster, pods []*corev1.Pod, options Options) (
 }
 
 // newRun begins the scheduling of a pod.
-func (c *Cluster) newRun(pod *corev1.Pod, options Options) *run {
+func newRun(c *Cluster, pod *corev1.Pod, options Options) *run {
 	return &run{
 		Cluster: c, options: options, pod: pod, wanted: c.wantedOf(pod),
-		requests: map[string]request{}, refused: map[string][]string{}, unjudged: c.unjudged(pod),
+		requests: map[string]request{}, refused: map[string][]string{}, unjudged: unjudged(c, pod),
 	}
 }
 
 // unjudged returns what of a pod is not looked at, which may keep it from nodes that fit.
-func (c *Cluster) unjudged(pod *corev1.Pod) []string {
+func unjudged(c *Cluster, pod *corev1.Pod) []string {
 	fields := podspec.Unjudged(&pod.Spec)
-	group := c.groupOf(pod)
+	group := groupOf(c, pod)
 	if group == nil {
 		return fields
 	}

@@ -62,30 +62,32 @@ func (c *Cluster) pool(id poolID) *pool {
 	return p
 }
 
-// onUndo notes how a change is taken back, during a trial.
-func (c *Cluster) onUndo(back func()) {
-	if c.undo != nil {
-		c.undo = append(c.undo, back)
+// journal has what takes back the changes of a trial, the last first.
+type journal struct {
+	on   bool
+	back []func()
+}
+
+// note adds how a change is taken back.
+func (j *journal) note(back func()) {
+	if j.on {
+		j.back = append(j.back, back)
 	}
 }
 
 // trial begins one, or one within another. Back takes back what was changed since, keep ends the trial with what is left of it.
-func (c *Cluster) trial() (back, keep func()) {
-	outermost := c.undo == nil
-	if outermost {
-		c.undo = []func(){}
-	}
-	from := len(c.undo)
+func (j *journal) trial() (back, keep func()) {
+	outermost, from := !j.on, len(j.back)
+	j.on = true
 	back = func() {
-		for len(c.undo) > from {
-			last := len(c.undo) - 1
-			c.undo[last]()
-			c.undo = c.undo[:last]
+		for last := len(j.back) - 1; last >= from; last-- {
+			j.back[last]()
+			j.back = j.back[:last]
 		}
 	}
 	return back, func() {
 		if outermost {
-			c.undo = nil
+			j.on, j.back = false, nil
 		}
 	}
 }
@@ -101,7 +103,7 @@ func (c *Cluster) addClaim(claim *resourceapi.ResourceClaim) {
 		c.owned[owner.UID] = append(owned, key)
 	}
 	charged := c.charged[claim.Namespace].DeepCopy()
-	c.onUndo(func() {
+	c.journal.note(func() {
 		delete(c.Claims, key)
 		if owner != nil {
 			c.owned[owner.UID] = owned
@@ -128,7 +130,7 @@ func (c *Cluster) hold(claim *resourceapi.ResourceClaim) {
 			Namespace: claim.Namespace, Name: claim.Name, Consumed: consumed.ConsumedCapacity,
 		})
 		p.version++
-		c.onUndo(func() { p.release(id, share, consumed, before) })
+		c.journal.note(func() { p.release(id, share, consumed, before) })
 	})
 }
 
