@@ -21,6 +21,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -143,15 +144,17 @@ func (p *pods) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceCla
 
 func userNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
 
-// maxMissed bounds the containers that a message names: a claim has as many pods, and a pod as many containers, as a tenant likes.
+// maxMissed bounds the pods that are looked at, and the containers that a message names: a claim has as many pods, and a pod as many
+// containers, as a tenant likes.
 const maxMissed = 8
 
-// missed returns why containers of the request would find no entry of a cache, though their GPUs could use it.
+// missed returns why no container of the request would find an entry of a cache, though their GPUs could use it. A claim of many pods is
+// not judged.
 func (p *pods) missed(
 	ctx context.Context, c *resourceapi.ResourceClaim, r *request, o *object, found *kernelcache.Cache,
 ) ([]string, error) {
 	key := found.KeyOfPod(o.mount().Env != v1alpha1.CacheEnvNone)
-	if len(key.Variables) == 0 {
+	if len(key.Variables) == 0 || len(c.Status.ReservedFor) > maxMissed {
 		return nil, nil
 	}
 	claim := &preset.Claim{ResourceClaim: c, Devices: []preset.Device{{Request: r.base}}}
@@ -160,49 +163,39 @@ func (p *pods) missed(
 		if err != nil {
 			return nil, fmt.Errorf("%s %w: whether containers will find its entries: %w", o, cachemount.ErrNotReady, err)
 		}
-		if looksNothingUp(pod) {
-			continue
+		if podspec.Ended(pod) || pod.DeletionTimestamp != nil {
+			continue // no container of it starts any more
 		}
-		for reason := range missedBy(&key, pod, preset.Containers(pod, claim, r.base)) {
-			if len(out) == maxMissed {
-				return append(out, "and so would more containers"), nil
+		names := preset.Containers(pod, claim, r.base)
+		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			if !slices.Contains(names, container.Name) {
+				continue
 			}
-			out = append(out, reason)
+			reason := missedBy(&key, &container)
+			if reason == "" {
+				return nil, nil
+			}
+			out = append(out, fmt.Sprintf("container %s of pod %s: %s", container.Name, pod.Name, reason))
 		}
+	}
+	if more := len(out) - maxMissed; more > 0 {
+		out = append(out[:maxMissed], fmt.Sprintf("and so would %d more containers", more))
 	}
 	return out, nil
 }
 
-// looksNothingUp reports whether no container of a pod starts any more. Such a pod may still be among those of a shared claim.
-func looksNothingUp(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// missedBy yields why containers of a pod would miss every entry of a cache with this key. It tells what is certain: what an image, a
+// missedBy returns why a container would miss every entry of a cache with this key, or "". It tells what is certain: what an image, a
 // ConfigMap or another variable sets is not known here, and neither is what the program sets itself.
-func missedBy(key *kernelcache.Key, pod *corev1.Pod, containers []string) iter.Seq[string] {
-	uses := map[string]bool{}
-	for _, name := range containers {
-		uses[name] = true
-	}
-	return func(yield func(string) bool) {
-		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-			if !uses[container.Name] {
-				continue
-			}
-			for i, e := range container.Env {
-				if e.ValueFrom != nil || strings.Contains(e.Value, "$") {
-					continue
-				}
-				reason := key.MissedWith(e.Name, e.Value)
-				again := func(o corev1.EnvVar) bool { return o.Name == e.Name }
-				if reason == "" || slices.ContainsFunc(container.Env[i+1:], again) {
-					continue
-				}
-				if !yield(fmt.Sprintf("container %s of pod %s: %s", container.Name, pod.Name, reason)) {
-					return
-				}
-			}
+func missedBy(key *kernelcache.Key, container *corev1.Container) string {
+	for i, e := range container.Env {
+		if e.ValueFrom != nil || strings.Contains(e.Value, "$") {
+			continue
+		}
+		reason := key.MissedWith(e.Name, e.Value)
+		again := func(o corev1.EnvVar) bool { return o.Name == e.Name }
+		if reason != "" && !slices.ContainsFunc(container.Env[i+1:], again) {
+			return reason
 		}
 	}
+	return ""
 }

@@ -115,12 +115,17 @@ func TestMissedCache(t *testing.T) {
 		other []corev1.EnvVar
 		want  string
 		reads int
+		// sidecar has one more container use the GPU, which says nothing.
+		sidecar bool
 	}{
 		"the claim sets it": {cache: "home", env: []corev1.EnvVar{{Name: "VLLM_CONFIG_ROOT", Value: "/etc/vllm"}}},
 		"nothing is known":  {cache: "library", reads: 1},
 		"the same":          {cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/usr/local/cuda"}}, reads: 1},
 		"another": {
 			cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}, want: "container main of pod user: CUDA_HOME", reads: 1,
+		},
+		"another finds it": {
+			cache: "library", env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}, reads: 1, sidecar: true,
 		},
 		"of a container without GPU": {cache: "library", other: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}}, reads: 1},
 		"the last one counts": {
@@ -145,6 +150,10 @@ func TestMissedCache(t *testing.T) {
 						{Name: "other", Env: c.other},
 					},
 				},
+			}
+			if c.sidecar {
+				spec := &n.known["user"].Spec
+				spec.InitContainers = []corev1.Container{{Name: "side", Resources: spec.Containers[0].Resources}}
 			}
 			_, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: c.cache})
 			if (err == nil) != (c.want == "") || err != nil && (!IsRefused(err) || !strings.Contains(err.Error(), c.want)) {
@@ -175,18 +184,19 @@ func TestMissedCache(t *testing.T) {
 	}
 }
 
-// TestMissedIsBounded: a pod has as many containers as its owner likes, a claim as many pods, and each container may miss the cache.
+// TestMissedIsBounded: a pod has as many containers as its owner likes, each of which may miss the cache. A claim of many pods is not
+// judged.
 func TestMissedIsBounded(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
 	n.known = map[string]*corev1.Pod{}
-	for i := range 20 {
+	for i := range maxMissed + 1 {
 		name := fmt.Sprintf("user-%d", i)
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)},
 			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("claim")}}},
 		}
-		for j := range 100 {
+		for j := range 1000 {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
 				Name: fmt.Sprintf("c-%d", j), Env: []corev1.EnvVar{{Name: "CUDA_HOME", Value: "/opt"}},
 				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
@@ -205,11 +215,17 @@ func TestMissedIsBounded(t *testing.T) {
 	n.cache("team-a", "library", n.registry.Host+"/team/library:v1", d.String(), func(c *v1alpha1.GPUKernelCache) {
 		c.Spec.Mount = &v1alpha1.CacheMount{Access: v1alpha1.CacheAccessOverlay}
 	})
-	_, err := n.decide("team-a", "claim", v1alpha1.KernelCacheSource{Name: "library"})
-	if !IsRefused(err) || !strings.Contains(err.Error(), "container c-0 of pod user-0: CUDA_HOME") {
+	source := v1alpha1.KernelCacheSource{Name: "library"}
+	if _, err := n.decide("team-a", "claim", source); err != nil || len(n.asked) > 0 {
+		t.Errorf("with %d pods: decided %.1000v, %d were read", len(n.reserved), err, len(n.asked))
+	}
+	n.reserved = n.reserved[1:]
+	_, err := n.decide("team-a", "claim", source)
+	said := fmt.Sprint(err)
+	if !IsRefused(err) || !strings.Contains(said, "container c-0 of pod user-1: CUDA_HOME") || !strings.Contains(said, "7992 more") {
 		t.Errorf("decided %.1000v", err)
 	}
-	if said := len(fmt.Sprint(err)); said > 4<<10 || len(n.asked) > 1 {
-		t.Errorf("the refusal has %d bytes, and %d pods were read for it", said, len(n.asked))
+	if len(said) > 4<<10 || len(n.asked) > maxMissed {
+		t.Errorf("the refusal has %d bytes, and %d pods were read for it", len(said), len(n.asked))
 	}
 }
