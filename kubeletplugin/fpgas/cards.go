@@ -5,6 +5,8 @@ package fpgas
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,18 +30,35 @@ type cards struct {
 	mu sync.Mutex
 	// of has the cards by the names of regions, saved what of that is in the file.
 	of, saved map[string]string
+	// unread: the disk did not give the file yet, which may tell of regions that the machine does not show now.
+	unread bool
 	// emptied: the node was retired, and gets no file before a claim is planned.
 	emptied bool
 }
 
-// openCards reads the file. One that cannot be read is as none: it only tells of what the machine does not show now.
+// openCards reads the file. One that the disk does not give is read again before it is replaced. One that says nothing is as none.
 func openCards(path string) *cards {
-	c := &cards{path: path, of: map[string]string{}}
-	if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &c.saved) != nil {
+	c := &cards{path: path, of: map[string]string{}, unread: true}
+	_ = c.read() // note tells of it
+	return c
+}
+
+// read adds what the file says to what is known. What the machine has shown meanwhile is newer. The caller has locked mu.
+func (c *cards) read() error {
+	data, err := os.ReadFile(c.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	c.unread = false
+	if json.Unmarshal(data, &c.saved) != nil {
 		c.saved = nil
 	}
-	maps.Copy(c.of, c.saved)
-	return c
+	for name, card := range c.saved {
+		if _, known := c.of[name]; !known {
+			c.of[name] = card
+		}
+	}
+	return nil
 }
 
 // note remembers the card of each region that the machine shows. It returns the cards of the known regions that it does not show, by name.
@@ -50,6 +69,11 @@ func (c *cards) note(ctx context.Context, devices []device.Device) (hidden map[s
 	for i := range devices {
 		if d := &devices[i]; d.Region != nil {
 			shown[d.Name], c.of[d.Name] = true, d.Region.Card
+		}
+	}
+	if c.unread {
+		if err := c.read(); err != nil {
+			klog.FromContext(ctx).Error(err, "It is not known on which card each region is that the machine does not show: read again")
 		}
 	}
 	for name, card := range c.of {
@@ -78,12 +102,12 @@ func (c *cards) keep(ctx context.Context) {
 func (c *cards) empty() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.emptied, c.saved = true, nil
+	c.unread, c.emptied, c.saved = false, true, nil
 }
 
 // save writes the file if it says something else. The caller has locked mu.
 func (c *cards) save(ctx context.Context) {
-	if c.emptied || maps.Equal(c.of, c.saved) {
+	if c.unread || c.emptied || maps.Equal(c.of, c.saved) {
 		return
 	}
 	data, err := json.Marshal(c.of)

@@ -262,7 +262,7 @@ func (s staying) restart(ctx context.Context) {
 func (s staying) end(ctx context.Context) {
 	GinkgoHelper()
 	for _, one := range s {
-		one.regions.end(ctx, one.pod)
+		one.end(ctx, one.pod)
 	}
 }
 
