@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -723,10 +724,11 @@ func TestHungDeviceDelaysNobody(t *testing.T) {
 func TestSlowAdoptionDelaysNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		r := s.prepare(allocated("u1", aGPU("gpu0")))
-		asked, answers := 0, make(chan struct{})
+		var asked atomic.Int32
+		answers := make(chan struct{})
 		s.effects.orphans = func() []Orphan { return []Orphan{{UID: "left", Device: gpu("gpu1", 1)}} }
 		s.effects.leftovers = func(context.Context, string, device.Device) ([]step.Step, error) {
-			asked++
+			asked.Add(1)
 			<-answers
 			return nil, nil
 		}
@@ -745,8 +747,8 @@ func TestSlowAdoptionDelaysNobody(t *testing.T) {
 			}
 		}
 		s.isWhole(r)
-		if asked != 1 {
-			t.Errorf("asked %d times at once", asked)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times at once", n)
 		}
 		s.effects.orphans = nil
 		close(answers)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claimspec"
 )
 
 // maxYAML is the longest input in bytes, far above what the API server takes in one object.
@@ -109,6 +110,9 @@ func (j *Judge) findings(p *parsed, known Known) []Finding {
 		return nil
 	}
 	faults := Validate(p.object)
+	if devices, path := devicesOf(p.object); devices != nil && !p.partly {
+		faults = append(claimspec.Faults(devices, path), faults...)
+	}
 	whole := len(faults) == 0 && !p.partly && len(p.findings) == 0
 	if !p.partly { // names are judged by the requests, which may lack the value of a wrong type
 		faults = append(faults, j.Names(p.object, known)...)

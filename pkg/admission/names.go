@@ -40,7 +40,7 @@ func (j *Judge) Names(object runtime.Object, known Known) field.ErrorList {
 func unknownRequests(names []string, all []asked, path *field.Path) field.ErrorList {
 	var known []string
 	for i := range all {
-		if main := resourceclaim.BaseRequestRef(all[i].name); !slices.Contains(known, main) {
+		if main := resourceclaim.BaseRequestRef(all[i].name); main != "" && !slices.Contains(known, main) {
 			known = append(known, main)
 		}
 		if all[i].alternative() {

@@ -241,9 +241,8 @@ func unknownField(path string) Finding {
 
 // typeDetail says which type of JSON was found where another belongs, without the names of Go's types.
 func typeDetail(err error) string {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return wrong.Value + " is of the wrong type here"
+	if _, message, ok := manifest.WrongType(err); ok {
+		return message
 	}
 	return oneLine(err)
 }

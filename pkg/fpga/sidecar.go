@@ -4,11 +4,9 @@ package fpga
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"regexp"
 	"strings"
 	"unicode"
@@ -16,6 +14,8 @@ import (
 
 	sigsjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // MaxSidecar limits the length of a sidecar.
@@ -112,22 +112,10 @@ func decodeSidecar(text []byte) (sidecar, error) {
 	}
 	var s sidecar
 	strict, err := sigsjson.UnmarshalStrict(data, &s)
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		err = fmt.Errorf("%s: got a %s, want %s", wrong.Field, wrong.Value, jsonType(wrong.Type))
+	if field, message, ok := manifest.WrongType(err); ok {
+		err = fmt.Errorf("%s: %s", field, message)
 	}
 	return s, errors.Join(append(strict, err)...)
-}
-
-// jsonType names what a field of a sidecar holds.
-func jsonType(of reflect.Type) string {
-	switch of.Kind() {
-	case reflect.String:
-		return "a text: put it into quotes"
-	case reflect.Float64, reflect.Int64:
-		return "a number"
-	default:
-		return "an object"
-	}
 }
 
 // nextDocument matches a line that ends a YAML document. Only comments may come before the first such line.

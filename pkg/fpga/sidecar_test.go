@@ -86,7 +86,7 @@ func TestInspectRawRefuses(t *testing.T) {
 			"a .bin of Vivado", strings.Replace(minimal, "rbf", "bin", 1), concat(bytes.Repeat([]byte{0xff}, 48), []byte(vivadoSync)),
 			"bin: 0x30: the sync word aa995566 stands in the order of a programming cable",
 		},
-		{"a number", strings.Replace(minimal, nlb0, strings.Repeat("1", 32), 1), rbf(1), "sidecar: id: got a number, want a text: put it"},
+		{"a number", strings.Replace(minimal, nlb0, strings.Repeat("1", 32), 1), rbf(1), "sidecar: id: got a number, want text: put the"},
 		{"no object", minimal + "clocks: 4\n", rbf(1), "sidecar: clocks: got a number, want an object"},
 		{"legacy header", minimal, concat([]byte(legacyMagic), rbf(100)), "before release 6.4"},
 		{"blocks without an image", minimal, buildBlocks(), "want 1024 bytes of signature and then an image"},

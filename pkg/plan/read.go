@@ -13,9 +13,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fettle-dev/fettle/pkg/claimspec"
 	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
@@ -176,11 +178,29 @@ func (r *reader) one(raw []byte, h head, where string) error {
 		return nil
 	}
 	unknown, err := k.take(&r.Snapshot, raw, h.Metadata.Namespace)
+	if at, message, ok := manifest.WrongType(err); ok {
+		return fmt.Errorf("%s: %s: %s", title, at, message)
+	}
+	if err == nil {
+		err = r.refused(h.Kind)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", title, err)
 	}
 	for _, u := range unknown {
 		r.problem(title, "%v: the field is left out", u)
+	}
+	return nil
+}
+
+// refused says why the API server would refuse the object of a kind that was read last.
+func (r *reader) refused(kind string) error {
+	spec := field.NewPath("spec")
+	switch kind {
+	case "ResourceClaim":
+		return claimspec.Faults(&r.Claims[len(r.Claims)-1].Spec.Devices, spec.Child("devices")).ToAggregate()
+	case "ResourceClaimTemplate":
+		return claimspec.Faults(&r.Templates[len(r.Templates)-1].Spec.Spec.Devices, spec.Child("spec", "devices")).ToAggregate()
 	}
 	return nil
 }

@@ -70,7 +70,22 @@ items: [{metadata: {name: p, namespace: a}}, {metadata: {name: q}}]
 		{name: "no name", in: "{apiVersion: v1, kind: Pod, metadata: {generateName: p-}}", err: "f:1: Pod without metadata.name"},
 		{
 			name: "wrong type", in: "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: {}}}",
-			err: "f:1: Pod ns/p: json: cannot unmarshal",
+			err: "f:1: Pod ns/p: spec.containers: got an object, want a list",
+		},
+		{
+			name: "a word of YAML", in: "{apiVersion: v1, kind: Pod, metadata: {name: p, labels: {gpu: y}}}",
+			err: "f:1: Pod ns/p: metadata.labels: got true or false, want text: YAML takes y, n,",
+		},
+		{
+			name: "a request without a name",
+			in: "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}, " +
+				"spec: {devices: {requests: [{exactly: {deviceClassName: gpu}}]}}}",
+			err: "f:1: ResourceClaim ns/c: spec.devices.requests[0].name: Required value",
+		},
+		{
+			name: "a request of nothing", err: "f:1: ResourceClaimTemplate ns/c: spec.spec.devices.requests[0]: Required value: exactly one of",
+			in: "{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: c}, " +
+				"spec: {spec: {devices: {requests: [{name: r}]}}}}",
 		},
 		{
 			name: "twice", err: "f:3: Node n1 is at f:1 already: give it once",
