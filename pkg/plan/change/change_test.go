@@ -187,7 +187,10 @@ items:
 - {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {a: b}}}
 - {apiVersion: v1, kind: Pod, metadata: {name: runs}, spec: {containers: [{name: c, image: new}]}}
 - {apiVersion: v1, kind: Pod, metadata: {name: new}, spec: {containers: [{name: c}]}}
-- {apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: shared}, spec: {devices: {requests: [{name: r}]}}}
+- apiVersion: resource.k8s.io/v1
+  kind: ResourceClaim
+  metadata: {name: shared}
+  spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu}}]}}
 - {apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: new}}
 - {apiVersion: plan.fettle.dev/v1, kind: Snapshot, kubernetesVersion: "1.36"}
 `)
