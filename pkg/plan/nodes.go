@@ -121,11 +121,13 @@ func (c *Cluster) occupy(pod *corev1.Pod) {
 	}
 	i, found := slices.BinarySearchFunc(c.Nodes, pod.Spec.NodeName, compareName)
 	if found {
-		v, before := c.views[i], len(c.placed)
-		pods, ports, requested := v.pods, v.ports, v.requested.DeepCopy()
-		c.journal.note(func() { v.pods, v.ports, v.requested, c.placed = pods, ports, requested, c.placed[:before] })
+		v := c.views[i]
+		if c.journal.on {
+			pods, ports, requested, before := v.pods, v.ports, v.requested.DeepCopy(), len(c.placed)
+			c.journal.note(func() { v.pods, v.ports, v.requested, c.placed = pods, ports, requested, c.placed[:before] })
+		}
 		v.pods++
-		v.ports = append(slices.Clip(ports), podspec.Ports(pod)...)
+		v.ports = append(v.ports, podspec.Ports(pod)...)
 		add(v.requested, requestedThere(pod))
 		c.placed = append(c.placed, placed{pod: pod, node: c.Nodes[i], terms: podspec.AntiAffinity(pod)})
 	}

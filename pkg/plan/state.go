@@ -96,20 +96,18 @@ func (j *journal) trial() (back, keep func()) {
 func (c *Cluster) addClaim(claim *resourceapi.ResourceClaim) {
 	key := keyOf(claim)
 	c.Claims[key] = claim
-	var owned []types.NamespacedName
-	owner := metav1.GetControllerOfNoCopy(claim)
-	if owner != nil {
-		owned = c.owned[owner.UID]
-		c.owned[owner.UID] = append(owned, key)
+	if c.journal.on {
+		charged := c.charged[claim.Namespace].DeepCopy()
+		c.journal.note(func() {
+			delete(c.Claims, key)
+			c.charged[claim.Namespace] = charged
+		})
 	}
-	charged := c.charged[claim.Namespace].DeepCopy()
-	c.journal.note(func() {
-		delete(c.Claims, key)
-		if owner != nil {
-			c.owned[owner.UID] = owned
-		}
-		c.charged[claim.Namespace] = charged
-	})
+	if owner := metav1.GetControllerOfNoCopy(claim); owner != nil {
+		owned := c.owned[owner.UID]
+		c.owned[owner.UID] = append(owned, key)
+		c.journal.note(func() { c.owned[owner.UID] = owned })
+	}
 	c.charge(claim.Namespace, c.Charge(claim))
 	c.hold(claim)
 }
@@ -126,7 +124,10 @@ func (c *Cluster) hold(claim *resourceapi.ResourceClaim) {
 			}
 		}
 		before := p.holders[id]
-		p.holders[id] = append(slices.Clip(before), judge.Holder{
+		if c.journal.on { // who saw the list in the trial keeps it
+			before = slices.Clip(before)
+		}
+		p.holders[id] = append(before, judge.Holder{
 			Namespace: claim.Namespace, Name: claim.Name, Consumed: consumed.ConsumedCapacity,
 		})
 		p.version++
