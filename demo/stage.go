@@ -176,6 +176,7 @@ func chartValues(h *harness.Harness, registry string) (harness.Values, error) {
 	return h.BaseValues().Merge(own).Merge(harness.Values{
 		"bitstreams": map[string]any{"registries": map[string]any{
 			"plainHTTP": []string{registry}, "mirrors": map[string]any{registryName: []string{registry}},
+			"mirrorsOnly": []string{registryName},
 		}},
 		"kernelCaches": map[string]any{"volumes": map[string]any{"image": map[string]any{"tag": h.Version, "pullPolicy": "Never"}}},
 	}), nil

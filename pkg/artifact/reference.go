@@ -89,6 +89,16 @@ func (r Reference) WithTag(tag string) (Reference, error) {
 	return r, nil
 }
 
+// In names the same tag or digest in another repository, given as REGISTRY/PATH.
+func (r Reference) In(repository string) (Reference, error) {
+	if err := registryname.Check(repository); err != nil {
+		return Reference{}, invalidReference(repository, strings.TrimPrefix(err.Error(), "expected "))
+	}
+	r.registry, r.repository, _ = strings.Cut(repository, "/")
+	r.registry = registryname.Host(r.registry)
+	return r, nil
+}
+
 // String is the full form, which parses to the same reference.
 func (r Reference) String() string {
 	if r.tag != "" {

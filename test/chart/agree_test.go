@@ -216,7 +216,8 @@ func readRegistries(data []byte) error {
 		return err
 	}
 	_, err = registry.NewClient(registry.Config{
-		PlainHTTP: file.PlainHTTP, Mirrors: file.Mirrors, AllowedDestinations: file.AllowedDestinations, ClusterCIDRs: file.ClusterCIDRs,
+		PlainHTTP: file.PlainHTTP, Mirrors: file.Mirrors, MirrorsOnly: file.MirrorsOnly,
+		AllowedDestinations: file.AllowedDestinations, ClusterCIDRs: file.ClusterCIDRs,
 	})
 	return err
 }

@@ -59,6 +59,7 @@ func TestRegistriesFile(t *testing.T) {
 					want.AllowedDestinations = []string{"registry.infra.svc:5000", "[fd00::7]:5000", "10.96.7.0/24"}
 					want.ClusterCIDRs = []string{"10.244.0.0/16", "fd01::/48"}
 					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}
+					want.MirrorsOnly = []string{"registry.example"}
 				}
 				if diff := cmp.Diff(want, config); diff != "" {
 					t.Errorf("registries (-want +got):\n%s", diff)

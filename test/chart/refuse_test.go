@@ -44,6 +44,11 @@ func TestRefusals(t *testing.T) {
 			"at '/health/rules/0/code': got number, want string",
 		},
 		{"mirror with a scheme", []string{"--set=bitstreams.registries.mirrors.a=https://b"}, "at '/bitstreams/registries/mirrors/a'"},
+		{
+			"registry without the mirrors that alone are asked",
+			[]string{"--set=bitstreams.registries.mirrorsOnly={a}"},
+			`bitstreams.registries.mirrorsOnly[0]: "a" is not in mirrors`,
+		},
 		{"scheme of plain http", []string{"--set=bitstreams.registries.plainHTTP={http://a}"}, "at '/bitstreams/registries/plainHTTP/0'"},
 		{
 			"scheme of an allowed destination",

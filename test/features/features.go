@@ -25,7 +25,10 @@ type Feature struct {
 }
 
 // needs are values that others need beside those of their own section.
-var needs = map[string]string{"mps.enabled": "nvidia.enabled", "partitions.strategies": "nvidia.enabled"}
+var needs = map[string]string{
+	"mps.enabled": "nvidia.enabled", "partitions.strategies": "nvidia.enabled",
+	"bitstreams.registries.mirrorsOnly": "bitstreams.registries.mirrors",
+}
 
 // schema is what is used of a JSON schema.
 type schema struct {
@@ -145,8 +148,12 @@ func (r *reader) add(path string, switches []string, value any, plain bool) {
 	}
 	for _, needed := range needed {
 		if needed != "" && needed != path {
-			set(f.Needs, needed, true)
-			set(f.Values, needed, true)
+			on := any(true)
+			if sample, ok := r.samples[needed]; ok {
+				on = sample
+			}
+			set(f.Needs, needed, on)
+			set(f.Values, needed, on)
 		}
 	}
 	set(f.Values, path, value)

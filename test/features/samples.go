@@ -13,6 +13,8 @@ func Samples() map[string]any {
 		"bitstreams.pullSecretNamespaces":           list("team-a"),
 		"bitstreams.registries.allowedDestinations": list("10.0.0.0/8"),
 		"bitstreams.registries.clusterCIDRs":        list("10.244.0.0/16"),
+		"bitstreams.registries.mirrors":             values{"registry.example": list("mirror.example")},
+		"bitstreams.registries.mirrorsOnly":         list("registry.example"),
 		"bitstreams.registries.plainHTTP":           list("registry.example:5000"),
 		"claimLimits":                               list(values{"name": "x", "namespaceSelector": values{}, "maxDevices": 1}),
 		"controller.tolerations":                    list(values{"operator": "Exists"}),

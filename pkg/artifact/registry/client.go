@@ -33,9 +33,11 @@ type Config struct {
 	// also on loopback and after a redirect.
 	PlainHTTP []string
 	// Mirrors lists, by the host of a reference, the mirrors that are asked first: HOST, HOST:PORT or either with a /PATH to which the
-	// repository is appended. A mirror gets only credentials that are for its own host. Content that a mirror serves without credentials
-	// can be pulled without credentials here.
+	// repository is appended. A mirror gets only credentials that are for its own host.
 	Mirrors map[string][]string
+	// MirrorsOnly lists registries that are never asked themselves, such as those that cannot be reached from here. Their mirrors alone
+	// decide who may read what. What a mirror of any other registry has, a TenantSource reads only if the registry itself lets it.
+	MirrorsOnly []string
 	// Transport sends the requests. Nil: TLS with the certificate authorities of the process, through the proxy of its environment. Where
 	// Ranges is given, there is no proxy.
 	Transport http.RoundTripper
@@ -64,9 +66,10 @@ type Config struct {
 
 // Client pulls from registries. Its only state is its connections. It is safe for concurrent use.
 type Client struct {
-	config    Config
-	mirrors   map[string][]endpoint
-	transport http.RoundTripper
+	config      Config
+	mirrors     map[string][]endpoint
+	mirrorsOnly map[string]bool
+	transport   http.RoundTripper
 	// destinations is nil if the client connects anywhere.
 	destinations *destinations
 }
@@ -78,7 +81,7 @@ type endpoint struct {
 
 // NewClient checks the configuration. It sends no request.
 func NewClient(config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}}
+	c := &Client{config: config.withDefaults(), mirrors: map[string][]endpoint{}, mirrorsOnly: map[string]bool{}}
 	for _, host := range config.PlainHTTP {
 		if !registryname.Valid(registryname.Host(host)) {
 			return nil, fmt.Errorf("the plain http host %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
@@ -97,6 +100,12 @@ func NewClient(config Config) (*Client, error) {
 			}
 			c.mirrors[registryname.Host(host)] = append(c.mirrors[registryname.Host(host)], e)
 		}
+	}
+	for _, host := range config.MirrorsOnly {
+		if len(c.mirrors[registryname.Host(host)]) == 0 {
+			return nil, fmt.Errorf("mirrorsOnly: the registry %s is %w: expected one that mirrors has", quote(host), artifact.ErrInvalid)
+		}
+		c.mirrorsOnly[registryname.Host(host)] = true
 	}
 	inner, err := c.guarded()
 	if err != nil {
@@ -167,8 +176,11 @@ func (c *Client) Mirrors() registryname.Mirrors {
 // Source returns a reader of the reference with these credentials. Nil keys: without credentials.
 func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
 	s := &Source{client: c, ref: ref, keys: keys, lock: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
-	for _, e := range append(slices.Clone(c.mirrors[ref.Registry()]), endpoint{host: ref.Registry()}) {
-		s.endpoints = append(s.endpoints, e.of(ref.Path()))
+	for _, mirror := range c.mirrors[ref.Registry()] {
+		s.endpoints = append(s.endpoints, mirror.of(ref.Path()))
+	}
+	if !c.mirrorsOnly[ref.Registry()] {
+		s.endpoints = append(s.endpoints, endpoint{host: ref.Registry(), prefix: ref.Path()})
 	}
 	return s
 }

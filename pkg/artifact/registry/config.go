@@ -21,6 +21,8 @@ type ConfigFile struct {
 	PlainHTTP []string `json:"plainHTTP,omitempty"`
 	// Mirrors lists, by the host of a registry, the mirrors that are asked first: HOST[:PORT][/PATH].
 	Mirrors map[string][]string `json:"mirrors,omitempty"`
+	// MirrorsOnly lists registries that are never asked themselves. Whatever their mirrors have, every namespace can read.
+	MirrorsOnly []string `json:"mirrorsOnly,omitempty"`
 	// CAFile names a file of PEM certificates that are trusted besides the system's. A relative name is relative to this file.
 	CAFile string `json:"caFile,omitempty"`
 	// AllowedDestinations lists what is contacted although it is at an address of the cluster or of the node: HOST, HOST:PORT, or a range.
@@ -39,7 +41,8 @@ func LoadConfig(path string) (Config, error) {
 		return Config{}, err
 	}
 	config := Config{
-		PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors, AllowedDestinations: f.AllowedDestinations, ClusterCIDRs: f.ClusterCIDRs,
+		PlainHTTP: f.PlainHTTP, Mirrors: f.Mirrors, MirrorsOnly: f.MirrorsOnly,
+		AllowedDestinations: f.AllowedDestinations, ClusterCIDRs: f.ClusterCIDRs,
 	}
 	if f.CAFile == "" {
 		return config, nil
@@ -109,7 +112,7 @@ func relativeTo(path, name string) string {
 func ParseConfig(content []byte) (ConfigFile, error) {
 	var f ConfigFile
 	if err := yaml.UnmarshalStrict(content, &f); err != nil {
-		return ConfigFile{}, fmt.Errorf("expected plainHTTP, mirrors, caFile, allowedDestinations and clusterCIDRs: %w", err)
+		return ConfigFile{}, fmt.Errorf("expected plainHTTP, mirrors, mirrorsOnly, caFile, allowedDestinations and clusterCIDRs: %w", err)
 	}
 	return f, nil
 }

@@ -75,8 +75,8 @@ func TestLoad(t *testing.T) {
 				PlainHTTP: []string{"a.example:5000"}, Mirrors: map[string][]string{"docker.io": {"b.example/cache", "c.example"}},
 			},
 		},
-		{name: "unknown field", content: "insecure: true\n", wantErr: "registries.yaml: expected plainHTTP, mirrors, caFile"},
-		{name: "twice", content: "caFile: a\ncaFile: b\n", wantErr: "expected plainHTTP, mirrors, caFile"},
+		{name: "unknown field", content: "insecure: true\n", wantErr: "registries.yaml: expected plainHTTP, mirrors, mirrorsOnly, caFile"},
+		{name: "twice", content: "caFile: a\ncaFile: b\n", wantErr: "expected plainHTTP, mirrors, mirrorsOnly, caFile"},
 		{name: "no certificates there", content: "caFile: never.crt\n", wantErr: "caFile: open "},
 		{name: "no certificate in it", content: "caFile: registries.yaml\n", wantErr: "caFile: expected PEM certificates, found none"},
 	} {

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -25,8 +26,9 @@ type Source struct {
 	client    *Client
 	ref       artifact.Reference
 	keys      authn.Keychain
-	endpoints []endpoint // the mirrors, then the registry itself
-	tenant    bool       // see TenantSource
+	endpoints []endpoint  // the mirrors, then the registry itself
+	tenant    bool        // see TenantSource
+	allowed   atomic.Bool // the owners were asked, see askOwners
 
 	lock     chan struct{} // locks sessions
 	sessions map[endpoint]*session
@@ -36,12 +38,19 @@ type Source struct {
 func (s *Source) Reference() artifact.Reference { return s.ref }
 
 // Resolve returns the manifest that the reference names now. It reads no blob. It succeeds only if the credentials may read the manifest,
-// so it also tells whether an object may use content that the store already has.
+// so it also tells whether an object may use content that the store already has. For a tenant no mirror answers that, see askOwners.
 func (s *Source) Resolve(ctx context.Context) (d artifact.Descriptor, err error) {
-	err = s.retry(ctx, nothing, func(ctx context.Context, at *session) error {
-		d, err = at.head(ctx, s.ref)
-		return err
-	})
+	own, err := s.askOwners(ctx)
+	switch {
+	case err != nil:
+	case own != nil:
+		d = *own
+	default:
+		err = s.retryAt(ctx, s.endpoints, nothing, func(ctx context.Context, at *session) error {
+			d, err = at.head(ctx, s.ref)
+			return err
+		})
+	}
 	if err != nil {
 		return artifact.Descriptor{}, fmt.Errorf("resolve %s: %w", s.ref, err)
 	}
@@ -92,13 +101,25 @@ func nothing() int64 { return 0 }
 // each time is not asked forever.
 const minProgress = 64 << 10
 
-// retry calls act for each endpoint in turn until one call succeeds, with pauses between the rounds. progress returns how many bytes have
-// arrived.
+// retry asks the owners, once, and then calls act for each endpoint as retryAt does.
 func (s *Source) retry(ctx context.Context, progress func() int64, act func(context.Context, *session) error) error {
-	failed := make([]error, len(s.endpoints))
+	if !s.allowed.Load() {
+		if _, err := s.askOwners(ctx); err != nil {
+			return err
+		}
+	}
+	return s.retryAt(ctx, s.endpoints, progress, act)
+}
+
+// retryAt calls act for each endpoint in turn until one call succeeds, with pauses between the rounds. progress returns how many bytes
+// have arrived.
+func (s *Source) retryAt(
+	ctx context.Context, endpoints []endpoint, progress func() int64, act func(context.Context, *session) error,
+) error {
+	failed := make([]error, len(endpoints))
 	furthest := progress()
 	for round := 0; ; {
-		for i, e := range s.endpoints {
+		for i, e := range endpoints {
 			if failed[i] != nil && !mayPass(failed[i]) {
 				continue
 			}

@@ -8,6 +8,7 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- include "fettle.checkClaimLimits" . -}}
 {{- include "fettle.checkPaths" . -}}
 {{- include "fettle.checkAllowedHostPaths" . -}}
+{{- include "fettle.checkRegistries" . -}}
 {{- include "fettle.checkApart" . -}}
 {{- include "fettle.checkImages" . -}}
 {{- include "fettle.checkCombinations" . -}}
@@ -40,6 +41,15 @@ What values.schema.json cannot say, in sentences. Included once, from the kubele
 {{- if not (include "fettle.globParent" $glob) -}}
 {{- fail (printf "\n\nhostDevices[%d].directories[%d]: %q lies directly under /, so the chart would have to mount the whole host read-write.\nPut these directories one level down, such as /mnt%s.\n" $i $j $glob $glob) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fettle.checkRegistries" -}}
+{{- $registries := .Values.bitstreams.registries -}}
+{{- range $i, $host := $registries.mirrorsOnly -}}
+{{- if not (hasKey ($registries.mirrors | default dict) $host) -}}
+{{- fail (printf "\n\nbitstreams.registries.mirrorsOnly[%d]: %q is not in mirrors, so nothing could be read from it.\nGive it a mirror in bitstreams.registries.mirrors, under this name, or leave it out.\n" $i $host) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -57,6 +57,7 @@ registries.yaml: |
   {{- $file := dict -}}
   {{- with $registries.plainHTTP }}{{ $_ := set $file "plainHTTP" . }}{{ end -}}
   {{- with $registries.mirrors }}{{ $_ := set $file "mirrors" . }}{{ end -}}
+  {{- with $registries.mirrorsOnly }}{{ $_ := set $file "mirrorsOnly" . }}{{ end -}}
   {{- with $registries.allowedDestinations }}{{ $_ := set $file "allowedDestinations" . }}{{ end -}}
   {{- with $registries.clusterCIDRs }}{{ $_ := set $file "clusterCIDRs" . }}{{ end -}}
   {{- if $registries.caBundle }}{{ $_ := set $file "caFile" "ca.crt" }}{{ end }}
