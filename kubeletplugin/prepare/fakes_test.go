@@ -4,6 +4,7 @@ package prepare
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -106,7 +107,7 @@ func lending(root string, kind step.Kind) *fakeFeature {
 			}
 			for _, mount := range d.Edits.Mounts {
 				s, err := hostdir.PlanUndo(root, mount.HostPath, uid)
-				if isNotExist(err) {
+				if isNotExist(err) || errors.Is(err, hostdir.ErrNotScratch) {
 					continue
 				}
 				if err != nil {
