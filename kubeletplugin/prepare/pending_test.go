@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
@@ -392,6 +393,36 @@ func TestSlowRestoreHoldsNothing(t *testing.T) {
 		s.operations.wg.Wait()
 		s.records()
 		s.reported()
+	})
+}
+
+// TestSlowRestoreOfSharer: kubelet asks again for a claim whose files the store lost, as for its next pod, and the registry is slow. Pods
+// of others that share the device begin and end meanwhile.
+func TestSlowRestoreOfSharer(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		sharer := func(uid string) *resourceapi.ResourceClaim {
+			return ofClass(allocated(uid, share(aDisk("ssd0"), types.UID(uid))), keepContentAt("/data"))
+		}
+		slow := sharer("u1")
+		s.prepare(slow)
+		s.prepare(sharer("u2"))
+		registry := make(chan struct{})
+		s.effects.restore = func(ctx context.Context) error {
+			select {
+			case <-registry:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		_, err := s.ask(slow)
+		s.pending(err, "u1", "is being prepared", "fetches")
+		_, err = s.Unprepare(t.Context(), "u2", s.now())
+		check.Must(t, err)
+		s.prepare(sharer("u3"))
+		close(registry)
+		s.prepare(slow)
+		s.records("u1", "u3")
 	})
 }
 

@@ -54,15 +54,21 @@ func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a c
 	return a, false, err
 }
 
-// fetch has the features fetch what they need to plan a claim, before anything is locked. A claim that was planned in this boot needs
-// nothing. Files are fetched for as long as it takes, and the next call finds them.
+// fetch has the features fetch what they need to plan a claim, before anything is locked. A claim that was planned in this boot needs what
+// it lost. Files are fetched for as long as it takes, and the next call finds them.
 func (e *Engine) fetch(op *operation, in *input) error {
 	old, err := e.Store.Load(op.uid)
 	if err != nil || e.mustRelease(old, in.allocation) { // planned as a claim that has nothing
 		old = nil
 	}
+	if old != nil && old.BootID == e.BootID {
+		if interrupted(old) || len(old.Steps) == 0 { // its files were fetched a moment ago, or no effect needs one
+			return nil
+		}
+		return runFetches(op, func(ctx context.Context) error { return e.Features.restore(ctx, old) })
+	}
 	machine := e.Machine()
-	if old != nil && old.BootID == e.BootID || machine == nil {
+	if machine == nil {
 		return nil
 	}
 	planned := &record.Record{Namespace: in.claim.Namespace, Name: in.claim.Name, UID: op.uid}
@@ -81,6 +87,11 @@ func (e *Engine) fetch(op *operation, in *input) error {
 			fetches = append(fetches, fetch)
 		}
 	}
+	return runFetches(op, fetches...)
+}
+
+// runFetches fetches files for an operation, which may take longer than its call.
+func runFetches(op *operation, fetches ...func(context.Context) error) error {
 	if len(fetches) == 0 {
 		return nil
 	}
