@@ -140,7 +140,7 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err != nil || len(requests) == 0 {
 		return prepare.Contribution{}, err
 	}
-	writable, err := f.writable(ofCluster)
+	writable, err := f.writable(string(r.Claim.UID), requests, ofCluster)
 	if err != nil {
 		return prepare.Contribution{}, err
 	}

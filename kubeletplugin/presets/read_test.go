@@ -250,6 +250,65 @@ func TestWritableOfRecordReadLater(t *testing.T) {
 	}
 }
 
+// TestWritableOfPlannedClaim: what a claim may write to counts from its plan on, before it has a record, also if the preset that gives it
+// goes in between and another claim is planned then. A plan that came to nothing gives it back.
+func TestWritableOfPlannedClaim(t *testing.T) {
+	reads := clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	})
+	gives := clusterPreset("gives", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.DeviceSelector.DeviceClassNames = []string{"another"}
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared", ContainerPath: "/shared", ReadOnly: new(false)}}
+	})
+	for _, prepared := range []bool{true, false} {
+		w := newPresetWorld(t, reads, gives)
+		w.file("srv/shared/models/file", nil, 0o644)
+		writer, c := nodefixture.Allocated("u0", ofGPU("gpu", "gpu1")), claimOfClass("u1", ofGPU("gpu", "gpu0"))
+		objects.Asked(writer, "another")
+		hold, err := w.Records.LockClaim(t.Context(), "u0")
+		check.Must(t, err)
+		planned := w.gives(writer)
+		check.Must(t, w.presets(clusterPresetResource, "").Delete(t.Context(), "gives", metav1.DeleteOptions{}))
+		isRefused := func() {
+			t.Helper()
+			_, err := w.plan(c)
+			check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+		}
+		isRefused()
+		if prepared {
+			check.Must(t, w.Records.Create(&record.Record{
+				UID: "u0", Phase: record.Prepared, Decisions: map[string]json.RawMessage{featureName: planned.Decision},
+			}))
+		}
+		hold.Release()
+		if prepared {
+			isRefused()
+			continue
+		}
+		w.gives(c)
+	}
+}
+
+// TestWritableOfOtherProcess: in a rolling update the plugin of before goes on preparing claims by its configuration.
+func TestWritableOfOtherProcess(t *testing.T) {
+	w := newPresetWorld(t, clusterPreset("reads", func(s *v1alpha1.ClusterDevicePresetSpec) {
+		s.Mounts = []v1alpha1.PresetMount{{HostPath: "/srv/shared/models", ContainerPath: "/models"}}
+	}))
+	w.file("srv/shared/models/file", nil, 0o644)
+	c := claimOfClass("u1", ofGPU("gpu", "gpu0"))
+	w.gives(c)
+	d := record.Device{Pool: "node-1/host", Name: "shared"}
+	d.Edits.Mounts = []container.Mount{{HostPath: "/srv/shared", ContainerPath: "/shared"}}
+	r := &record.Record{UID: "u0", Phase: record.Prepared, Devices: []record.Device{d}}
+	check.Must(t, w.Records.Create(r))
+	for range 2 {
+		_, err := w.plan(c)
+		check.WantErr(t, err, errUnmet, "containers may write below /srv/shared")
+	}
+	check.Must(t, w.Records.Remove(r))
+	w.gives(c)
+}
+
 // TestUnreadablePreset: claims are told of it in the same words, followed or not, and those of other namespaces are not hurt.
 func TestUnreadablePreset(t *testing.T) {
 	w := newPresetWorld(t)
