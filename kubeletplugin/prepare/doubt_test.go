@@ -4,8 +4,11 @@ package prepare
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -26,6 +29,37 @@ func TestDoubtOnFullDisk(t *testing.T) {
 	s.heldBy("", aGPU("gpu0"), aDisk("ssd0"))
 	if there(data) || s.Store.InDoubt("u1") {
 		t.Error("the claim is not given back")
+	}
+}
+
+// TestDoubtEndsLater: a claim whose record is damaged has a new one, and what was set aside is still there, as when the process ends in
+// between. When the claim is prepared it is in doubt no more: shared files are swept, and nobody is told to delete its pod.
+func TestDoubtEndsLater(t *testing.T) {
+	for name, c := range map[string]*resourceapi.ResourceClaim{
+		"with steps": allocated("u1", aGPU("gpu0"), aDisk("ssd0")), "without": allocated("u1", aGPU("gpu0")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.prepare(c)
+			s.damage("u1")
+			s.files.Before = func(op fault.Op) error {
+				if op.Kind == fault.Remove && filepath.Base(filepath.Dir(op.Path)) == "damaged" {
+					return errInjected
+				}
+				return nil
+			}
+			_, err := s.ask(c)
+			check.WantErr(t, err, errInjected)
+			s.files.Before = nil
+			s = s.restart()
+			s.prepare(c)
+			if err := s.Store.CheckDoubt(); err != nil {
+				t.Error(err)
+			}
+			s.heldBy("u1", aGPU("gpu0"))
+			s.unprepare("u1")
+			s.records()
+		})
 	}
 }
 

@@ -168,6 +168,11 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 
 // continuePrepare prepares a claim that already has a record for its allocation.
 func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
+	if e.Store.InDoubt(op.uid) { // a process ended, or the power did, after start had made the record again
+		if err := e.Store.ForgetDamaged(op.uid); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case old.Phase == record.Intended && old.BootID == e.BootID && sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
