@@ -3,6 +3,7 @@
 package artifact
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -77,6 +78,49 @@ func TestLargerThanShare(t *testing.T) {
 		} else if wantErr(t, err, ErrTooLarge, "images of namespace mallory may take 2097152"); IsRetryable(err) {
 			t.Errorf("%v is tried again", err)
 		}
+	}
+}
+
+// smallFiles is an image of so many files of one byte, each of which takes a block of the disk where a tree is a directory.
+func smallFiles(t *testing.T, seed string, n int) *image {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		check.Must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("cache/%05d", i), Size: 1, Mode: 0o644, Typeflag: tar.TypeReg}))
+		_, err := w.Write([]byte(seed[:1]))
+		check.Must(t, err)
+	}
+	check.Must(t, w.Close())
+	i := newImage(seed, TreeDirectory, b.Bytes())
+	i.Room = int64(b.Len())
+	return i
+}
+
+// TestSmallFiles: a tree of many small files takes more of the disk than it has bytes, and that counts before it is complete: it is refused
+// where its namespace may not take as much, and else evicts what does not fit beside it.
+func TestSmallFiles(t *testing.T) {
+	const files = 300 // 1.2 MiB of blocks, in a tar of 300 KiB
+	s := newStore(t, StoreConfig{MaxBytes: 8 << 20, NamespaceBytes: 1 << 20, GrowBy: 64 << 10})
+	i := smallFiles(t, "mallory", files)
+	i.Namespace = "mallory"
+	_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+	if wantErr(t, err, ErrTooLarge, "images of namespace mallory may take 1048576"); IsRetryable(err) {
+		t.Errorf("%v is tried again", err)
+	}
+	if got := shares(t, s); got["mallory"] > 0 {
+		t.Errorf("the store has %v", got)
+	}
+
+	s = newStore(t, StoreConfig{MaxBytes: 2 << 20, GrowBy: 64 << 10})
+	old := imageOf(t, "old", TreeDirectory, 1<<20, 2<<20)
+	_, err = s.Unpack(t.Context(), old.TreeSpec, old.open)
+	check.Must(t, err)
+	i = smallFiles(t, "small", files)
+	_, err = s.Unpack(t.Context(), i.TreeSpec, i.open)
+	check.Must(t, err)
+	if u, err := s.Usage(); err != nil || u.Bytes+u.Partial > u.MaxBytes {
+		t.Errorf("usage %+v, %v", u, err)
 	}
 }
 

@@ -71,7 +71,11 @@ func (s *Store) mostOf(spec *TreeSpec) (limit string) {
 		return ""
 	}
 	spec.Room = share
-	return fmt.Sprintf("images of namespace %s may take %d bytes: have the chart's budget.pinnedBytes raised", spec.Namespace, share)
+	return shareLimit(spec.Namespace, share)
+}
+
+func shareLimit(namespace string, share int64) string {
+	return fmt.Sprintf("images of namespace %s may take %d bytes: have the chart's budget.pinnedBytes raised", namespace, share)
 }
 
 // missing reports whether a tree is not there or has to be made again.
@@ -103,7 +107,26 @@ func (p *growingTree) grow(ctx context.Context, n int64) error {
 	if p.arrived += n; p.room >= p.spec.Room || p.arrived+by/2 <= p.room {
 		return nil
 	}
-	room := min(p.arrived+by, p.spec.Room)
+	return p.resize(ctx, min(p.arrived+by, p.spec.Room))
+}
+
+// settle reserves what the whole tree takes on the disk. For many small files that is several times their bytes.
+func (p *growingTree) settle(ctx context.Context, size int64) error {
+	if share := p.store.config.NamespaceBytes; p.spec.Namespace != "" && share > 0 && size > share {
+		err := fmt.Errorf("it is %w: it takes %d bytes of the disk", ErrTooLarge, size)
+		if p.spec.Room < share { // else unpack says what limits it
+			err = fmt.Errorf("%w: %s", err, shareLimit(p.spec.Namespace, share))
+		}
+		return err
+	}
+	if p.arrived = size; size <= p.room {
+		return nil
+	}
+	return p.resize(ctx, size)
+}
+
+// resize makes space for another size of the reservation.
+func (p *growingTree) resize(ctx context.Context, room int64) error {
 	to := partialTree(p.unfinished, room, p.spec.Namespace)
 	err := p.store.reserve(ctx, p.reservation(room), func() error {
 		return onDisk(p.store.fs.Rename(p.store.path(p.dir), p.store.path(to)))
@@ -158,9 +181,13 @@ func (s *Store) fillTree(ctx context.Context, spec *TreeSpec, p *growingTree, op
 	if err != nil {
 		return classify(err)
 	}
+	size := s.sizeOf(spec.Form, p.dir, made)
+	if err := p.settle(ctx, size); err != nil {
+		return err
+	}
 	m := TreeMetadata{
 		Version: treeVersion, Digest: spec.Digest, Form: spec.Form, FormerHash: spec.Digest, Entries: len(made.Entries),
-		Bytes: made.Bytes, Size: s.sizeOf(spec.Form, p.dir, made),
+		Bytes: made.Bytes, Size: size,
 		Labels: spec.labels(), Origin: spec.Origin, Created: s.config.Clock.Now().UTC(),
 	}
 	for _, l := range spec.Layers {
