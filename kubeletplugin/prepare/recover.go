@@ -176,6 +176,7 @@ func (c *collection) recover(ctx context.Context, seen *record.Record, changed f
 		switch {
 		case c.operations.stopped():
 			return
+		case Overtaken(err): // kubelet gives the claim back
 		case err != nil:
 			c.report(ctx, ReasonRecoveryFailed, seen, err.Error()+": tried again at the next pass")
 		case r != nil:

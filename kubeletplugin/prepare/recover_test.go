@@ -336,6 +336,7 @@ func TestUnprepareDuringRecovery(t *testing.T) {
 		if got := next.Recovering(); len(got) > 0 {
 			t.Errorf("still recovering %v", got)
 		}
+		next.reported() // nothing failed
 	})
 }
 
