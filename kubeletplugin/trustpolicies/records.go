@@ -24,7 +24,7 @@ type Records[R any] struct {
 	keyOf func(*R) string
 
 	mu sync.Mutex
-	// known has nil for a key that has no record.
+	// known has no key without a record: tenants choose which keys are asked for.
 	known map[string]*R
 }
 
@@ -37,20 +37,23 @@ func NewRecords[R any](dir string, keyOf func(*R) string) *Records[R] {
 func (r *Records[R]) Get(key string) *R {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if found, asked := r.known[key]; asked {
+	if found, known := r.known[key]; known {
 		return found
 	}
-	var found *R
-	if name, err := r.file(key); err == nil {
-		if data, err := os.ReadFile(name); err == nil {
-			var read R
-			if json.Unmarshal(data, &read) == nil && r.keyOf(&read) == key {
-				found = &read
-			}
-		}
+	name, err := r.file(key)
+	if err != nil {
+		return nil
 	}
-	r.known[key] = found
-	return found
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	var found R
+	if json.Unmarshal(data, &found) != nil || r.keyOf(&found) != key {
+		return nil
+	}
+	r.known[key] = &found
+	return &found
 }
 
 // Find returns a record in memory for which is returns true, nil if there is none.
@@ -58,7 +61,7 @@ func (r *Records[R]) Find(is func(*R) bool) *R {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, found := range r.known {
-		if found != nil && is(found) {
+		if is(found) {
 			return found
 		}
 	}

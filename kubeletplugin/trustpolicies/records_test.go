@@ -65,6 +65,17 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// TestMissesAreNotKept: a tenant chooses which images are asked about. Those that are refused have no record, and are nothing to remember.
+func TestMissesAreNotKept(t *testing.T) {
+	r := notes(filepath.Join(t.TempDir(), "records"))
+	for i := range 2000 {
+		r.missing(fmt.Sprintf("%x", i))
+	}
+	if kept := len(r.known); kept > 0 {
+		t.Errorf("%d keys are kept that have no record", kept)
+	}
+}
+
 // TestTrim: the oldest records go first, and what is only in memory is limited too.
 func TestTrim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "records")
