@@ -149,15 +149,12 @@ func (d *deletedClaims) holds(uid string) *record.Record {
 	return r
 }
 
-// remember adds a claim that is gone. It returns false if that was known, or the claim was released meanwhile.
+// remember adds a claim that is gone, or in place of the devices that it had before another process gave it these. It returns false if it
+// was released meanwhile. One goroutine calls it, for claims that are not known.
 func (d *deletedClaims) remember(r *record.Record) bool {
 	d.mu.Lock()
-	_, known := d.found[r.UID]
 	d.found[r.UID] = r
 	d.mu.Unlock()
-	if known {
-		return false
-	}
 	if d.holds(r.UID) == nil { // released between the look and now: forget may have come too early
 		d.forget(r.UID)
 		return false

@@ -191,6 +191,26 @@ func TestDeletedReleasedElsewhere(t *testing.T) {
 	})
 }
 
+// TestDeletedMovedElsewhere: the other process of a rolling update gives the claim another device, and the claim is deleted again. The
+// device that it holds then is told of.
+func TestDeletedMovedElsewhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		hold := allocated("u1", aGPU("gpu0"))
+		s.prepare(hold)
+		s.drop(hold)
+		s.deleted.check(t.Context(), []string{"u1"})
+		s.deletedHold("gpu0 u1")
+		moved := allocated("u1", aGPU("gpu1"))
+		s.neighbour().prepare(moved)
+		s.drop(moved)
+		s.deleted.check(t.Context(), []string{"u1"})
+		s.deletedHold("gpu1 u1")
+		if got := s.Observer.(*fakeObserver).deleted.Load(); got != 2 {
+			t.Errorf("told of %d changes, want 2", got)
+		}
+	})
+}
+
 func TestFollowing(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	for _, tt := range []struct {
