@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"runtime"
 	"slices"
@@ -57,7 +56,7 @@ func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, e
 			if err != nil {
 				return nil, err
 			}
-			if tree, err := store.OpenTree(found.Tree); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			if tree, err := store.OpenTree(found.Tree); !artifact.NeedsUnpack(err) {
 				return tree, err
 			}
 		}

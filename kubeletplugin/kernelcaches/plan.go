@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"runtime"
 	"slices"
@@ -150,7 +149,7 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	if err != nil {
 		return err
 	}
-	if _, err := store.OpenTree(u.Tree); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := store.OpenTree(u.Tree); !artifact.NeedsUnpack(err) {
 		return err // the tree is in the store, and its new last use keeps it there until the step pins it
 	}
 	ref, err := artifact.ParseReference(u.Reference)

@@ -34,7 +34,7 @@ func (s *Store) Unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 }
 
 func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (*Tree, error) {
-	if t, err := s.OpenTree(spec.Digest); !missing(err) {
+	if t, err := s.OpenTree(spec.Digest); !NeedsUnpack(err) {
 		return t, err
 	}
 	unfinished, unlock, err := lockFetch(ctx, s, spec.Digest, spec.Origin)
@@ -42,7 +42,7 @@ func (s *Store) unpack(ctx context.Context, spec TreeSpec, open unpack.Opener) (
 		return nil, err
 	}
 	defer unlock()
-	if t, err := s.OpenTree(spec.Digest); !missing(err) { // made while this call waited
+	if t, err := s.OpenTree(spec.Digest); !NeedsUnpack(err) { // made while this call waited
 		return t, err
 	}
 	most := s.mostOf(&spec)
@@ -78,8 +78,11 @@ func shareLimit(namespace string, share int64) string {
 	return fmt.Sprintf("images of namespace %s may take %d bytes: have the chart's budget.pinnedBytes raised", namespace, share)
 }
 
-// missing reports whether a tree is not there or has to be made again.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid) }
+// NeedsUnpack reports whether an error of OpenTree or PeekTree means that the tree has to be made: it is not there, or this version cannot
+// read it.
+func NeedsUnpack(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrInvalid)
+}
 
 // partialTree returns the name of a tree that is being made. The name has everything that limits count, so that it changes at once.
 func partialTree(d Digest, room int64, namespace string) string {
@@ -281,7 +284,7 @@ func (s *Store) completeTree(ctx context.Context, d Digest, dir string) (*Tree, 
 		return nil, err
 	}
 	t, err := s.OpenTree(d)
-	if !missing(err) { // another repository had it meanwhile
+	if !NeedsUnpack(err) { // another repository had it meanwhile
 		err = errors.Join(err, s.moveToTrash(dir, d))
 	} else if err = s.moveToTrash(treeName(d), d); err == nil { // a tree that cannot be read
 		if err = onDisk(s.fs.Rename(s.path(dir), s.path(treeName(d)))); err == nil {

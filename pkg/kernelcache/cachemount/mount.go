@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -130,7 +129,7 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 // openTree opens what was in the store when the claim was planned.
 func openTree(store *artifact.Store, u *Use) (*artifact.Tree, error) {
 	tree, err := store.OpenTree(u.Tree)
-	if errors.Is(err, fs.ErrNotExist) {
+	if artifact.NeedsUnpack(err) {
 		return nil, fmt.Errorf("%s %w: its image is not in the node's store any more: kubelet asks again, and it is fetched again",
 			u, ErrNotReady)
 	}

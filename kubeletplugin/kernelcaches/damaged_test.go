@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
+	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/signed"
+)
+
+// ofAnotherVersion makes a tree one that a version after this one made, which this one cannot read.
+func (n *node) ofAnotherVersion(tree artifact.Digest) {
+	n.Helper()
+	metadata := filepath.Join(n.root, "artifacts/trees/sha256", tree.Hex(), "metadata.json")
+	data, err := os.ReadFile(metadata)
+	n.must(err, os.WriteFile(metadata, []byte(strings.Replace(string(data), `"version": 2`, `"version": 3`, 1)), 0o600))
+	if _, err := n.host.PeekTree(tree); err == nil {
+		n.Error("the tree can still be read")
+	}
+}
+
+// TestTreeOfAnotherVersion: a tree that cannot be read, as after a downgrade or on a bad disk, is made again, for a new claim and for one
+// that was prepared in an earlier boot. What the node verified of its image still holds.
+func TestTreeOfAnotherVersion(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	u := n.only(n.decide("team-a", "claim-1", named))
+	before, err := json.Marshal(map[string][]cachemount.Use{"gpu": {*u}})
+	check.Must(t, err)
+
+	n.ofAnotherVersion(u.Tree)
+	n.restart()
+	at := n.apply(n.only(n.decide("team-a", "claim-1", named)))
+	n.reads(filepath.Join(at, kernel), signed.TritonText)
+	n.undo(u)
+
+	n.ofAnotherVersion(u.Tree)
+	n.restart()
+	_, err = n.again(before)
+	check.Must(t, err)
+	n.reads(filepath.Join(n.apply(u), kernel), signed.TritonText)
+	n.undo(u)
+	n.empty()
+}
