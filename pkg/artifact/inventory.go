@@ -83,7 +83,7 @@ func (s *Store) inventory() (inv inventory, err error) {
 	return inv, err
 }
 
-// eachTree calls do for each tree. A tree with unreadable metadata has the size 0 and the last use zero.
+// eachTree calls do for each tree. A tree with unreadable metadata has the size of its files, and the last use zero.
 func (s *Store) eachTree(do func(item)) error {
 	err := s.each(treesDir, func(name string, info fs.FileInfo) {
 		it := item{tree: true, name: treesDir + "/" + name}
@@ -92,6 +92,9 @@ func (s *Store) eachTree(do func(item)) error {
 		}
 		if t, err := s.readTree(it.name); err == nil {
 			it.size, it.written, it.used, it.namespace = t.Size, t.Size, info.ModTime(), t.Labels[namespaceLabel]
+		} else {
+			it.size = s.diskSize(it.name, info)
+			it.written = it.size
 		}
 		do(it)
 	})

@@ -542,6 +542,36 @@ func TestTreeWithBadMetadata(t *testing.T) {
 	checkTrees(t, s, i)
 }
 
+// TestUnreadableTreesCount: trees of another version, as a downgrade leaves them, count for the quota with what they take, and are the
+// first to go. Otherwise the store would hold its quota once more beside them.
+func TestUnreadableTreesCount(t *testing.T) {
+	forms(t, func(t *testing.T, form TreeForm) {
+		s := newStore(t, StoreConfig{MaxBytes: 4 << 20})
+		add := func(name string) Digest {
+			i := imageOf(t, name, form, 1500<<10, 1800<<10)
+			_, err := s.Unpack(t.Context(), i.TreeSpec, i.open)
+			check.Must(t, err)
+			return i.Digest
+		}
+		used := add("used")
+		unread := add("unread")
+		before, err := s.Usage()
+		check.Must(t, err)
+		check.Must(t, os.WriteFile(s.path(treeName(unread)+"/metadata.json"), []byte(`{"version":3}`), 0o600))
+		after, err := s.Usage()
+		check.Must(t, err)
+		if after.Bytes < before.Bytes*9/10 {
+			t.Errorf("%d bytes count, and %d with metadata that can be read", after.Bytes, before.Bytes)
+		}
+		add("next")
+		_, err = s.PeekTree(used)
+		check.Must(t, err)
+		if _, err := os.Stat(s.path(treeName(unread))); err == nil {
+			t.Error("the tree that nothing can read is still there")
+		}
+	})
+}
+
 // TestEveryUnpackFails makes each operation fail in every way that a disk has: no wrong tree is there, and the same call succeeds later.
 func TestEveryUnpackFails(t *testing.T) {
 	forms(t, func(t *testing.T, form TreeForm) {
