@@ -51,3 +51,21 @@ func TestTreeOfAnotherVersion(t *testing.T) {
 	n.undo(u)
 	n.empty()
 }
+
+// TestWrongLabels: an image with labels that cannot be read is refused. No retry would change them.
+func TestWrongLabels(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	labels := map[string]string{"cache.triton.image/summary": `{"targets":[]}`, "cache.triton.image/cache-size-bytes": "large"}
+	digest := n.registry.Files(t, "team/add", "v1", triton(90, 32), labels).String()
+	n.cache("team-a", "add", n.registry.Host+"/team/add:v1", digest)
+	_, err := n.decide("team-a", "claim-1", named)
+	if !IsRefused(err) || IsNotReady(err) || !strings.Contains(err.Error(), "cache-size-bytes") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	n.registry.Reads.Store(0)
+	_, err = n.decide("team-a", "claim-1", named)
+	if reads := n.registry.Reads.Load(); !IsRefused(err) || reads > 0 {
+		t.Errorf("asked again at once: %v, %d blobs were read", err, reads)
+	}
+}

@@ -298,7 +298,7 @@ func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifa
 
 // fetchError wraps err as not ready if a retry may help, else as refused.
 func fetchError(o fmt.Stringer, err error) error {
-	if artifact.IsRetryable(err) {
+	if artifact.IsRetryable(err) && !errors.Is(err, kernelcache.ErrInvalid) {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
 	return fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
