@@ -247,3 +247,29 @@ func TestManyDirectories(t *testing.T) {
 		t.Errorf("%d directories, of which one is %+v", len(binaries), binaries[1])
 	}
 }
+
+// TestManyFilesAreRewritten: whether a file is one to rewrite is asked for each. A search from the first one on would compare five thousand
+// million names for this cache, which takes minutes, while a node makes others wait.
+func TestManyFilesAreRewritten(t *testing.T) {
+	const files, most = 100_000, 20
+	m := Mount{Source: ".", Target: "/cache", Relocation: &Relocation{}}
+	for i := range files {
+		m.Relocation.Files = append(m.Relocation.Files, fmt.Sprintf("%064d/__grp__kernel.json", i))
+	}
+	compared := 0
+	counting := func(a, b string) int {
+		compared++
+		return strings.Compare(a, b)
+	}
+	for _, name := range m.Relocation.Files {
+		if !contains(m.Relocation.Files, name, counting) {
+			t.Fatalf("%s is not found", name)
+		}
+	}
+	if compared > most*files {
+		t.Errorf("%d names were compared for %d files", compared, files)
+	}
+	if _, err := m.Rewrite("another/__grp__kernel.json", nil); err == nil || !strings.Contains(err.Error(), "not one that is rewritten") {
+		t.Errorf("a file that stays as it is: %v", err)
+	}
+}

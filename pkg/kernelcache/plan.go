@@ -177,9 +177,15 @@ func (c *Cache) allAt(subPath, target string) bool {
 	return named == len(c.Bound) // otherwise the paths of some lead out of the cache
 }
 
+// contains reports whether sorted names have a name. It is asked for each file of a cache, of which there may be a hundred thousand.
+func contains(sorted []string, name string, compare func(a, b string) int) bool {
+	_, found := slices.BinarySearchFunc(sorted, name, compare)
+	return found
+}
+
 // Rewrite returns the content of a file of the relocation for the mount's target. It may be applied to its own result.
 func (m Mount) Rewrite(name string, data []byte) ([]byte, error) {
-	if m.Relocation == nil || !slices.Contains(m.Relocation.Files, name) {
+	if m.Relocation == nil || !contains(m.Relocation.Files, name, strings.Compare) {
 		return nil, fmt.Errorf("file %s is not one that is rewritten for %s", quote(name), m.Target)
 	}
 	var out []byte

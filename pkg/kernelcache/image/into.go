@@ -201,13 +201,16 @@ func incoming(root *os.Root, from string, earlier []string) (map[string]bool, er
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]bool{}
+	names, made := map[string]bool{}, map[string]bool{}
+	for _, name := range earlier {
+		made[name] = true
+	}
 	for _, e := range entries {
 		name := e.Name()
 		if own(name) {
 			return nil, fmt.Errorf("the cache has an entry %q, which is a name of this program's own", name)
 		}
-		if _, err := root.Lstat(name); err == nil && !slices.Contains(earlier, name) {
+		if _, err := root.Lstat(name); err == nil && !made[name] {
 			return nil, fmt.Errorf("%s has %q, which no extraction put there: remove it, or extract into another directory", root.Name(), name)
 		}
 		names[name] = true
