@@ -296,7 +296,7 @@ func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifa
 	return nil
 }
 
-// fetchError wraps err as not ready if a retry may help, else as refused.
+// fetchError wraps err as not ready if a retry may help, else as refused: no retry changes labels that cannot be read.
 func fetchError(o fmt.Stringer, err error) error {
 	if artifact.IsRetryable(err) && !errors.Is(err, kernelcache.ErrInvalid) {
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
@@ -310,6 +310,19 @@ const (
 	// spaceMargin covers names, manifests and partly filled blocks.
 	spaceMargin = 64 << 20
 )
+
+// roomFor returns how much a tree may take, by the size of the compressed image and by that which a label says, negative if none does. What
+// is only assumed, and what is added for safety, is cut to the store's quota, 0 for none: no image is refused for it.
+func roomFor(compressed, labelled, quota int64) int64 {
+	room, least := compressed*unlabelledRatio+spaceMargin, int64(0)
+	if labelled >= 0 {
+		room, least = labelled+labelled/4+spaceMargin, labelled
+	}
+	if quota > 0 {
+		room = max(least, min(room, quota))
+	}
+	return room
+}
 
 // unpack unpacks the image into a tree, unless the store has it: another object may name the same image.
 func (f *Feature) unpack(
@@ -326,17 +339,14 @@ func (f *Feature) unpack(
 	if err != nil {
 		return nil, err
 	}
-	room := image.Size()*unlabelledRatio + spaceMargin
-	if labels.Size >= 0 {
-		room = labels.Size + labels.Size/4 + spaceMargin
-	}
 	form, err := f.form(store)
 	if err != nil {
 		return nil, err
 	}
 	return store.Unpack(ctx, artifact.TreeSpec{
-		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Room: room, Form: form,
-		Labels: image.Labels, Origin: src.Reference().Repository(), Opportunistic: opportunistic, Namespace: namespace,
+		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Form: form,
+		Room: roomFor(image.Size(), labels.Size, store.Quota()), Labels: image.Labels, Origin: src.Reference().Repository(),
+		Opportunistic: opportunistic, Namespace: namespace,
 	}, src.Layers(image.Layers))
 }
 
