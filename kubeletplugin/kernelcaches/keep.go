@@ -136,7 +136,7 @@ func (f *Feature) pinRetained(ctx context.Context) error {
 		owner := retentionPin(s.GetUID())
 		wanted[s.tree] = append(wanted[s.tree], owner)
 		if !s.pinned {
-			err = errors.Join(err, store.Pin(ctx, s.tree, owner))
+			err = errors.Join(err, store.PinFor(ctx, s.tree, owner, s.GetNamespace()))
 		}
 	}
 	for i := range trees {

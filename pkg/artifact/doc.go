@@ -11,7 +11,7 @@
 //	tmp/HEX.SIZE       a blob that is being fetched, or was when its process ended; SIZE is reserved for it
 //	trees/sha256/HEX   the tree of an image with that digest: metadata.json, and root or an EROFS image in two files
 //	tmp/HEX.SIZE.tree  a tree that is being made
-//	pins/HEX/OWNER     an empty file for each owner that needs the blob or tree; the directory stays as long as the blob or tree
+//	pins/HEX/OWNER     a file for each owner that needs the blob or tree, with its namespace or empty; the directory stays as long as those
 //	trash/HEX.RANDOM   a blob or tree that was evicted, until Sweep deletes it
 //	lock               byte ranges of it are locked: one for each digest, and one for the names in the store
 //

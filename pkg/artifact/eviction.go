@@ -20,7 +20,9 @@ type spaceRequest struct {
 	free          int64 // of the disk
 	// inUse reports whether a process makes a partial now, and mounted whether a tree is mounted.
 	inUse, mounted func(Digest) bool
-	now            time.Time
+	// heldByOthers reports whether only other namespaces still need a tree.
+	heldByOthers func(item) bool
+	now          time.Time
 	// partialAge is the age from which a partial is evicted in any case.
 	partialAge time.Duration
 	// opportunistic: nothing may be evicted for it.
@@ -32,20 +34,21 @@ type spaceRequest struct {
 
 // planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes them
 // out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. A tree
-// that is being made counts with the room that is reserved for it: two at once could otherwise both take what is left of the share.
+// that is being made counts with the room that is reserved for it: two at once could otherwise both take what is left of the share. A tree
+// that only other namespaces pin does not count, since this one can neither use up less nor evict it: what those may pin is limited, too.
 func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 	if r.namespace == "" || r.share == 0 || r.size == 0 {
 		return nil, nil
 	}
 	over, kept := r.size-r.share, int64(0)
 	for _, it := range slices.Concat(inv.partials, inv.blobs) {
-		if it.namespace == r.namespace {
+		if r.counts(it) {
 			over += it.size
 		}
 	}
 	evict := func(it item) bool {
 		switch {
-		case it.namespace != r.namespace || over <= 0 || r.opportunistic:
+		case over <= 0 || r.opportunistic || !r.counts(it):
 			return false
 		case it.partial && r.inUse(it.digest), !it.partial && (len(it.pins) > 0 || r.mounted(it.digest)):
 			kept += it.size
@@ -64,6 +67,11 @@ func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 			ErrNoSpace, r.size, r.namespace, r.share, over, kept)
 	}
 	return victims, nil
+}
+
+// counts reports whether a tree counts for the share of the request's namespace.
+func (r *spaceRequest) counts(it item) bool {
+	return it.namespace == r.namespace && !r.heldByOthers(it)
 }
 
 // plan chooses what to evict, least recently used first, so that the quota holds and the disk keeps its margin with all reservations. If
@@ -184,6 +192,7 @@ func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 	request := spaceRequest{
 		size: r.Size, max: s.config.MaxBytes, margin: s.config.Margin,
 		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), partialAge: s.config.PartialAge,
+		heldByOthers:  func(it item) bool { return heldByOthers(s, it) },
 		opportunistic: r.opportunistic, namespace: r.namespace, share: s.config.NamespaceBytes,
 	}
 	if request.free, err = s.free(); err != nil {

@@ -3,6 +3,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,21 @@ func pinDir(d Digest) string { return pinsDir + "/" + d.Hex() }
 // nothing is evicted between the two. Pins are not synced: after a power loss the claim is prepared again and pins again, and a blob that
 // was evicted meanwhile is fetched again.
 func (s *Store) Pin(ctx context.Context, d Digest, owner string) error {
+	return pin(ctx, s, d, owner, "")
+}
+
+// clusterPin stands in a pin for the namespace of what belongs to the cluster.
+const clusterPin = "."
+
+// PinFor is Pin for an owner whose object is of a namespace, or of the cluster if that is empty. A tree that only others pin than the
+// namespace that it was made for does not count for the share of that namespace.
+func (s *Store) PinFor(ctx context.Context, d Digest, owner, namespace string) error {
+	return pin(ctx, s, d, owner, cmp.Or(namespace, clusterPin))
+}
+
+func pin(ctx context.Context, s *Store, d Digest, owner, namespace string) error {
 	return s.changePin(ctx, "pin", d, owner, func(pin string) error {
-		err := s.makePin(pin)
+		err := makePin(s, pin, namespace)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -30,19 +44,35 @@ func (s *Store) Pin(ctx context.Context, d Digest, owner string) error {
 		if err := s.fs.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err = s.makePin(pin); err != nil {
+		if err = makePin(s, pin, namespace); err != nil {
 			_ = s.fs.Remove(dir)
 		}
 		return err
 	})
 }
 
-func (s *Store) makePin(pin string) error {
+// makePin makes the file of a pin. It holds the tree without the namespace, too, as a full disk or an earlier version leaves it: the tree
+// then counts for the namespace that it was made for.
+func makePin(s *Store, pin, namespace string) error {
 	f, err := s.fs.OpenFile(s.path(pin), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
+	if namespace != "" {
+		_, _ = f.Write([]byte(namespace))
+	}
 	return f.Close()
+}
+
+// heldByOthers reports whether a tree is pinned, and only by other namespaces than the one that it was made for.
+func heldByOthers(s *Store, tree item) bool {
+	for _, owner := range tree.pins {
+		namespace, err := s.root.ReadFile(pinDir(tree.digest) + "/" + owner)
+		if err != nil || len(namespace) == 0 || string(namespace) == tree.namespace {
+			return false
+		}
+	}
+	return len(tree.pins) > 0
 }
 
 // Unpin removes the owner's pin. The blob or tree was in use until now. Unpin needs no space on the disk. The directory stays as long as

@@ -81,7 +81,7 @@ func decodeUse(raw json.RawMessage) (*Use, error) {
 
 // apply keeps the tree from being evicted, and mounts it. Whatever of it is there stays.
 func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) error {
-	if err := store.Pin(ctx, u.Tree, u.Owner); err != nil {
+	if err := store.PinFor(ctx, u.Tree, u.Owner, u.Namespace); err != nil {
 		return err
 	}
 	tree, err := openTree(store, u)
