@@ -49,6 +49,8 @@ type judge struct {
 	told map[string]positions
 	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
 	evicted map[string]map[types.UID]bool
+	// turns are those of the pods of nodes that have more than a round evicts.
+	turns turns
 }
 
 // New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
@@ -58,7 +60,7 @@ func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, dropped: map[string]bool{},
 		states: stackstates.New(s, drivers),
 		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
-		evicted: map[string]map[types.UID]bool{},
+		evicted: map[string]map[types.UID]bool{}, turns: turns{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",

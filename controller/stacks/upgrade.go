@@ -56,6 +56,7 @@ func (j *judge) upgrade(
 		return true, err
 	}
 	j.evicted[s.Name] = stillThere(j.evicted[s.Name], nodes)
+	maps.DeleteFunc(j.turns, func(node string, _ int) bool { return seen.Accelerators[node] == nil })
 	steps := stack.Upgrade(stack.RulesOf(s, nodes), nodes, j.Clock.Now())
 	var errs []error
 	for i := range steps {
@@ -164,7 +165,7 @@ func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.Upgra
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.
 func (j *judge) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *stack.Step) (refused string) {
-	for _, h := range step.Evict[:min(len(step.Evict), maxEvictions)] {
+	for _, h := range j.turns.next(step) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name, UID: types.UID(h.UID)}}
 		err := j.evictOne(ctx, pod)
 		switch {
@@ -179,6 +180,21 @@ func (j *judge) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *s
 		}
 	}
 	return refused
+}
+
+// turns is which of a node's pods are the next to be evicted, by the node, where a round does not evict all.
+type turns map[string]int
+
+// next returns the pods that a round asks to go: of more than a round evicts the next, after those of the round before. So pods that cannot
+// go keep no others from being asked.
+func (t turns) next(step *stack.Step) []stack.Holder {
+	if len(step.Evict) <= maxEvictions {
+		delete(t, step.Node)
+		return step.Evict
+	}
+	at := t[step.Node] % len(step.Evict)
+	t[step.Node] = at + maxEvictions
+	return slices.Concat(step.Evict[at:], step.Evict[:at])[:maxEvictions]
 }
 
 func (j *judge) evictOne(ctx context.Context, pod *corev1.Pod) error {

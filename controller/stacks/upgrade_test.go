@@ -30,7 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
-// mortal is a client of a process that is killed right after a write. refuse names a pod that a budget keeps.
+// mortal is a client of a process that is killed right after a write. refuse begins the names of pods that a budget keeps.
 // conflicts has each patch of an AcceleratorNode meet another's.
 type mortal struct {
 	left, writes int
@@ -75,7 +75,7 @@ func (m *mortal) client(c client.WithWatch) client.WithWatch {
 		SubResourceCreate: func(
 			ctx context.Context, c client.Client, name string, o, sub client.Object, opts ...client.SubResourceCreateOption,
 		) error {
-			if o.GetName() == m.refuse {
+			if m.refuse != "" && strings.HasPrefix(o.GetName(), m.refuse) {
 				return apierrors.NewTooManyRequests("the disruption budget web needs 1 healthy pod", 0)
 			}
 			return m.after(func() error { return c.SubResource(name).Create(ctx, o, sub, opts...) })
@@ -281,6 +281,38 @@ func TestUpgradeStuck(t *testing.T) {
 	}
 	if got := f.state(t); !strings.Contains(got, "a [] 1-6.1.0-1") {
 		t.Errorf("after the stack is gone: %s", got)
+	}
+}
+
+// TestUpgradeOfManyPods: pods that a budget keeps, however many, keep no others on the node from being asked to go in time.
+func TestUpgradeOfManyPods(t *testing.T) {
+	f := newFixture(t).upgrading(t)
+	last := client.ObjectKey{Namespace: "default", Name: "without-a-budget"}
+	names := []string{last.Name}
+	for i := range 3 * maxEvictions {
+		names = append(names, fmt.Sprint("user-a-", i))
+	}
+	for _, name := range names {
+		pod := podOn("a", last.Namespace, name)
+		pod.UID = types.UID("uid-" + name)
+		f.write(t, pod)
+		claim := objects.Claim(last.Namespace, name, objects.Request("r", "gpu.fettle.dev"))
+		claim.Status.Allocation = objects.Allocation(objects.Result("r", v1alpha1.DriverName, "a/gpu", "gpu-0"))
+		claim.Status.ReservedFor = objects.ReservedFor(pod.Name, pod.UID)
+		f.write(t, claim)
+	}
+	f.startWith(&mortal{refuse: "user-a"})
+	const rounds = 8
+	for range rounds {
+		f.reconcile(t, "s")
+		f.others(t)
+	}
+	if err := f.api.Get(t.Context(), last, &corev1.Pod{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the pod without a budget was not evicted: %v", err)
+	}
+	f.reconcile(t, "s")
+	if err := f.api.Get(t.Context(), client.ObjectKey{Namespace: last.Namespace, Name: "user-a-0"}, &corev1.Pod{}); err != nil {
+		t.Errorf("a pod with one: %v", err)
 	}
 }
 
