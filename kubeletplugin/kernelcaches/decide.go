@@ -51,7 +51,7 @@ func (f *Feature) decide(
 			switch {
 			case err == nil && use != nil:
 				out[r.base] = append(out[r.base], *use)
-			case err != nil && source.Optional:
+			case err != nil && source.Optional && ctx.Err() == nil: // a call that is over, or a plugin that is stopped, decides nothing
 				f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped,
 					fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
 			case err != nil:

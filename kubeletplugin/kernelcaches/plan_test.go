@@ -3,6 +3,7 @@
 package kernelcaches
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -240,5 +241,21 @@ func TestBindAfter(t *testing.T) {
 		if got := BindAfter(c.of); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestStoppedWhilePlanning: a plugin that is stopped, or a call that is over, decides nothing about an optional cache: the next process
+// asks again. The claim would otherwise go without it for good.
+func TestStoppedWhilePlanning(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.registry.Down.Store(true)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	c, err := n.Plan(ctx, n.request("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "add", Optional: true}))
+	if err == nil || len(n.told) > 0 {
+		t.Errorf("decided %s, told %q", c.Decision, n.told)
 	}
 }
