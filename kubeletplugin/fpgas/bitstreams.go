@@ -117,9 +117,12 @@ func (b *bitstreams) get(ctx context.Context, resource, namespace, name string) 
 	return v1alpha1.DecodeFPGABitstream(object)
 }
 
-// blank returns the image that wipes regions of an interface, the first by name with spec.blank. Those that clear the card's memory come
-// before the others. It returns nil if there is none.
-func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream, error) {
+// blank returns the image that wipes regions of an interface, the first by name with spec.blank that passes a check. Those that clear the
+// card's memory come before the others. One that the check refuses does not hide the next; its error is returned if no other passes. It
+// returns nil if there is none at all.
+func (b *bitstreams) blank(
+	ctx context.Context, interfaceID string, check func(context.Context, *bitstream) error,
+) (found *bitstream, refused error) {
 	list, err := b.dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterfpgabitstreams")).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("look for a blank image: %w", err)
@@ -141,13 +144,19 @@ func (b *bitstreams) blank(ctx context.Context, interfaceID string) (*bitstream,
 		found, err := b.fromObject(objects[i], interfaceID)
 		if err == nil {
 			found.image.ClearTime = clearTime(objects[i])
-			return found, nil
+			err = check(ctx, found)
 		}
-		if !errors.Is(err, errNoImage) && !errors.Is(err, errNotResolved) && !errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case err == nil:
+			return found, nil
+		case errors.Is(err, errRefused) && refused == nil:
+			refused = err
+		case errors.Is(err, errRefused), errors.Is(err, errNoImage), errors.Is(err, errNotResolved), errors.Is(err, fs.ErrNotExist):
+		default:
 			return nil, err
 		}
 	}
-	return nil, nil //nolint:nilnil // documented above
+	return nil, refused
 }
 
 // clearingFirst returns 0 for an image that clears memory and 1 for any other, to sort by.

@@ -278,7 +278,7 @@ func TestBlank(t *testing.T) {
 	l := newLab(t)
 	none := func(interfaceID string) {
 		t.Helper()
-		if b, err := l.bitstreams.blank(t.Context(), interfaceID); b != nil || err != nil {
+		if b, err := l.bitstreams.blank(t.Context(), interfaceID, l.judge.check); b != nil || err != nil {
 			t.Errorf("got %+v, %v, want none", b, err)
 		}
 	}
@@ -298,20 +298,20 @@ func TestBlank(t *testing.T) {
 	image := l.image("team/e-blank", shell, blankAFU)
 	l.put(blank(l.clusterObject("e-blank", image)))
 	l.put(blank(l.clusterObject("f-later", l.image("team/f-later", shell, nlb3))))
-	b, err := l.bitstreams.blank(t.Context(), shell)
+	b, err := l.bitstreams.blank(t.Context(), shell, l.judge.check)
 	check.Must(t, err)
 	if b == nil || b.identity.Name != "e-blank" || b.image.Digest != image.Layer || b.fetch == nil {
 		t.Errorf("found %+v, want e-blank", b)
 	}
-	if b, err := l.bitstreams.blank(t.Context(), otherShell); err != nil || b == nil || b.identity.Name != "c-other" {
+	if b, err := l.bitstreams.blank(t.Context(), otherShell, l.judge.check); err != nil || b == nil || b.identity.Name != "c-other" {
 		t.Errorf("found %+v, %v, want c-other", b, err)
 	}
 	l.stage("srv/broken.gbs", []byte("not a bitstream that anything could be wiped with, whatever its name"))
 	l.put(blank(onHost("a-broken", v1alpha1.HostBitstream{Path: "/srv/broken.gbs"})))
-	_, err = l.bitstreams.blank(t.Context(), shell)
+	_, err = l.bitstreams.blank(t.Context(), shell, l.judge.check)
 	wants(t, err, nil, "ClusterFPGABitstream a-broken") // an administrator must see to it
 	l.setBroken(true)
-	_, err = l.bitstreams.blank(t.Context(), shell)
+	_, err = l.bitstreams.blank(t.Context(), shell, l.judge.check)
 	wants(t, err, nil, "look for a blank image")
 }
 

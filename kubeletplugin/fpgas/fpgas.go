@@ -352,10 +352,7 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	}
 	var blank *bitstream
 	if content.Unknown { // else none is used, and the claim's end must not depend on what others say of one
-		if blank, err = f.bitstreams.blank(ctx, dev.Region.InterfaceID); err == nil && blank != nil {
-			err = f.judge.check(ctx, blank)
-		}
-		if err != nil {
+		if blank, err = f.bitstreams.blank(ctx, dev.Region.InterfaceID, f.judge.check); err != nil {
 			return nil, err
 		}
 	}

@@ -448,6 +448,31 @@ func TestDamagedBlank(t *testing.T) {
 	wants(t, err, nil, "the blank image: ClusterFPGABitstream broken")
 }
 
+// TestRefusedBlank: a blank image that a TrustPolicy refuses does not hide the next one, for a claim and for one whose record is lost. If
+// there is no other, the refusal is told.
+func TestRefusedBlank(t *testing.T) {
+	l := newCourt(t)
+	l.put(l.object("team-a", "nlb3", l.image("team/nlb3", shell, nlb3)))
+	refused := l.clusterObject("a-refused", l.image("team/a-refused", shell, nlb0))
+	refused.Spec.Blank, refused.Spec.Namespaces = true, nil
+	l.put(refused)
+	l.rule("release", "team/a-refused", 1, v1alpha1.VerificationEnforce, signed.NewKey(t))
+	c := fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), openClass)
+	c = fpgaOwn(c, `"bitstream":{"name":"nlb3"},"onRelease":"Blank"`)
+	_, err := l.plan(c)
+	wants(t, err, errRefused, "the blank image: ClusterFPGABitstream a-refused")
+
+	l.putBlank()
+	steps, err := l.plan(c)
+	check.Must(t, err)
+	if last := told(t, steps[len(steps)-1]); !strings.HasSuffix(last, "then Blank with blank, 2m0s") {
+		t.Errorf("planned %s", last)
+	}
+	l.forget("r0")
+	_, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
+	check.Must(t, err)
+}
+
 // TestFetchOfTheSameTenant: a blank image that cannot be fetched keeps no claim waiting whose own namespace left the traces.
 func TestFetchOfTheSameTenant(t *testing.T) {
 	l := twoTenants(t)

@@ -373,7 +373,7 @@ func TestClearingImageFirst(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	l.putBlank()
 	l.putClearing()
-	found, err := l.bitstreams.blank(t.Context(), shell)
+	found, err := l.bitstreams.blank(t.Context(), shell, l.judge.check)
 	check.Must(t, err)
 	want := v1alpha1.KindClusterFPGABitstream + " zero"
 	if found == nil || found.image.Origin != want || found.image.ClearTime != time.Millisecond {

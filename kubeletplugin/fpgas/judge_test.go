@@ -3,6 +3,7 @@
 package fpgas
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -350,7 +351,7 @@ func TestBlankIsJudged(t *testing.T) {
 	wipes := fpgaOwn(fpgaClass(nodefixture.Allocated("u1", fpgaResult("main", "r0")), `"policy":{`+open+`}`), `"onRelease":"Blank"`)
 	_, err := c.plan(wipes)
 	wants(t, err, errRefused, "the blank image: ClusterFPGABitstream blank is refused")
-	blank, err := c.bitstreams.blank(t.Context(), shell)
+	blank, err := c.bitstreams.blank(t.Context(), shell, func(context.Context, *bitstream) error { return nil })
 	check.Must(t, err)
 	c.SignV2(t, "team/blank", digest(t, blank.manifest), key)
 	c.restart()

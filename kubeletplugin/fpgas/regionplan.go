@@ -82,12 +82,8 @@ func (f *Feature) planRegion(
 // planBlank resolves the blank image of a region, and checks that it may be used.
 func (f *Feature) planBlank(ctx context.Context, c *resourceapi.ResourceClaim, r *claim.Result, w *regionPlan) error {
 	id := w.device.Region.InterfaceID
-	blank, err := f.bitstreams.blank(ctx, id)
-	switch {
-	case err != nil:
-	case blank != nil:
-		err = f.judge.check(ctx, blank)
-	case w.config.OnRelease == v1alpha1.FPGAReleaseBlank:
+	blank, err := f.bitstreams.blank(ctx, id, f.judge.check)
+	if err == nil && blank == nil && w.config.OnRelease == v1alpha1.FPGAReleaseBlank {
 		return refusal(c, claim.ReasonConfigInvalid, field.Invalid(r.At(claim.FieldFPGARelease), w.config.OnRelease, fmt.Sprintf(
 			"there is no blank image for interface %s: ask an administrator for a ClusterFPGABitstream with spec.blank, or use Reset", id)))
 	}
