@@ -87,7 +87,8 @@ func Host(host string) string {
 	return name + ":" + strconv.Itoa(port)
 }
 
-// splitPort returns a host without its port, and the port. Where there is none, or what follows the colon is no port, it returns 0.
+// splitPort returns a host without its port, and the port. Where there is none, or what follows the colon is no port, it returns 0. So it
+// does for what is no host, since it has more colons.
 func splitPort(host string) (name string, port int) {
 	at := strings.LastIndexByte(host, ':')
 	if at < 0 || strings.HasSuffix(host, "]") {
@@ -97,7 +98,10 @@ func splitPort(host string) (name string, port int) {
 	if err != nil || port < 1 || port > maxPort || strings.ContainsAny(host[at+1:], "+-") {
 		return host, 0
 	}
-	return host[:at], port
+	if name = host[:at]; strings.Contains(name, ":") && !strings.HasSuffix(name, "]") {
+		return host, 0
+	}
+	return name, port
 }
 
 // Repository returns REGISTRY/PATH, or a pattern or prefix of one, with the registry's one name. A text without a slash is a registry.

@@ -69,7 +69,7 @@ func TestRepository(t *testing.T) {
 
 // FuzzHost: a canonical host is its own canonical form, whatever it was made of.
 func FuzzHost(f *testing.F) {
-	for _, seed := range []string{"h:0443", "[::FFFF:1.2.3.4]:80", "index.docker.io:80", "a:1:2", "[x]:1", "h:00"} {
+	for _, seed := range []string{"h:0443", "[::FFFF:1.2.3.4]:80", "index.docker.io:80", "a:1:2", "[x]:1", "h:00", ":80:80", "h:80:443"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
