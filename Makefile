@@ -140,7 +140,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 VERIFY := lint hygiene helm-lint build-cross
 TEST := test-unit test-crash test-api test-alone test-vm test-demo test-e2e
 # What test-all makes besides, by hand and before an issue is called resolved.
-TEST_LATER := model chaos test-vm-cluster fuzz-short
+TEST_LATER := model chaos scale test-vm-cluster fuzz-short
 STAGES = go run ./tools/stages -report dist/$@-run.json $(MAKE)
 
 .PHONY: ci
@@ -393,6 +393,10 @@ fuzz-short: ## Run every fuzz target for FUZZTIME (10s)
 			go test -timeout 10m -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) "./$$(dirname "$$file")"; \
 		done; \
 	done
+
+.PHONY: scale
+scale: cluster-build ## Measure what NODES=300 nodes cost the API server and the controller, one JSON object a line, and want the targets met
+	@go run ./test/scale -nodes $(if $(filter-out 1,$(NODES)),$(NODES),300) -look 30s -check
 
 .PHONY: bench
 bench: cluster-build ## Measure Prepare and Unprepare as shipped; one JSON object a line

@@ -32,7 +32,7 @@ func TestParts(t *testing.T) {
 			"kernelcaches.Feature", "partitions.Feature", "sharing.Feature", "devicehealth.Monitor", "artifacts.Node", "status.Reporter",
 		}},
 		"watches": {names[watcher](p), []string{
-			"deviceclasses.Classes", "kernelcaches.Feature", "partitions.Feature", "presets.Feature",
+			"nodeview.View", "deviceclasses.Classes", "kernelcaches.Feature", "partitions.Feature", "presets.Feature",
 		}},
 		"reasons": {names[reasoner](p), []string{
 			"kernelcaches.Feature", "fpgas.Feature", "presets.Feature", "devicehealth.Monitor", "retirement.State", "quiesce.State",

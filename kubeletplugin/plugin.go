@@ -35,6 +35,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
+	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -86,6 +87,7 @@ type Plugin struct {
 	mounts     *hostmount.Dir
 	node       *status.NodeEvents
 	health     *devicehealth.Monitor
+	view       *nodeview.View
 	classes    *deviceclasses.Classes
 	artifacts  *artifacts.Node
 	policies   *trustpolicies.Reader
@@ -116,6 +118,10 @@ func (f *features) list() []prepare.Feature {
 	return []prepare.Feature{f.hostDirs, f.kernelCaches, f.fpgas, f.partitions, f.sharing, f.presets}
 }
 
+// nodeAge is how old the plugin's copy of its Node may be, in intervals of reconciliation: labels and other drivers' resources change
+// rarely.
+const nodeAge = 3
+
 // New checks the configuration, opens the plugin's directories and builds all services. bootID is the host's, see BootID.
 func New(ctx context.Context, config Config, clients Clients, bootID string) (*Plugin, error) {
 	if err := config.Validate(); err != nil {
@@ -138,9 +144,13 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	}); err != nil {
 		return nil, err
 	}
+	if p.view, err = nodeview.New(clients.Kube, config.Node, nodeAge*config.File.ReconcileInterval.Duration, clock.RealClock{}); err != nil {
+		return nil, err
+	}
 	p.health = devicehealth.New(devicehealth.Config{
 		Node: config.Node, HostRoot: config.HostRoot, StateDir: config.StateDir, BootID: bootID, NVMLCommand: config.NVMLCommand,
-		File: &p.config.File, Client: clients.Kube, Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce,
+		File: &p.config.File, Client: clients.Kube, ReadNode: p.view.Node, ReadSlices: p.view.Slices,
+		Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce,
 		Held: p.records.Held, HeldBy: p.records.HeldBy,
 		Event:    p.node.EventOf("Watch"),
 		Registry: p.metrics.registry, Errors: p.metrics.backgroundErrors,
@@ -170,7 +180,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 // listParts returns what claims and reviews of the machine need. Files are destroyed in this order: the features' before those of the store
 // that they fetch into.
 func (p *Plugin) listParts() parts {
-	parts := parts{p.classes}
+	parts := parts{p.view, p.classes}
 	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
 		parts = append(parts, p.policies)
 	}
@@ -285,7 +295,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 	library := c.nvmlProber()
 	if f.partitions, err = partitions.New(partitions.Config{
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, PCI: file.Partitions.PCI,
-		Interval: file.ReconcileInterval.Duration, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Records: p.records,
+		Interval: file.ReconcileInterval.Duration, ReadNode: p.view.Node, Kube: p.clients.Kube, Dynamic: p.clients.Dynamic, Records: p.records,
 		CounterForm: func(ctx context.Context) (partition.Form, error) {
 			return dryrun.CounterForm(ctx, p.clients.Kube, c.Node)
 		},
@@ -398,7 +408,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, BootID: bootID, BootTime: c.BootTime, PodUID: c.PodUID,
-		Kube: p.clients.Kube, Dynamic: p.clients.Dynamic,
+		ReadSlices: p.view.Slices, Dynamic: p.clients.Dynamic,
 		Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce, Records: p.records, Changed: p.claimsChanged,
 		Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,
@@ -412,6 +422,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 			return p.prepareClaim(ctx, claim, nil).Err
 		},
 	})
+	p.view.OnSlices(p.claimsChanged.Send)
 	p.parts = append(p.parts, p.reporter)
 	if len(c.File.BindLate()) > 0 {
 		p.parts = append(p.parts, p.binder)

@@ -43,6 +43,7 @@ func partImports() map[string][]string {
 		"notify": {}, "follow": {}, "podresources": {}, "retirement": {}, "prepare/conflict": {},
 		"prepare":       {"prepare/conflict"},
 		"deviceclasses": {"follow"},
+		"nodeview":      {"follow"},
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},
 		"quiesce":       {"inventory", "notify"},

@@ -4,15 +4,12 @@ package devicehealth
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/klog/v2"
 
@@ -22,7 +19,8 @@ import (
 )
 
 const (
-	// conflictInterval is how often conflicts with other drivers are looked up. They change when a driver is installed or removed.
+	// conflictInterval is how often conflicts with other drivers are looked up. They change when a driver is installed or removed. What it
+	// takes is mostly at hand.
 	conflictInterval = time.Minute
 	// conflictPause lets a burst of snapshots cause one look-up.
 	conflictPause = 5 * time.Second
@@ -60,23 +58,19 @@ func (m *Monitor) reportConflicts(ctx context.Context) error {
 	if v == nil || len(v.Devices) == 0 || m.Retirement.On() {
 		return nil
 	}
-	// The API server answers both from memory. Changes that it does not know yet are seen the next time.
-	get := metav1.GetOptions{ResourceVersion: "0"}
-	node, err := m.Client.CoreV1().Nodes().Get(ctx, m.Node, get)
+	node, err := m.ReadNode(ctx)
 	if err != nil {
-		return fmt.Errorf("read the node: %w", err)
+		return err
 	}
-	slices, err := m.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, m.Node).String(),
-	})
+	slices, err := m.ReadSlices(ctx)
 	if err != nil {
-		return fmt.Errorf("list the node's ResourceSlices: %w", err)
+		return err
 	}
 	if m.Retirement.On() {
 		return nil // the node's files may be gone by now
 	}
 	// Of divided GPUs, too: what they had against them while they were whole ends here.
-	m.logLedgerError(ctx, m.ledger.Report(conflictReports(append(v.Hardware(), v.Devices...), node, slices.Items)...))
+	m.logLedgerError(ctx, m.ledger.Report(conflictReports(append(v.Hardware(), v.Devices...), node, slices)...))
 	return nil
 }
 

@@ -20,8 +20,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
@@ -323,12 +325,13 @@ func (w *ward) server() *asked {
 	w.t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	check.Must(w.t, err)
-	w.Client = client
+	view, err := nodeview.New(client, nodefixture.Node, 0, clock.RealClock{})
+	check.Must(w.t, err)
+	w.ReadNode, w.ReadSlices = view.Node, view.Slices
 	return a
 }
 
-// TestReportRivals asks for its own node and what is published of it only, which API servers of large clusters answer from memory, and
-// what it cannot find out leaves all as it is.
+// TestReportRivals asks for its own node and what is published of it only, and what it cannot find out leaves all as it is.
 func TestReportRivals(t *testing.T) {
 	w := newWard(t, "8xh100-sxm", nil)
 	v, _ := w.Holder.Get()
@@ -337,7 +340,7 @@ func TestReportRivals(t *testing.T) {
 	check.Must(t, w.reportConflicts(t.Context()))
 	want := []string{
 		"/api/v1/nodes/node-1?resourceVersion=0",
-		"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-1&resourceVersion=0",
+		"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-1",
 	}
 	if diff := cmp.Diff(want, a.questions()); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -50,8 +51,11 @@ type Config struct {
 	NVMLCommand string
 	File        *nodeconfig.File
 	Client      kubernetes.Interface
-	Holder      *inventory.Holder
-	Retirement  *retirement.State
+	// ReadNode and ReadSlices return the Node and the slices of all drivers on it, for reading only: what other drivers do here.
+	ReadNode   func(context.Context) (*corev1.Node, error)
+	ReadSlices func(context.Context) ([]resourceapi.ResourceSlice, error)
+	Holder     *inventory.Holder
+	Retirement *retirement.State
 	// Quiesce says whose devices must not be touched. Nil: all may.
 	Quiesce *quiesce.State
 	// Held reports whether a claim holds a device.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -116,14 +118,40 @@ func New[List runtime.Object](source Source[List], o Options) (*Informer, error)
 	return informer, err
 }
 
-// Own returns an informer for all objects of one of Fettle's own resources. Keep gets *unstructured.Unstructured. changed is called after
-// an object was added, updated or deleted; it may be nil.
+// Each returns a handler that calls a function after an object was added or deleted, or after what is kept of it changed. Other updates,
+// such as those of counts that the controller writes for people, are no change: every node sees each of them.
+func Each(changed func()) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() },
+		UpdateFunc: func(before, now any) {
+			if !same(before, now) {
+				changed()
+			}
+		},
+		DeleteFunc: func(any) { changed() },
+	}
+}
+
+// same reports whether two kept copies of an object differ in nothing but their version.
+func same(before, now any) bool {
+	a, ok := before.(runtime.Object)
+	b, err := meta.Accessor(now)
+	if !ok || err != nil {
+		return false
+	}
+	a = a.DeepCopyObject()
+	if of, err := meta.Accessor(a); err == nil {
+		of.SetResourceVersion(b.GetResourceVersion())
+	}
+	return equality.Semantic.DeepEqual(a, now)
+}
+
+// Own returns an informer for all objects of one of Fettle's own resources. Keep gets *unstructured.Unstructured. changed is called as
+// by Each; it may be nil.
 func Own(client dynamic.Interface, resource string, keep cache.TransformFunc, changed func()) (*Informer, error) {
 	o := Options{Client: client, Object: &unstructured.Unstructured{}, Keep: keep}
 	if changed != nil {
-		o.Handle = cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-		}
+		o.Handle = Each(changed)
 	}
 	informer, err := New(client.Resource(v1alpha1.GroupVersion.WithResource(resource)), o)
 	if err != nil {

@@ -38,6 +38,31 @@ func unlabelled(object any) (any, error) {
 	return kept, nil
 }
 
+// TestEach: an update that changed nothing of what is kept, as those of counts do, is no change.
+func TestEach(t *testing.T) {
+	calls := 0
+	handler := Each(func() { calls++ })
+	before := pod("a", "x")
+	now := before.DeepCopy()
+	now.ResourceVersion = "2"
+	handler.OnUpdate(before, now)
+	if calls != 0 || before.ResourceVersion != "" {
+		t.Errorf("%d calls for another version; the copy of before has version %q", calls, before.ResourceVersion)
+	}
+	changed := now.DeepCopy()
+	changed.Labels["app"] = "y"
+	again := now.DeepCopy()
+	again.UID = "made again"
+	handler.OnUpdate(now, changed)
+	handler.OnUpdate(now, again)
+	handler.OnUpdate("no object", "no object")
+	handler.OnAdd(now, false)
+	handler.OnDelete(now)
+	if calls != 5 {
+		t.Errorf("%d calls, want 5", calls)
+	}
+}
+
 // TestFollow: what is there and what comes is kept as Keep has it, and found by namespace; the end of the context ends it.
 func TestFollow(t *testing.T) {
 	client := fake.NewClientset(pod("a", "there"))

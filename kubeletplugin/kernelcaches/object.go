@@ -138,23 +138,37 @@ func decode(in any) (any, error) {
 	if !ok {
 		return in, nil
 	}
-	read := func(out any, m *metav1.ObjectMeta, spec *v1alpha1.GPUKernelCacheSpec) (any, error) {
+	read := func(out any, m *metav1.ObjectMeta, spec *v1alpha1.GPUKernelCacheSpec, status *v1alpha1.GPUKernelCacheStatus) (any, error) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
 		}
-		*m, spec.PodTemplate = v1alpha1.KeptMeta(m), nil
+		*m, spec.PodTemplate, *status = v1alpha1.KeptMeta(m), nil, keptStatus(status)
 		return out, nil
 	}
 	switch u.GetKind() {
 	case v1alpha1.KindGPUKernelCache:
 		c := &v1alpha1.GPUKernelCache{}
-		return read(c, &c.ObjectMeta, &c.Spec)
+		return read(c, &c.ObjectMeta, &c.Spec, &c.Status)
 	case v1alpha1.KindClusterGPUKernelCache:
 		c := &v1alpha1.ClusterGPUKernelCache{}
-		return read(c, &c.ObjectMeta, &c.Spec.GPUKernelCacheSpec)
+		return read(c, &c.ObjectMeta, &c.Spec.GPUKernelCacheSpec, &c.Status)
 	default:
 		return in, nil
 	}
+}
+
+// keptStatus is what a node reads of the status. Counts and volumes change with every node that has the cache, and would have all others
+// look at it again.
+func keptStatus(s *v1alpha1.GPUKernelCacheStatus) v1alpha1.GPUKernelCacheStatus {
+	kept := v1alpha1.GPUKernelCacheStatus{
+		ObservedGeneration: s.ObservedGeneration, ResolvedDigest: s.ResolvedDigest, Verification: s.Verification,
+	}
+	for _, c := range s.Conditions {
+		if c.Type == v1alpha1.ConditionResolved || c.Type == v1alpha1.ConditionVerified {
+			kept.Conditions = append(kept.Conditions, metav1.Condition{Type: c.Type, Message: c.Message})
+		}
+	}
+	return kept
 }
 
 // get returns a cache.

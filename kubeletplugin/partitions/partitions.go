@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -50,8 +51,10 @@ type Config struct {
 	BootID string
 	// PCI says that attributes of PCI devices may be written.
 	PCI bool
-	// Interval is how often the node's labels and the API server's version are read.
+	// Interval is how often the node's labels are looked at. The API server's version is, a tenth as often.
 	Interval time.Duration
+	// ReadNode returns the Node, for reading only. Kube tells the version.
+	ReadNode func(context.Context) (*corev1.Node, error)
 	Kube     kubernetes.Interface
 	Dynamic  dynamic.Interface
 	// CounterForm finds out in which form of slices the API server keeps counters; empty: in none.

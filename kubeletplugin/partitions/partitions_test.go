@@ -28,11 +28,13 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -185,9 +187,11 @@ func (n *node) process() *process {
 	p.events, p.registry = make(chan string, 100), prometheus.NewRegistry()
 	prober := nvml.NewProber(nvml.Command{Path: nvmlCommand, LibraryPath: n.machine.File, Timeout: time.Minute, State: []string{os.TempDir()}})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "errors"}, []string{"source"})
-	var err error
+	view, err := nodeview.New(n.kube, nodefixture.Node, 0, clock.RealClock{})
+	check.Must(n.t, err)
 	p.Feature, err = partitions.New(partitions.Config{
-		Node: nodefixture.Node, HostRoot: n.root, StateDir: n.state, BootID: n.boot, PCI: !n.readOnly, Interval: time.Minute, Kube: n.kube,
+		Node: nodefixture.Node, HostRoot: n.root, StateDir: n.state, BootID: n.boot, PCI: !n.readOnly, Interval: time.Minute,
+		ReadNode: view.Node, Kube: n.kube,
 		CounterForm: func(ctx context.Context) (partition.Form, error) {
 			return dryrun.CounterForm(ctx, n.kube, nodefixture.Node)
 		},

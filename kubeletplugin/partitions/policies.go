@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -47,6 +47,8 @@ type surroundings struct {
 	minor   uint64
 	// read says that both were read.
 	read bool
+	// ask is when the API server is asked again for its version, and tried for what it did not keep.
+	ask time.Time
 }
 
 // policiesNow returns the policies, and false if they are not known yet.
@@ -75,55 +77,44 @@ func (f *Feature) observe(ctx context.Context) {
 	giveUp := time.AfterFunc(patience, f.setKnown)
 	defer giveUp.Stop()
 	for {
-		wait := f.Interval
+		pause := f.Interval
 		if err := f.look(ctx); err != nil {
 			if ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Cannot find out how GPUs are to be divided; tried again", "after", retry)
 				f.Errors.WithLabelValues("partitions").Inc()
 			}
-			wait = retry
+			pause = retry
 		} else if f.policies.HasSynced() {
 			f.setKnown()
 		} else {
-			wait = 100 * time.Millisecond
+			pause = 100 * time.Millisecond
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 	}
 }
 
 func (f *Feature) setKnown() { f.closeOnce.Do(func() { close(f.known) }) }
 
-// look reads the node's labels, and tries what the API server keeps if it is another than before or kept nothing.
+// look reads the node's labels and, now and then, what the API server is and keeps.
 func (f *Feature) look(ctx context.Context) error {
-	node, err := f.Kube.CoreV1().Nodes().Get(ctx, f.Node, metav1.GetOptions{ResourceVersion: "0"})
+	node, err := f.ReadNode(ctx)
 	if err != nil {
-		return fmt.Errorf("read the labels of node %s: %w", f.Node, err)
-	}
-	server, err := f.Kube.Discovery().ServerVersion()
-	if err != nil {
-		return fmt.Errorf("read the version of the API server: %w", err)
+		return err
 	}
 	f.mu.Lock()
 	next := f.surroundings
 	f.mu.Unlock()
-	if !next.read || next.version != server.String() || next.counters == "" || !next.shares {
-		if next.counters, err = f.CounterForm(ctx); err != nil {
-			return err
-		}
-		if next.shares, err = f.KeepsShares(ctx); err != nil {
+	if !next.read || !time.Now().Before(next.ask) {
+		if err := next.askServer(ctx, &f.Config); err != nil {
 			return err
 		}
 	}
 	changed := !next.read || !sameLabels(next.labels, node.Labels)
-	next.labels, next.version, next.read = node.Labels, server.String(), true
-	next.minor = 0
-	if v, err := version.ParseGeneric(server.String()); err == nil && v.Major() == 1 {
-		next.minor = uint64(v.Minor())
-	}
+	next.labels, next.read = node.Labels, true
 	f.mu.Lock()
 	changed = changed || f.surroundings.kept() != next.kept() || f.surroundings.counters != next.counters
 	f.surroundings = next
@@ -131,6 +122,30 @@ func (f *Feature) look(ctx context.Context) error {
 	if changed {
 		f.Recheck.Send()
 	}
+	return nil
+}
+
+// askServer reads the version of the API server, and tries what it keeps if it is another than before or kept nothing. Servers change
+// rarely, and all nodes ask.
+func (s *surroundings) askServer(ctx context.Context, c *Config) error {
+	server, err := c.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("read the version of the API server: %w", err)
+	}
+	if !s.read || s.version != server.String() || s.counters == "" || !s.shares {
+		if s.counters, err = c.CounterForm(ctx); err != nil {
+			return err
+		}
+		if s.shares, err = c.KeepsShares(ctx); err != nil {
+			return err
+		}
+	}
+	s.version, s.minor = server.String(), 0
+	if v, err := version.ParseGeneric(server.String()); err == nil && v.Major() == 1 {
+		s.minor = uint64(v.Minor())
+	}
+	const rarely, spread = 10, 0.2
+	s.ask = time.Now().Add(wait.Jitter(rarely*c.Interval, spread))
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,10 +21,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -38,10 +38,12 @@ import (
 )
 
 const (
-	// reportInterval is how often the slices are checked when nothing changes on the node.
+	// reportInterval is how often the state is looked at when nothing changes on the node. That asks the API server for nothing.
 	reportInterval = 15 * time.Second
 	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
+	// longestRetry is how long a report waits that failed again and again: all nodes may fail at once, by a wrong admission policy.
+	longestRetry = time.Minute
 	// goneFor is how long a retired node's AcceleratorNode has to be gone until the plugin makes it again. An uninstall deletes it last, and
 	// Helm then ends the plugin. A plugin that still runs after this time is one whose uninstall did not come to its end.
 	goneFor = 2 * time.Minute
@@ -52,8 +54,9 @@ type ReporterConfig struct {
 	// Node is the name of the Node object, Version the build's own. BootID and PodUID are of the kernel and of the plugin's pod.
 	Node, Version, BootID, PodUID string
 	// BootTime is when the kernel started, by its own clock; zero: not known.
-	BootTime   time.Time
-	Kube       kubernetes.Interface
+	BootTime time.Time
+	// ReadSlices returns what the API server has of the node, of all drivers, for reading only.
+	ReadSlices func(context.Context) ([]resourceapi.ResourceSlice, error)
 	Dynamic    dynamic.Interface
 	Holder     *inventory.Holder
 	Retirement *retirement.State
@@ -121,23 +124,28 @@ func NewReporter(c ReporterConfig) *Reporter {
 func (r *Reporter) Run(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
+	failing := newRetry()
 	for {
 		_, changed := r.Holder.Get()
 		retired, quiesced := r.Retirement.Changed(), r.Quiesce.Changed()
 		var pending <-chan time.Time
+		ticks := ticker.C
 		done, err := r.report(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).V(2).Info("Cannot write the AcceleratorNode, will retry", "reason", err)
 			r.Errors.WithLabelValues("report").Inc()
-			pending = time.After(reportPause)
+			pending, ticks = time.After(failing.Step()), nil
 		case !done:
 			pending = time.After(reportPause)
+		}
+		if err == nil {
+			failing = newRetry()
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticks:
 		case <-changed:
 		case <-retired:
 		case <-quiesced:
@@ -152,13 +160,19 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
+// newRetry returns the pauses between reports that fail: from a second to a minute, with a random part, so that nodes that fail together do
+// not try together.
+func newRetry() *wait.Backoff {
+	return &wait.Backoff{Duration: reportPause, Factor: 2, Jitter: 0.5, Steps: 16, Cap: longestRetry}
+}
+
 // report collects the state and writes the status if it changed. It returns whether nothing is left to wait for.
 func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	v, _ := r.Holder.Get()
 	if v == nil {
 		return true, nil
 	}
-	slices, err := r.ownSlices(ctx)
+	own, err := r.ownSlices(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -169,18 +183,18 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	r.count(ctx, uids)
 	retired := r.Retirement.On()
 	emptied := false
-	if retired && len(uids) == 0 && len(slices) == 0 {
+	if retired && len(uids) == 0 && len(own) == 0 {
 		if emptied, err = r.Empty(ctx); err != nil {
 			return false, err
 		}
 	}
-	published := r.isPublished(v, slices, retired)
+	published := r.isPublished(v, own, retired)
 	before := r.lastStatus(ctx)
 	used := r.usage(ctx, uids, before, v)
 	quiesced := r.quiesced(ctx, v, uids, published)
 	status := nodeStatus(statusInput{
 		node: r.Node, version: r.Version, bootID: r.BootID, podUID: r.PodUID, bootTime: r.BootTime,
-		snapshot: v, slices: slices, prepared: len(uids),
+		snapshot: v, slices: own, prepared: len(uids),
 		ready: r.Ready(), published: published, retired: retired, emptied: emptied, before: before, now: time.Now(),
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
 		quiesced: quiesced, unconfined: r.unconfined,
@@ -199,8 +213,8 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 }
 
 // isPublished reports whether the API server has what the node is to publish, and has that known.
-func (r *Reporter) isPublished(v *inventory.Snapshot, slices []resourceapi.ResourceSlice, retired bool) bool {
-	published := retired && len(slices) == 0 || !retired && r.UpToDate(r.Node, v, slices)
+func (r *Reporter) isPublished(v *inventory.Snapshot, own []resourceapi.ResourceSlice, retired bool) bool {
+	published := retired && len(own) == 0 || !retired && r.UpToDate(r.Node, v, own)
 	if published {
 		r.Published()
 	}
@@ -279,15 +293,10 @@ func (r *Reporter) usage(ctx context.Context, uids []string, before *v1alpha1.Ac
 	return claimed{presets: before.Presets, kernelCaches: before.KernelCaches}
 }
 
+// ownSlices returns the plugin's own slices in the API server.
 func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
-	selector := fields.Set{
-		resourceapi.ResourceSliceSelectorDriver: v1alpha1.DriverName, resourceapi.ResourceSliceSelectorNodeName: r.Node,
-	}
-	list, err := r.Kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
-	if err != nil {
-		return nil, fmt.Errorf("list the node's ResourceSlices: %w", err)
-	}
-	return list.Items, nil
+	all, err := r.ReadSlices(ctx)
+	return slices.DeleteFunc(all, func(s resourceapi.ResourceSlice) bool { return s.Spec.Driver != v1alpha1.DriverName }), err
 }
 
 // write applies the status and creates the object if it is missing. On a retired node it first waits for some time, since an uninstall

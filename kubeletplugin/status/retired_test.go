@@ -8,6 +8,7 @@ import (
 	"errors"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,9 +25,11 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
+	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -70,8 +73,10 @@ func startReporting(t *testing.T) *reporting {
 	check.Must(t, err)
 	state, holder := retirement.New(), inventory.NewHolder()
 	holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
+	view, err := nodeview.New(kubefake.NewClientset(), nodefixture.Node, 0, clock.RealClock{})
+	check.Must(t, err)
 	r := NewReporter(ReporterConfig{
-		Node: nodefixture.Node, Kube: kubefake.NewClientset(), Dynamic: api, Holder: holder, Retirement: state, Records: records,
+		Node: nodefixture.Node, ReadSlices: view.Slices, Dynamic: api, Holder: holder, Retirement: state, Records: records,
 		Changed: notify.New(), Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
 		Bitstreams:   func() ([]string, error) { return nil, nil },
 		Presets:      func([]*record.Record) []v1alpha1.NodePreset { return nil },
@@ -214,6 +219,37 @@ func TestGoneUnwatched(t *testing.T) {
 		time.Sleep(time.Minute)
 		if r.object() == nil {
 			t.Error("the object is not made again")
+		}
+	})
+}
+
+// TestRefusedReports: a status that the API server refuses, as a wrong admission policy has it do for all nodes at once, is tried once a
+// minute after a while, and is written soon after that is over.
+func TestRefusedReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startReporting(t)
+		time.Sleep(time.Minute)
+		var tries atomic.Int64
+		var refused atomic.Bool
+		refused.Store(true)
+		r.api.PrependReactor("patch", "acceleratornodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			tries.Add(1)
+			return refused.Load(), nil, errors.New("refused by a policy")
+		})
+		r.delete() // so there is something to write
+		time.Sleep(10 * time.Minute)
+		if n := tries.Load(); n < 5 || n > 20 {
+			t.Errorf("tried %d times in ten minutes", n)
+		}
+		before := tries.Load()
+		time.Sleep(10 * time.Minute)
+		if n := tries.Load() - before; n < 5 || n > 10 {
+			t.Errorf("tried %d times in the next ten", n)
+		}
+		refused.Store(false)
+		time.Sleep(longestRetry * 3 / 2)
+		if r.object() == nil {
+			t.Error("it is not written although nobody refuses it any more")
 		}
 	})
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/lone"
+)
+
+const (
+	// namespace has the claims, systemNamespace Fettle itself.
+	namespace, systemNamespace = "scale", "fettle-system"
+	// machineName is the machine of test/machines that all nodes are.
+	machineName = "8xh100-sxm"
+	// configuration is the chart's, as far as it concerns such a node.
+	configuration = `apiVersion: config.fettle.dev/v1alpha1
+kind: KubeletPluginConfiguration
+kernelCaches: {enabled: true}
+`
+)
+
+// scale is a cluster with many nodes.
+type scale struct {
+	options
+	report   report
+	progress io.Writer
+	// fast has the nodes' directories, host the tree of the machine.
+	fast, host string
+	cluster    *lone.Cluster
+	access     *rest.Config
+	program    *lone.Process
+	nodes      []*node
+	// stop ends all nodes, and ended has how each ended.
+	stop  context.CancelFunc
+	ended chan error
+	// running is how many nodes have not said how they ended.
+	running int
+}
+
+// open starts what is there before the first node.
+func (s *scale) open(ctx context.Context) (err error) {
+	if s.fast, err = os.MkdirTemp("", "fs"); err != nil {
+		return err
+	}
+	s.host = filepath.Join(s.fast, "host")
+	text, err := os.ReadFile(filepath.Join("test", "machines", machineName+".txtar"))
+	if err != nil {
+		return fmt.Errorf("read a machine (run this from the root of the repository): %w", err)
+	}
+	machine, err := sim.Parse(text)
+	if err != nil {
+		return err
+	}
+	// What could not be made without root is device nodes, which discovery does not need where sysfs tells their numbers.
+	if _, err = machine.Expand(s.host, sim.Options{}); err != nil {
+		return err
+	}
+	crds := filepath.Join("deployments", "crds")
+	if s.cluster, err = lone.StartCluster(ctx, s.assets, crds, s.fast, namespace); err != nil {
+		return err
+	}
+	if s.access, err = clientcmd.BuildConfigFromFlags("", s.cluster.Kubeconfig); err != nil {
+		return err
+	}
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}}
+	if _, err := s.cluster.Kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return s.startController(ctx)
+}
+
+func (s *scale) startController(ctx context.Context) (err error) {
+	if s.controller == "" {
+		s.controller = filepath.Join(s.fast, "fettle-controller")
+		build := exec.CommandContext(ctx, "go", "build", "-o", s.controller, "./cmd/fettle-controller")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build the controller: %w", err)
+		}
+	}
+	s.program, err = lone.Start(0, s.controller, "--kubeconfig="+s.cluster.Kubeconfig, "--namespace="+systemNamespace,
+		"--metrics-bind-address=0", "--health-probe-bind-address=unix:"+filepath.Join(s.fast, "probe"))
+	return err
+}
+
+func (s *scale) close() error {
+	var errs []error
+	if s.stop != nil {
+		s.stop()
+		for ; s.running > 0; s.running-- {
+			errs = append(errs, <-s.ended)
+		}
+	}
+	if s.program != nil {
+		errs = append(errs, s.program.Stop())
+	}
+	if s.cluster != nil {
+		errs = append(errs, s.cluster.Stop())
+	}
+	if s.fast != "" {
+		errs = append(errs, os.RemoveAll(s.fast))
+	}
+	return errors.Join(errs...)
+}
+
+// memory is what the controller has of the machine's memory for itself (RssAnon), in MiB. Pages of its binary are not in it.
+func (s *scale) memory() (float64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.program.PID()), "status"))
+	if err != nil {
+		return 0, errors.Join(err, s.program.Running())
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, "RssAnon:"); found {
+			kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+			return float64(kib) / (1 << 10), err
+		}
+	}
+	return 0, errors.New("the kernel does not say how much memory the controller has")
+}
