@@ -104,7 +104,8 @@ func forbidden(r *http.Request) *http.Response {
 	}
 }
 
-// watched counts the events in the answer to a watch: lines of JSON, or frames of protobuf, each after its length in four bytes.
+// watched counts the events in the answer to a watch: lines of JSON, or frames of protobuf, each after its length in four bytes. Bookmarks,
+// which an API server sends about once a minute whatever happens, are none.
 type watched struct {
 	io.ReadCloser
 	lines bool
@@ -112,28 +113,60 @@ type watched struct {
 	// length is what is there of a frame's length, left what is missing of its content.
 	length []byte
 	left   int
+	// head is how the event under way begins: with its type.
+	head []byte
 }
 
-func (e *watched) Read(p []byte) (int, error) {
-	n, err := e.ReadCloser.Read(p)
-	if e.lines {
-		e.count(bytes.Count(p[:n], []byte{'\n'}))
-		return n, err
-	}
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
 	for data := p[:n]; len(data) > 0; {
-		if e.left > 0 {
-			skipped := min(e.left, len(data))
-			e.left, data = e.left-skipped, data[skipped:]
-			continue
-		}
-		taken := min(4-len(e.length), len(data))
-		e.length, data = append(e.length, data[:taken]...), data[taken:]
-		if len(e.length) == 4 {
-			e.left, e.length = int(binary.BigEndian.Uint32(e.length)), e.length[:0]
-			e.count(1)
+		if w.lines {
+			data = w.line(data)
+		} else {
+			data = w.frame(data)
 		}
 	}
 	return n, err
+}
+
+// line takes what belongs to one line, and returns the rest.
+func (w *watched) line(data []byte) []byte {
+	line, rest, ended := bytes.Cut(data, []byte{'\n'})
+	w.begin(line)
+	if ended {
+		w.end()
+	}
+	return rest
+}
+
+// frame takes what belongs to the length of one frame, or to its content, and returns the rest.
+func (w *watched) frame(data []byte) []byte {
+	const prefix = 4
+	if w.left > 0 {
+		taken := min(w.left, len(data))
+		w.begin(data[:taken])
+		if w.left -= taken; w.left == 0 {
+			w.end()
+		}
+		return data[taken:]
+	}
+	taken := min(prefix-len(w.length), len(data))
+	if w.length = append(w.length, data[:taken]...); len(w.length) == prefix {
+		w.left, w.length = int(binary.BigEndian.Uint32(w.length)), w.length[:0]
+	}
+	return data[taken:]
+}
+
+func (w *watched) begin(data []byte) {
+	const enough = 32
+	w.head = append(w.head, data[:min(len(data), enough-len(w.head))]...)
+}
+
+func (w *watched) end() {
+	if len(w.head) > 0 && !bytes.Contains(w.head, []byte("BOOKMARK")) {
+		w.count(1)
+	}
+	w.head = w.head[:0]
 }
 
 // tally is how often each kind of call was made.

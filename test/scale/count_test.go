@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"io"
 	"net/http"
@@ -22,22 +21,25 @@ func (a answer) RoundTrip(r *http.Request) (*http.Response, error) { return a(r)
 // TestCounter counts calls by what they are, and the events of watches in both encodings, however their bytes arrive.
 func TestCounter(t *testing.T) {
 	var frames bytes.Buffer
-	for _, size := range []uint32{3, 0, 70_000} {
-		frames.Write(binary.BigEndian.AppendUint32(nil, size))
-		frames.Write(make([]byte, size))
+	for _, event := range []string{
+		"\n\x05ADDED", "\n\x08BOOKMARK" + strings.Repeat("x", 100), "", "\n\x08MODIFIED" + strings.Repeat("x", 70_000),
+	} {
+		frames.Write(binary.BigEndian.AppendUint32(nil, uint32(len(event))))
+		frames.WriteString(event)
 	}
 	c := newCounter(answer(func(r *http.Request) *http.Response {
 		resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {r.Header.Get("Accept")}}}
 		if strings.Contains(r.Header.Get("Accept"), "protobuf") {
 			resp.Body = io.NopCloser(iotest.OneByteReader(bytes.NewReader(frames.Bytes())))
 		} else {
-			resp.Body = io.NopCloser(strings.NewReader("{}\n{}\n"))
+			lines := []string{`{"type":"ADDED"}`, `{"type":"BOOKMARK","object":{}}`, `{"type":"DELETED"}`, ""}
+			resp.Body = io.NopCloser(strings.NewReader(strings.Join(lines, "\n")))
 		}
 		return resp
 	}))
 	ask := func(method, url, accept string) int {
 		t.Helper()
-		r, err := http.NewRequestWithContext(context.Background(), method, "https://x"+url, http.NoBody)
+		r, err := http.NewRequestWithContext(t.Context(), method, "https://x"+url, http.NoBody)
 		check.Must(t, err)
 		r.Header.Set("Accept", accept)
 		resp, err := c.RoundTrip(r)
@@ -58,7 +60,7 @@ func TestCounter(t *testing.T) {
 		t.Errorf("a refused call is answered with %d", code)
 	}
 	want := tally{
-		{"watch", "resourceslices"}: 2, {"deliver", "resourceslices"}: 5, {"list", "resourceslices"}: 1, {"dry-run", "resourceslices"}: 1,
+		{"watch", "resourceslices"}: 2, {"deliver", "resourceslices"}: 4, {"list", "resourceslices"}: 1, {"dry-run", "resourceslices"}: 1,
 		{"get", "/version"}: 1, {"patch", "acceleratornodes/status"}: 1,
 	}
 	got := c.seen()

@@ -122,9 +122,8 @@ func (s *apiServer) endNamespace(t *testing.T, name string) {
 	}
 }
 
-// as returns clients of a service account of the release; node is the node that its token is bound to, or empty.
-func (s *apiServer) as(t *testing.T, account, node string) (kubernetes.Interface, dynamic.Interface) {
-	t.Helper()
+// configOf is the access of a service account of the release; node is the node that its token is bound to, or empty.
+func (s *apiServer) configOf(account, node string) *rest.Config {
 	config := rest.CopyConfig(s.config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:" + namespace + ":" + account,
@@ -133,6 +132,13 @@ func (s *apiServer) as(t *testing.T, account, node string) (kubernetes.Interface
 	if node != "" {
 		config.Impersonate.Extra = map[string][]string{nodeNameExtra: {node}}
 	}
+	return config
+}
+
+// as returns clients of a service account of the release; node is the node that its token is bound to, or empty.
+func (s *apiServer) as(t *testing.T, account, node string) (kubernetes.Interface, dynamic.Interface) {
+	t.Helper()
+	config := s.configOf(account, node)
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

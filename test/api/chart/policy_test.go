@@ -63,6 +63,7 @@ func TestAPI(t *testing.T) {
 			t.Run("webhook configurations", func(t *testing.T) { testWebhookConfigurations(t, server) })
 			t.Run("claims of nodes", func(t *testing.T) { testNodeClaims(t, server, flags == nil) })
 			t.Run("fences of Jobs", func(t *testing.T) { testJobFences(t, server) })
+			t.Run("flows", func(t *testing.T) { testFlows(t, server) })
 			t.Run("rights for extra states", func(t *testing.T) { testStateRights(t, server) })
 		})
 	}
