@@ -408,7 +408,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	})
 	p.reporter = status.NewReporter(status.ReporterConfig{
 		Node: c.Node, Version: c.Version, BootID: bootID, BootTime: c.BootTime, PodUID: c.PodUID,
-		ReadSlices: p.view.Slices, Dynamic: p.clients.Dynamic,
+		ReadSlices: p.view.Slices, SlicesNow: p.view.SlicesNow, Dynamic: p.clients.Dynamic,
 		Holder: p.holder, Retirement: p.retirement, Quiesce: p.quiesce, Records: p.records, Changed: p.claimsChanged,
 		Bitstreams: p.artifacts.Held, Presets: f.presets.NodeStatus,
 		KernelCaches: f.kernelCaches.NodeStatus, UpToDate: publish.UpToDate, Published: p.published, Ready: p.Ready, Empty: p.removeNodeFiles,

@@ -76,11 +76,7 @@ func (v *View) Watch(ctx context.Context) (stopped func()) { return follow.Run(c
 // server, it is asked.
 func (v *View) Slices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
 	if !v.informer.Current() {
-		list, err := v.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: v.selector()})
-		if err != nil {
-			return nil, fmt.Errorf("list the node's ResourceSlices: %w", err)
-		}
-		return list.Items, nil
+		return v.SlicesNow(ctx)
 	}
 	var out []resourceapi.ResourceSlice
 	for _, object := range v.informer.GetStore().List() {
@@ -90,6 +86,15 @@ func (v *View) Slices(ctx context.Context) ([]resourceapi.ResourceSlice, error) 
 	}
 	slices.SortFunc(out, func(a, b resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// SlicesNow is Slices as the API server has them at this moment, for whoever must not act on what was there a moment ago.
+func (v *View) SlicesNow(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	list, err := v.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: v.selector()})
+	if err != nil {
+		return nil, fmt.Errorf("list the node's ResourceSlices: %w", err)
+	}
+	return list.Items, nil
 }
 
 // Node returns the Node, which is for reading only.

@@ -55,11 +55,11 @@ type ReporterConfig struct {
 	Node, Version, BootID, PodUID string
 	// BootTime is when the kernel started, by its own clock; zero: not known.
 	BootTime time.Time
-	// ReadSlices returns what the API server has of the node, of all drivers, for reading only.
-	ReadSlices func(context.Context) ([]resourceapi.ResourceSlice, error)
-	Dynamic    dynamic.Interface
-	Holder     *inventory.Holder
-	Retirement *retirement.State
+	// ReadSlices returns what the API server has of the node, of all drivers, for reading only. SlicesNow asks it.
+	ReadSlices, SlicesNow func(context.Context) ([]resourceapi.ResourceSlice, error)
+	Dynamic               dynamic.Interface
+	Holder                *inventory.Holder
+	Retirement            *retirement.State
 	// Quiesce says how far drivers are let go of. Nil: none is.
 	Quiesce *quiesce.State
 	Records *record.Store
@@ -172,16 +172,16 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 	if v == nil {
 		return true, nil
 	}
-	own, err := r.ownSlices(ctx)
-	if err != nil {
-		return false, err
-	}
 	uids, err := r.Records.Claims()
 	if err != nil {
 		return false, err
 	}
 	r.count(ctx, uids)
 	retired := r.Retirement.On()
+	own, err := r.ownSlices(ctx, retired && len(uids) == 0)
+	if err != nil {
+		return false, err
+	}
 	emptied := false
 	if retired && len(uids) == 0 && len(own) == 0 {
 		if emptied, err = r.Empty(ctx); err != nil {
@@ -293,9 +293,13 @@ func (r *Reporter) usage(ctx context.Context, uids []string, before *v1alpha1.Ac
 	return claimed{presets: before.Presets, kernelCaches: before.KernelCaches}
 }
 
-// ownSlices returns the plugin's own slices in the API server.
-func (r *Reporter) ownSlices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
-	all, err := r.ReadSlices(ctx)
+// ownSlices returns the plugin's own slices in the API server. Now asks it, since a node whose slices seem gone is emptied.
+func (r *Reporter) ownSlices(ctx context.Context, now bool) ([]resourceapi.ResourceSlice, error) {
+	read := r.ReadSlices
+	if now {
+		read = r.SlicesNow
+	}
+	all, err := read(ctx)
 	return slices.DeleteFunc(all, func(s resourceapi.ResourceSlice) bool { return s.Spec.Driver != v1alpha1.DriverName }), err
 }
 

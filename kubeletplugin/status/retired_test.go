@@ -43,7 +43,11 @@ import (
 type reporting struct {
 	t   *testing.T
 	api *dynamicfake.FakeDynamicClient
-	mu  sync.Mutex
+	// kube has the node's slices. What the plugin has at hand is of before it published any.
+	kube *kubefake.Clientset
+	// emptied counts how often the node was emptied.
+	emptied atomic.Int64
+	mu      sync.Mutex
 	// streams are the watches that were begun.
 	streams []watch.Interface
 }
@@ -61,7 +65,7 @@ func startReporting(t *testing.T) *reporting {
 		o, err := apply(api.Tracker(), a)
 		return true, o, err
 	})
-	out := &reporting{t: t, api: api}
+	out := &reporting{t: t, api: api, kube: kubefake.NewClientset()}
 	api.PrependWatchReactor("acceleratornodes", func(clienttesting.Action) (bool, watch.Interface, error) {
 		stream, err := api.Tracker().Watch(nodeResource(), "")
 		out.mu.Lock()
@@ -73,17 +77,18 @@ func startReporting(t *testing.T) *reporting {
 	check.Must(t, err)
 	state, holder := retirement.New(), inventory.NewHolder()
 	holder.Set(nodefixture.SnapshotWith(nodefixture.GPU("gpu0", 0)))
-	view, err := nodeview.New(kubefake.NewClientset(), nodefixture.Node, 0, clock.RealClock{})
+	view, err := nodeview.New(out.kube, nodefixture.Node, 0, clock.RealClock{})
 	check.Must(t, err)
+	before := func(context.Context) ([]resourceapi.ResourceSlice, error) { return nil, nil }
 	r := NewReporter(ReporterConfig{
-		Node: nodefixture.Node, ReadSlices: view.Slices, Dynamic: api, Holder: holder, Retirement: state, Records: records,
+		Node: nodefixture.Node, ReadSlices: before, SlicesNow: view.SlicesNow, Dynamic: api, Holder: holder, Retirement: state, Records: records,
 		Changed: notify.New(), Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
 		Bitstreams:   func() ([]string, error) { return nil, nil },
 		Presets:      func([]*record.Record) []v1alpha1.NodePreset { return nil },
 		KernelCaches: func([]device.Device, []*record.Record) []v1alpha1.NodeCache { return nil },
 		UpToDate:     func(string, *inventory.Snapshot, []resourceapi.ResourceSlice) bool { return true },
 		Published:    func() {}, Ready: func() error { return nil },
-		Empty: func(context.Context) (bool, error) { return true, nil },
+		Empty: func(context.Context) (bool, error) { out.emptied.Add(1); return true, nil },
 	})
 	nothing := func(context.Context, string) {}
 	go state.Watch(t.Context(), api, nodefixture.Node, retirement.Requests{
@@ -208,6 +213,30 @@ func TestRetiredAndGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNotEmptiedEarly: a retired node is emptied once the API server has none of its slices, whatever the copies at hand say.
+func TestNotEmptiedEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startReporting(t)
+		slices := r.kube.ResourceV1().ResourceSlices()
+		_, err := slices.Create(t.Context(), &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "own"},
+			Spec:       resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: new(nodefixture.Node)},
+		}, metav1.CreateOptions{})
+		check.Must(t, err)
+		time.Sleep(time.Minute)
+		r.annotate(v1alpha1.RetireByUninstall)
+		time.Sleep(time.Minute)
+		if n := r.emptied.Load(); n > 0 {
+			t.Errorf("emptied %d times while its slices are there", n)
+		}
+		check.Must(t, slices.Delete(t.Context(), "own", metav1.DeleteOptions{}))
+		time.Sleep(time.Minute)
+		if r.emptied.Load() == 0 {
+			t.Error("not emptied after they are gone")
+		}
+	})
 }
 
 // TestGoneUnwatched: an object that was deleted while the plugin did not watch is made again.
