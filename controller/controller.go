@@ -34,6 +34,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/presets"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/stacks"
+	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/controller/trustpolicies"
 	"github.com/fettle-dev/fettle/controller/volumes"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
@@ -116,6 +117,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, scratch strin
 	}
 	pauses := pause.Reader{Live: live, Namespace: c.Options.Namespace, Clock: c.Clock, Started: c.Clock.Now()}
 	services := reconciler.Services{
+		Budget: status.NewBudget(c.Clock),
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder(names.Controller), Clock: c.Clock,
 		Pause: pauses.Remaining, Namespace: c.Options.Namespace,
 	}

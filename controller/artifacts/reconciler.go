@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -38,6 +39,7 @@ type Reconciler struct {
 	counts  Counts
 	refused refused
 	turns   turns
+	budget  *status.Budget
 	due     reconciler.Schedule
 	judges  judges
 }
@@ -56,6 +58,7 @@ func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, counts Counts
 	}
 	return &Reconciler{
 		kind: k, clock: s.Clock, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, resolve: resolve, counts: counts,
+		budget: s.Budget,
 	}
 }
 
@@ -71,8 +74,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	h := a.Head()
 	if h.GetDeletionTimestamp() != nil { // a finalizer of another party keeps it
 		r.forget(req)
-		_, err := r.report(ctx, a, nil)
-		return reconcile.Result{}, err
+		again, err := r.report(ctx, a, nil)
+		return reconcile.Result{RequeueAfter: again}, err
 	}
 	policies, err := r.kind.Policies(ctx)
 	if err != nil {
@@ -131,8 +134,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// report writes the status, and makes Events of its conditions. The outcome is nil if only other objects may have changed. It returns
-// when to report again; 0 is when a watched object changes.
+// report writes the status, and makes Events of its conditions. The outcome is nil if only other objects may have changed: what nodes
+// report is written as the budget allows. It returns when to report again; 0 is when a watched object changes.
 func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (again time.Duration, err error) {
 	h, now := a.Head(), r.clock.Now()
 	before, was := status.Copy(h.Object), append([]metav1.Condition(nil), *h.Conditions...)
@@ -143,6 +146,12 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 	r.refused.set(r.counts.Refused, client.ObjectKeyFromObject(h.Object), h.refusedKind())
 	again, err = a.Observe(ctx, now)
 	var written bool
+	if err == nil && out == nil && !equality.Semantic.DeepEqual(before, h.Object) {
+		var early time.Duration
+		if early, err = r.early(ctx); early > 0 {
+			return sooner(again, early), err
+		}
+	}
 	if err == nil {
 		written, err = r.status.Patch(ctx, before, h.Object)
 	}
@@ -153,6 +162,18 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 		r.announce(ctx, h, a.Head(), was)
 	}
 	return again, nil
+}
+
+// early returns how long to wait before what nodes report may be written, and 0 if it may be now.
+func (r *Reconciler) early(ctx context.Context) (time.Duration, error) {
+	if r.budget == nil {
+		return 0, nil
+	}
+	var nodes v1alpha1.AcceleratorNodeList
+	if err := r.status.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("count the nodes: %w", err)
+	}
+	return wait.Jitter(r.budget.Take(len(nodes.Items)), reconciler.Jitter), nil
 }
 
 // announce makes Events of conditions that changed, and of another digest: which digest the image is and what the policies say of it is

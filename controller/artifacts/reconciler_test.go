@@ -5,6 +5,7 @@ package artifacts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -21,9 +22,11 @@ import (
 	"github.com/fettle-dev/fettle/controller/metrics"
 	"github.com/fettle-dev/fettle/controller/pairs"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/trust"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // plain is an artifact without content.
@@ -93,6 +96,70 @@ func bitstream(name string) *v1alpha1.FPGABitstream {
 func (s *site) reconcile(t *testing.T, o client.Object) (reconcile.Result, error) {
 	t.Helper()
 	return s.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+}
+
+// reported is an artifact of which a node reports something else each time.
+type reported struct {
+	plain
+	n *int
+}
+
+func (r reported) Observe(context.Context, time.Time) (time.Duration, error) {
+	*r.n++
+	r.Status.Nodes = new(int32(*r.n))
+	return 0, nil
+}
+
+// TestReportsAreRare: what nodes report is written as rarely as the number of nodes asks for, and the newest then; what a registry says is
+// written at once.
+func TestReportsAreRare(t *testing.T) {
+	const nodes, seconds = 2000, 60
+	b := bitstream("b")
+	objects := []client.Object{b}
+	for i := range nodes {
+		objects = append(objects, &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i)}})
+	}
+	s := newSite(t, objects...)
+	n := 0
+	s.kind.Interval = time.Hour
+	get := s.kind.Get
+	s.kind.Get = func(ctx context.Context, key types.NamespacedName) (Artifact, error) {
+		a, err := get(ctx, key)
+		if one, ok := a.(plain); ok && err == nil {
+			return reported{one, &n}, nil
+		}
+		return a, err
+	}
+	s.budget = status.NewBudget(s.clock)
+	if _, err := s.reconcile(t, b); err != nil {
+		t.Fatal(err)
+	}
+	written := func() int {
+		var now v1alpha1.FPGABitstream
+		check.Must(t, s.client.Get(t.Context(), client.ObjectKeyFromObject(b), &now))
+		return int(*now.Status.Nodes)
+	}
+	writes, last := 0, written()
+	for range seconds {
+		s.clock.Step(time.Second)
+		result, err := s.reconcile(t, b)
+		check.Must(t, err)
+		switch now := written(); {
+		case now != last && now != n:
+			t.Fatalf("%d is written where %d is the newest", now, n)
+		case now != last:
+			writes, last = writes+1, now
+		case result.RequeueAfter <= 0 || result.RequeueAfter > 5*time.Second:
+			t.Fatalf("not written, and tried again after %s", result.RequeueAfter)
+		}
+	}
+	if writes < seconds/2-1 || writes > seconds/2+6 {
+		t.Errorf("%d writes in %d seconds for %d nodes", writes, seconds, nodes)
+	}
+	s.due.Forget(client.ObjectKeyFromObject(b))
+	if _, err := s.reconcile(t, b); err != nil || written() != n {
+		t.Errorf("what the registry says is not written at once: %v", err)
+	}
 }
 
 // TestForgotten: nothing is remembered of an object that is gone, or that is being deleted.

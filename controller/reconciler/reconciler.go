@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/status"
 )
 
 // Services are what reconcilers share.
@@ -38,6 +39,8 @@ type Services struct {
 	Clock    clock.PassiveClock
 	// Pause returns how long the controller must wait because an uninstall is in progress, and 0 if it may go on.
 	Pause func(context.Context) (time.Duration, error)
+	// Budget bounds writes into objects that all nodes watch. Nil: there is no bound.
+	Budget *status.Budget
 	// Namespace is the controller's own, where the Secrets and ConfigMaps of cluster-wide objects are.
 	Namespace string
 }
