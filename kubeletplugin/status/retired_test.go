@@ -45,9 +45,10 @@ type reporting struct {
 	api *dynamicfake.FakeDynamicClient
 	// kube has the node's slices. What the plugin has at hand is of before it published any.
 	kube *kubefake.Clientset
-	// emptied counts how often the node was emptied.
-	emptied atomic.Int64
-	mu      sync.Mutex
+	// emptied counts how often the node was emptied, refusals how often a write was refused while refuses.
+	emptied, refusals atomic.Int64
+	refuses           atomic.Bool
+	mu                sync.Mutex
 	// streams are the watches that were begun.
 	streams []watch.Interface
 }
@@ -61,11 +62,15 @@ func startReporting(t *testing.T) *reporting {
 	t.Helper()
 	api := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{nodeResource(): "AcceleratorNodeList"})
+	out := &reporting{t: t, api: api, kube: kubefake.NewClientset()}
 	api.PrependReactor("patch", "acceleratornodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if out.refuses.Load() {
+			out.refusals.Add(1)
+			return true, nil, errors.New("refused by a policy")
+		}
 		o, err := apply(api.Tracker(), a)
 		return true, o, err
 	})
-	out := &reporting{t: t, api: api, kube: kubefake.NewClientset()}
 	api.PrependWatchReactor("acceleratornodes", func(clienttesting.Action) (bool, watch.Interface, error) {
 		stream, err := api.Tracker().Watch(nodeResource(), "")
 		out.mu.Lock()
@@ -258,24 +263,18 @@ func TestRefusedReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startReporting(t)
 		time.Sleep(time.Minute)
-		var tries atomic.Int64
-		var refused atomic.Bool
-		refused.Store(true)
-		r.api.PrependReactor("patch", "acceleratornodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			tries.Add(1)
-			return refused.Load(), nil, errors.New("refused by a policy")
-		})
+		r.refuses.Store(true)
 		r.delete() // so there is something to write
 		time.Sleep(10 * time.Minute)
-		if n := tries.Load(); n < 5 || n > 20 {
+		if n := r.refusals.Load(); n < 5 || n > 20 {
 			t.Errorf("tried %d times in ten minutes", n)
 		}
-		before := tries.Load()
+		before := r.refusals.Load()
 		time.Sleep(10 * time.Minute)
-		if n := tries.Load() - before; n < 5 || n > 10 {
+		if n := r.refusals.Load() - before; n < 5 || n > 10 {
 			t.Errorf("tried %d times in the next ten", n)
 		}
-		refused.Store(false)
+		r.refuses.Store(false)
 		time.Sleep(longestRetry * 3 / 2)
 		if r.object() == nil {
 			t.Error("it is not written although nobody refuses it any more")
