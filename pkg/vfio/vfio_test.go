@@ -554,8 +554,9 @@ func stuckDriver(t *testing.T, lock string) {
 		err := n.clock.GivesUp(t, vfio.DefaultWait, at, func() error { return act(t.Context(), s) })
 		wants(t, err, sysfs.ErrNoAnswer)
 	}
-	tooLate("write /sys/bus/pci/drivers/nvidia/unbind", n.kinds.Apply)
-	check.Eventually(t, "the driver is asked", func() bool { return n.Held() == 1 })
+	asked := func() bool { return n.Held() == 1 }
+	err := n.clock.GivesUpOnce(t, vfio.DefaultWait, asked, func() error { return n.kinds.Apply(t.Context(), s) })
+	wants(t, err, sysfs.ErrNoAnswer, "write /sys/bus/pci/drivers/nvidia/unbind")
 	if lock == "" {
 		tooLate("write /sys/bus/pci/drivers/nvidia/unbind", n.kinds.Apply)
 	} else {

@@ -47,3 +47,16 @@ func (c Clock) GivesUp(t testing.TB, limit time.Duration, at string, act func() 
 	})
 	return err
 }
+
+// GivesUpOnce is GivesUp for an act that cannot be repeated: once the driver was asked, another finds another machine, such as one with a
+// lock. No time passes before the driver was asked.
+func (c Clock) GivesUpOnce(t testing.TB, limit time.Duration, asked func() bool, act func() error) error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- act() }()
+	check.Eventually(t, "the driver is asked", asked)
+	if limits := check.Wind(t, "it ends", c, limit, func() bool { return len(ended) == 1 }); limits != 1 {
+		t.Errorf("it waits for %d times %s", limits, limit)
+	}
+	return <-ended
+}
