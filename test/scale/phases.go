@@ -72,9 +72,12 @@ func (s *scale) start(ctx context.Context) error {
 }
 
 // all sums what all nodes called.
-func (s *scale) all() tally {
+func (s *scale) all() tally { return called(s.nodes) }
+
+// called sums what some nodes called.
+func called(nodes []*node) tally {
 	sum := tally{}
-	for _, n := range s.nodes {
+	for _, n := range nodes {
 		for kind, count := range n.count.seen() {
 			sum[kind] += count
 		}
@@ -149,13 +152,7 @@ func (s *scale) largestNode(ctx context.Context) (largest float64, err error) {
 func (s *scale) claims(ctx context.Context) error {
 	worker, bystanders := s.nodes[0], s.nodes[1:]
 	total := 0
-	before := tally{}
-	for _, n := range bystanders {
-		for kind, count := range n.count.seen() {
-			before[kind] += count
-		}
-	}
-	mine := worker.count.seen()
+	before, mine := called(bystanders), worker.count.seen()
 	begin := time.Now()
 	for time.Since(begin) < s.look {
 		if err := s.claim(ctx, worker, fmt.Sprintf("claim-%d", total)); err != nil {
@@ -167,13 +164,7 @@ func (s *scale) claims(ctx context.Context) error {
 		}
 	}
 	seconds := time.Since(begin).Seconds()
-	after := tally{}
-	for _, n := range bystanders {
-		for kind, count := range n.count.seen() {
-			after[kind] += count
-		}
-	}
-	seen := after.since(before)
+	seen := called(bystanders).since(before)
 	others := float64(len(bystanders)) * seconds
 	return errors.Join(
 		s.report.want("deliveries to a bystander", "1/s", float64(seen.of("deliver"))/others, 0.3),
