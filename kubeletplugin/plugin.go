@@ -164,7 +164,8 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	p.parts = p.listParts()
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
-		Machine: p.machine, Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
+		Machine: p.machine, ScanAgain: func(ctx context.Context) error { return p.scanner.Again(ctx) },
+		Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
 		NamespaceUID: p.namespaceUID,
 		KubeletState: config.KubeletState,
 		Uptime:       uptime, Budget: callBudget,

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,7 +53,7 @@ type Config struct {
 	Metrics                 *Metrics
 }
 
-// Scanner makes snapshots of the host tree. Only its own goroutine uses it.
+// Scanner makes snapshots of the host tree. Only its own goroutine uses it, but for Again.
 type Scanner struct {
 	Config
 
@@ -66,12 +67,54 @@ type Scanner struct {
 	locked *sysfs.Reads
 	// scanned is the last scan before reviews. Nil before the first.
 	scanned *Snapshot
+
+	mu sync.Mutex
+	// begun counts scans. done is the last one that ended well, and ended closes with the next.
+	begun, done int
+	ended       chan struct{}
 }
 
 // NewScanner makes a scanner. It scans nothing before Run.
 func NewScanner(c Config) *Scanner {
 	const limit = 5 * time.Second // a switch of the mode takes less
-	return &Scanner{Config: c, locked: sysfs.NewReads(clock.RealClock{}, limit)}
+	return &Scanner{Config: c, locked: sysfs.NewReads(clock.RealClock{}, limit), ended: make(chan struct{})}
+}
+
+// Again asks for a scan, and waits until the holder has what was found by one that began after the call. Any goroutine may call it.
+func (s *Scanner) Again(ctx context.Context) error {
+	s.mu.Lock()
+	wanted := s.begun + 1
+	s.mu.Unlock()
+	for {
+		s.mu.Lock()
+		done, ended := s.done, s.ended
+		s.mu.Unlock()
+		if done >= wanted {
+			return nil
+		}
+		s.Rescan.Send()
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("scan the machine again: %w", ctx.Err())
+		case <-ended:
+		}
+	}
+}
+
+// begin counts a scan, and end notes that one has ended well.
+func (s *Scanner) begin() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun++
+	return s.begun
+}
+
+func (s *Scanner) end(scan int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = scan
+	close(s.ended)
+	s.ended = make(chan struct{})
 }
 
 // Run scans at once, then on every value of events and at least once per configured interval, until ctx ends. A value of events stands for
@@ -101,7 +144,7 @@ func (s *Scanner) Run(ctx context.Context, events <-chan struct{}) {
 
 // Scan scans the machine once. Only one goroutine may do so at a time.
 func (s *Scanner) Scan(ctx context.Context) {
-	start := time.Now()
+	start, scan := time.Now(), s.begin()
 	found, err := s.scanHost(ctx)
 	if ctx.Err() != nil {
 		return // the process ends: devices that were not scanned are not gone
@@ -114,6 +157,7 @@ func (s *Scanner) Scan(ctx context.Context) {
 	s.Metrics.discovery.Observe(time.Since(start).Seconds())
 	s.scanned = found
 	s.review(ctx)
+	s.end(scan)
 }
 
 // reviewSoon reviews once for all claims that are released within a moment. Most of their cleanup ends within that time.

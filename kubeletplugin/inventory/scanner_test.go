@@ -202,3 +202,44 @@ func TestDeletedHolder(t *testing.T) {
 		t.Errorf("afterwards %+v, before %+v", v, before)
 	}
 }
+
+// TestScanAgain: a scan that was under way when somebody asked is not the one that was asked for, and one that fails is none.
+func TestScanAgain(t *testing.T) {
+	root := expand(t, "8xh100-sxm")
+	s := newScanner(t, root)
+	asked := func() <-chan error {
+		t.Helper()
+		answer := make(chan error, 1)
+		go func() { answer <- s.Again(t.Context()) }()
+		<-s.Rescan
+		return answer
+	}
+	waits := func(answer <-chan error) {
+		t.Helper()
+		select {
+		case err := <-answer:
+			t.Fatalf("it did not wait: %v", err)
+		case <-s.Rescan: // asked for again, since no scan counted
+		}
+	}
+	underWay := s.begin()
+	answer := asked()
+	s.end(underWay)
+	waits(answer)
+	s.Scan(t.Context())
+	check.Must(t, <-answer)
+
+	answer = asked()
+	hidden := root + "-hidden"
+	check.Must(t, os.Rename(root, hidden))
+	s.Scan(t.Context())
+	check.Must(t, os.Rename(hidden, root))
+	s.Scan(t.Context())
+	check.Must(t, <-answer)
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Again(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

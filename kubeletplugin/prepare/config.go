@@ -29,7 +29,9 @@ type Config struct {
 	Features Features
 	// Machine returns the result of the newest scan, nil before the first.
 	Machine func() Machine
-	Health  Health
+	// ScanAgain has the machine scanned, and returns once Machine has what a scan found that began after the call.
+	ScanAgain func(ctx context.Context) error
+	Health    Health
 	// Claim reads a claim from the API server. Its errors are those of package api/errors.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 	// NamespaceUID reads the UID of a namespace from the API server. It is asked for claims with regions only.

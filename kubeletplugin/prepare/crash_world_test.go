@@ -122,7 +122,8 @@ func (w *world) start(boot string) error {
 			&fakeFeature{name: presetsName, plan: w.presets},
 		},
 		Health: &fakeHealth{}, Observer: &fakeObserver{},
-		Machine: func() Machine { return crashDevices() }, Claim: w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
+		Machine: func() Machine { return crashDevices() }, ScanAgain: func(context.Context) error { return nil },
+		Claim: w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
 		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + "-uid", nil },
 		Uptime:       func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})

@@ -100,6 +100,9 @@ type place struct {
 
 	mu      sync.Mutex
 	machine Machine
+	// found is what the next scan finds, nil if that is what the last one found. scanErr is why none ends.
+	found   Machine
+	scanErr error
 	// remade is appended to the names of namespaces to be their UIDs.
 	remade string
 	names  *cdi.Names
@@ -163,7 +166,8 @@ func (p *place) newEngine() *site {
 		Features: []Feature{
 			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
 		},
-		Machine: p.seen, Health: health, Claim: p.get, Classes: p.live, KubeletState: filepath.Join(p.dir, "dra_manager_state"),
+		Machine: p.seen, ScanAgain: p.scanAgain,
+		Health: health, Claim: p.get, Classes: p.live, KubeletState: filepath.Join(p.dir, "dra_manager_state"),
 		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + p.remade, nil },
 		Uptime:       p.clock.SinceBoot, Budget: patience, Observer: &fakeObserver{incident: p.note},
 	})
@@ -201,6 +205,16 @@ func (p *place) setMachine(m Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.machine = m
+}
+
+// scanAgain is a scan that somebody asks for.
+func (p *place) scanAgain(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.found != nil {
+		p.machine, p.found = p.found, nil
+	}
+	return p.scanErr
 }
 
 // get is the API server.

@@ -110,7 +110,7 @@ func (s *cdiSpecs) anyMissing(expected map[string]bool) bool {
 // checkPrepared restores the missing effects and specs of a prepared claim, and adds its CDI files to expected.
 func (s *cdiSpecs) checkPrepared(ctx, waiting context.Context, r *record.Record, there, expected map[string]bool) {
 	if s.moved(r) {
-		if err := s.withdraw(ctx, r.UID); err != nil {
+		if err := s.withdraw(ctx, waiting, r.UID); err != nil {
 			s.report(ctx, ReasonRecoveryFailed, r, err.Error())
 		}
 		return
@@ -165,8 +165,10 @@ func (s *cdiSpecs) moved(r *record.Record) bool {
 }
 
 // withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
-// numbers return, or written with the new numbers when kubelet asks again.
-func (s *cdiSpecs) withdraw(ctx context.Context, uid string) error {
+// numbers return, or written with the new numbers when kubelet asks again. The plugin of an upgrade may have prepared a claim by what it
+// scanned later than this one, so the machine is scanned again when no claim's specs can change any more. If that takes too long, the next
+// pass tries again.
+func (s *cdiSpecs) withdraw(ctx, waiting context.Context, uid string) error {
 	claim, r, err := s.records.tryLock(uid)
 	if err != nil || r == nil {
 		return err
@@ -185,6 +187,9 @@ func (s *cdiSpecs) withdraw(ctx context.Context, uid string) error {
 		return err
 	}
 	defer hold.Release()
+	if err := s.ScanAgain(waiting); err != nil || !s.moved(r) {
+		return err
+	}
 	// What a claim needs whose devices did not move stays. A record that cannot be read keeps nothing: a container must not get another
 	// device.
 	inUse, _ := s.sharedFilesInUse(func(other *record.Record) bool { return !s.moved(other) })

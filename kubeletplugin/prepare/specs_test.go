@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"errors"
 	"context"
 	"os"
 	"path/filepath"
@@ -305,6 +306,27 @@ func TestDeviceMoved(t *testing.T) {
 	}
 	s.tidy()
 	s.reported()
+}
+
+// TestMovedByAnOldScan: two plugins serve the node during an upgrade. What one of them scanned while two directories had each other's name
+// takes no spec from a claim that the other prepared later.
+func TestMovedByAnOldScan(t *testing.T) {
+	s := newSite(t)
+	now := s.seen()
+	r := s.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
+	s.found = now
+	s.tidy()
+	s.isWhole(r)
+	s.reported()
+	s.setMachine(machine{gpu("gpu0", 1), ssd("ssd0")})
+	s.scanErr = errors.New("the scan takes too long")
+	s.tidy()
+	s.isWhole(r)
+	s.reported("RecoveryFailed u1")
+	s.scanErr = nil
+	s.tidy()
+	s.reported("DeviceMoved u1")
 }
 
 // TestDeviceMovedBack: the numbers come back before kubelet asks.
