@@ -3,8 +3,8 @@
 package prepare
 
 import (
-	"errors"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"

@@ -18,6 +18,10 @@ import (
 // syncName is the name of everything that sync keeps.
 const syncName = "sync"
 
+// nudgeInterval is after how long the scheduler is told again of the slice. It may look at the pod between two of the changes, and not again
+// when the last of them arrives: then the pod would wait for the scheduler's own look at all pods, after five minutes.
+const nudgeInterval = 10 * time.Second
+
 // sync returns once the scheduler knows all that was written before. Each kind has a watch of its own, which brings changes in their order,
 // so sync changes one object of each kind and waits for a pod that fits only when all of these changes have arrived.
 func (c *cluster) sync(t *testing.T) {
@@ -38,7 +42,14 @@ func (c *cluster) sync(t *testing.T) {
 	pod.Spec.NodeSelector = map[string]string{"round": round}
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	c.write(t, pod)
+	nudged := time.Now()
 	poll(t, 2*time.Minute, func() string {
+		if time.Since(nudged) > nudgeInterval {
+			slice := syncSlice(c.round)
+			nudged = time.Now()
+			slice.Labels = map[string]string{"nudged": strconv.FormatInt(nudged.UnixNano(), 10)}
+			c.write(t, slice)
+		}
 		got := &corev1.Pod{}
 		if err := c.client.Get(t.Context(), client.ObjectKeyFromObject(pod), got); err != nil {
 			return err.Error()
