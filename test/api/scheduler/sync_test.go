@@ -18,8 +18,8 @@ import (
 // syncName is the name of everything that sync keeps.
 const syncName = "sync"
 
-// nudgeInterval is after how long the scheduler is told again of the slice. It may look at the pod between two of the changes, and not again
-// when the last of them arrives: then the pod would wait for the scheduler's own look at all pods, after five minutes.
+// nudgeInterval is after how long the scheduler is told again of the slice. It may look at the pod between two of the changes, and not
+// again when the last of them arrives: then the pod would wait for the scheduler's own look at all pods, after five minutes.
 const nudgeInterval = 10 * time.Second
 
 // sync returns once the scheduler knows all that was written before. Each kind has a watch of its own, which brings changes in their order,
