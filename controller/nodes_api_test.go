@@ -3,11 +3,13 @@
 package controller_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -145,6 +147,49 @@ func (c cluster) testDeletedClaims(t *testing.T) {
 	if told("usual") {
 		t.Error("a node was told of a claim that ended in the usual way")
 	}
+}
+
+// testWaitingClaims: a node is told which claims wait for it, also one whose AcceleratorNode comes later, and of none once the pods may be
+// bound.
+func (c cluster) testWaitingClaims(t *testing.T) {
+	c.waitCRD(t)
+	c.accelerator(t, "waited", "", true)
+	first, second := c.waiting(t, "first", "waited"), c.waiting(t, "second", "waited-later")
+	named := func(node, want string) {
+		t.Helper()
+		apitest.Eventually(t, func() string {
+			var a v1alpha1.AcceleratorNode
+			check.Must(t, c.client.Get(t.Context(), client.ObjectKey{Name: node}, &a))
+			if got := a.Annotations[v1alpha1.WaitingClaimsAnnotation]; got != want {
+				return fmt.Sprintf("node %s is told of %q, want %q", node, got, want)
+			}
+			return ""
+		})
+	}
+	named("waited", "default/first")
+	c.accelerator(t, "waited-later", "", true)
+	named("waited-later", "default/second")
+	first.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: v1alpha1.DriverName, Pool: "waited/gpu", Device: "gpu0",
+		Conditions: []metav1.Condition{{
+			Type: "fettle.dev/KernelCachesReady", Status: metav1.ConditionTrue, Reason: "Fetched", LastTransitionTime: metav1.Now(),
+		}}}}
+	check.Must(t, c.client.Status().Update(t.Context(), first))
+	named("waited", "")
+	check.Must(t, c.client.Delete(t.Context(), second))
+	named("waited-later", "")
+}
+
+// waiting makes a claim whose pod waits for a node.
+func (c cluster) waiting(t *testing.T, name, node string) *resourceapi.ResourceClaim {
+	t.Helper()
+	claim := objects.Claim("default", name, objects.Request("gpu", "any"))
+	c.create(t, claim)
+	result := objects.Result("gpu", v1alpha1.DriverName, node+"/gpu", "gpu0")
+	result.BindingConditions = []string{"fettle.dev/KernelCachesReady"}
+	result.BindingFailureConditions = []string{"fettle.dev/KernelCachesFailed"}
+	claim.Status.Allocation = objects.Allocation(result)
+	check.Must(t, c.client.Status().Update(t.Context(), claim))
+	return claim
 }
 
 // allocatedAndDeleted makes a claim with a device of a node and deletes it. In the usual way, its allocation goes first.

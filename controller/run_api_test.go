@@ -78,6 +78,7 @@ func TestAPI(t *testing.T) {
 	t.Run("nodes", c.testNodes)
 	t.Run("prune", c.testPrune)
 	t.Run("deleted claims", c.testDeletedClaims)
+	t.Run("waiting claims", c.testWaitingClaims)
 	t.Run("bitstream rules", c.testBitstreamRules)
 	t.Run("bitstreams", func(t *testing.T) { c.testBitstreams(t, r) })
 	t.Run("holders", c.testHolders)

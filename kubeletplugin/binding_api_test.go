@@ -65,6 +65,7 @@ func (c *cluster) testLateBinding(t *testing.T) {
 			nodefixture.Configured(c, resourceapi.AllocationConfigSourceClaim,
 				`{"apiVersion":"fettle.dev/v1alpha1","kind":"GPUConfig","kernelCaches":[`+test.caches+`]}`)
 		}, result)
+		n.annotateWith(v1alpha1.WaitingClaimsAnnotation, fmt.Sprintf("%q", made.Namespace+"/"+made.Name)) // as the controller does
 		n.eventually(func() string {
 			now, err := c.clients.Kube.ResourceV1().ResourceClaims(namespace).Get(t.Context(), made.Name, metav1.GetOptions{})
 			check.Must(t, err)

@@ -274,7 +274,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Errors: p.metrics.backgroundErrors,
 	})
 	if f.kernelCaches, err = kernelcaches.New(kernelcaches.Config{
-		Node: c.Node, Enabled: file.KernelCaches.Enabled, WatchPods: file.KernelCaches.WatchPods, Kube: p.clients.Kube,
+		Node: c.Node, Enabled: file.KernelCaches.Enabled, Kube: p.clients.Kube,
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
 		Mounter: mounter, CanMount: hostmount.CanMount, Policies: p.policies, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
 		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: kernelcaches.Lanes(file.Budget.Unpacking.Limit()),

@@ -116,6 +116,7 @@ func (p *Plugin) runEngine(ctx context.Context) {
 func (p *Plugin) watchRequests(ctx context.Context) {
 	p.retirement.Watch(ctx, p.clients.Dynamic, p.config.Node, retirement.Requests{
 		Recover: p.recoverDevices, Upgrade: p.quiesce.SetUpgrade, Quiesce: p.quiesce.Set, ClaimDeleted: p.claimDeleted.Send,
+		Waiting: p.binder.Named,
 	})
 }
 

@@ -60,6 +60,9 @@ const (
 	// ClaimDeletedAnnotation on an AcceleratorNode is set by the controller to the time at which it saw that a claim on the node was deleted
 	// while it was allocated. That node's plugin then looks for deleted claims that hold devices.
 	ClaimDeletedAnnotation = GroupName + "/claim-deleted"
+	// WaitingClaimsAnnotation on an AcceleratorNode names claims whose pods are not bound before that node's plugin says that their data is
+	// there: "namespace/name", separated by commas, at most 2048 bytes. The controller writes it, so that no node has to watch all claims.
+	WaitingClaimsAnnotation = GroupName + "/waiting-claims"
 	// RetireByAdmin is the value for an administrator's own use. Neither the controller nor an uninstall removes it.
 	RetireByAdmin = "admin"
 )

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claims tells nodes of claims that were deleted while they were allocated. Such a claim still holds devices while its pod runs,
-// but the scheduler takes them for free. Nodes do not watch claims, so that one watch serves the whole cluster.
+// Package claims tells nodes about claims: of those that were deleted while they were allocated, and of those whose pods are bound only
+// after the node did something. A deleted claim still holds devices while its pod runs, but the scheduler takes them for free. Nodes do
+// not watch claims, so that one watch serves the whole cluster.
 package claims
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,11 +38,14 @@ func New(s reconciler.Services) reconciler.Row {
 	m := &messenger{Services: s, told: metrics.Counter("deleted_claims_told_total",
 		"Times that a node was told that a claim with a device of it was deleted while it was allocated.")}
 	return reconciler.Row{
-		Name: "deleted ResourceClaims", Metrics: []prometheus.Collector{m.told},
-		Queues: []reconciler.Queue{{
-			Name: "deletedclaim", DuringUninstall: true, Reconciler: m,
-			Watches: []reconciler.Watch{{Object: &resourceapi.ResourceClaim{}, Handler: reconciler.OnChange(enqueueDeleted)}},
-		}},
+		Name: "deleted and waiting ResourceClaims", Metrics: []prometheus.Collector{m.told},
+		Queues: []reconciler.Queue{
+			{
+				Name: "deletedclaim", DuringUninstall: true, Reconciler: m,
+				Watches: []reconciler.Watch{{Object: &resourceapi.ResourceClaim{}, Handler: reconciler.OnChange(enqueueDeleted)}},
+			},
+			newWaiting(s).queue(),
+		},
 	}
 }
 
@@ -57,7 +62,12 @@ func enqueueDeleted(_ context.Context, q reconciler.RequestQueue, before, now cl
 }
 
 // nodesOf returns the nodes with Fettle's devices of a claim. A claim without an allocation has none.
-func nodesOf(c *resourceapi.ResourceClaim) (nodes []string) {
+func nodesOf(c *resourceapi.ResourceClaim) []string {
+	return nodesWhere(c, func(*resourceapi.DeviceRequestAllocationResult) bool { return true })
+}
+
+// nodesWhere returns the nodes of the devices of Fettle for which is returns true.
+func nodesWhere(c *resourceapi.ResourceClaim, is func(*resourceapi.DeviceRequestAllocationResult) bool) (nodes []string) {
 	if c.Status.Allocation == nil {
 		return nil
 	}
@@ -65,7 +75,7 @@ func nodesOf(c *resourceapi.ResourceClaim) (nodes []string) {
 	for i := range c.Status.Allocation.Devices.Results {
 		r := &c.Status.Allocation.Devices.Results[i]
 		node, _, ok := device.SplitPool(r.Pool)
-		if r.Driver == v1alpha1.DriverName && ok && !seen[node] {
+		if r.Driver == v1alpha1.DriverName && ok && !seen[node] && is(r) {
 			seen[node] = true
 			nodes = append(nodes, node)
 		}
@@ -93,7 +103,7 @@ func (m *messenger) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// Cached keeps the claims in the manager's cache to what nodesOf reads.
+// Cached keeps the claims in the manager's cache to what nodesOf and waitsOn read.
 func Cached(byObject map[client.Object]cache.ByObject) {
 	byObject[&resourceapi.ResourceClaim{}] = cache.ByObject{Transform: trim}
 }
@@ -106,12 +116,18 @@ func trim(object any) (any, error) {
 	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: c.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion,
 	}}
-	if nodes := nodesOf(c); len(nodes) > 0 {
-		kept.Status.Allocation = &resourceapi.AllocationResult{}
-		for _, node := range nodes {
-			kept.Status.Allocation.Devices.Results = append(kept.Status.Allocation.Devices.Results,
-				resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: node + "/"})
+	nodes := nodesOf(c)
+	if len(nodes) == 0 {
+		return kept, nil
+	}
+	waits := waitsOn(c)
+	kept.Status.Allocation = &resourceapi.AllocationResult{}
+	for _, node := range nodes {
+		one := resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: node + "/"}
+		if slices.Contains(waits, node) {
+			one.BindingConditions = []string{"Ready"} // which one is not asked
 		}
+		kept.Status.Allocation.Devices.Results = append(kept.Status.Allocation.Devices.Results, one)
 	}
 	return kept, nil
 }

@@ -164,7 +164,7 @@ func Trim(object any) (any, error) {
 		kept.Status.Pools = append(kept.Status.Pools, v1alpha1.PoolStatus{Name: p.Name, Kind: p.Kind, Devices: p.Devices, Withheld: p.Withheld})
 	}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
-	for _, key := range []string{v1alpha1.UpgradeAnnotation, v1alpha1.QuiesceAnnotation} {
+	for _, key := range []string{v1alpha1.UpgradeAnnotation, v1alpha1.QuiesceAnnotation, v1alpha1.WaitingClaimsAnnotation} {
 		if value, there := node.Annotations[key]; there {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding does the work that claims ask for before their pods are bound, and reports it on the claims (KEP-5007).
+// Package binding does the work that claims ask for before their pods are bound, and reports it on the claims (KEP-5007). The controller
+// names such claims on the node's AcceleratorNode, so that no node watches the claims of the whole cluster.
 package binding
 
 import (
@@ -12,16 +13,14 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/claim"
@@ -48,6 +47,8 @@ const (
 	maxBindingTries = 5
 	// bindingPollInterval is the time between checks of work in progress.
 	bindingPollInterval = time.Second
+	// againInterval is the least time between two looks at claims that the controller still names.
+	againInterval = 20 * time.Second
 )
 
 // Claims writes the results to claims.
@@ -84,6 +85,10 @@ type Config struct {
 type Binder struct {
 	Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu sync.Mutex
+	// named are the claims that the controller named last.
+	named []types.NamespacedName
 }
 
 // New returns a binder.
@@ -93,66 +98,45 @@ func New(c Config) *Binder {
 		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](first, longest))}
 }
 
+// Named has the claims handled that v1alpha1.WaitingClaimsAnnotation names now and did not name before.
+func (b *Binder) Named(text string) {
+	b.mu.Lock()
+	before := b.named
+	b.named = claim.ParseWaitingNames(text)
+	now := b.named
+	b.mu.Unlock()
+	for _, key := range now {
+		if !slices.Contains(before, key) {
+			b.queue.Add(key)
+		}
+	}
+}
+
 // Run handles claims until ctx ends.
 func (b *Binder) Run(ctx context.Context) {
-	enqueue := func(object any) {
-		if c, ok := object.(*resourceapi.ResourceClaim); ok && b.waits(c) {
-			b.queue.Add(types.NamespacedName{Namespace: c.Namespace, Name: c.Name})
-		}
+	defer context.AfterFunc(ctx, b.queue.ShutDown)()
+	var running sync.WaitGroup
+	running.Go(func() { wait.JitterUntilWithContext(ctx, b.lookAgain, againInterval, 0.5, true) })
+	for b.next(ctx, running.Go) {
 	}
-	informer, err := follow.New(b.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll), follow.Options{
-		Client: b.Client, Object: &resourceapi.ResourceClaim{}, Keep: b.trim,
-		Handle: cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, now any) { enqueue(now) }},
-	})
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot watch claims: pods that wait for bitstreams or kernel caches are not bound")
-		return
-	}
-	defer follow.Run(ctx, informer)()
-	stop := context.AfterFunc(ctx, b.queue.ShutDown)
-	defer stop()
-	var handled sync.WaitGroup
-	for b.next(ctx, handled.Go) {
-	}
-	handled.Wait()
+	running.Wait()
 }
 
-// trim drops from the cached claims of the cluster what the binder does not need.
-func (b *Binder) trim(object any) (any, error) {
-	c, ok := object.(*resourceapi.ResourceClaim)
-	if !ok {
-		return object, nil
+// lookAgain has all claims handled that are named: one that was seen to, and waits anew before its name was taken off, is in no message.
+func (b *Binder) lookAgain(context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range b.named {
+		b.queue.Add(key)
 	}
-	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: c.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion,
-	}}
-	if b.waits(c) {
-		kept.Status = c.Status
-	}
-	return kept, nil
 }
 
-// waits reports whether a claim has a device of this node without a final binding condition.
-func (b *Binder) waits(c *resourceapi.ResourceClaim) bool {
-	return slices.ContainsFunc(b.Kinds, func(k Kind) bool { return b.waitsFor(c, &k) })
-}
-
-// waitsFor reports whether a claim has such a device of a kind.
+// waitsFor reports whether a claim has a device of this node and of a kind without a final binding condition.
 func (b *Binder) waitsFor(c *resourceapi.ResourceClaim, k *Kind) bool {
-	if c.Status.Allocation == nil || c.DeletionTimestamp != nil {
-		return false
-	}
-	ready, failed := k.conditions()
-	return slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-		if !b.waitsOn(&r, k) {
-			return false
-		}
-		i := slices.IndexFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
-			return claim.KeyOf(d.Driver, d.Pool, d.Device, d.ShareID) == claim.KeyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID))
+	return c.Status.Allocation != nil &&
+		slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+			return b.waitsOn(&r, k) && claim.Waits(c, &r)
 		})
-		return i < 0 || !meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, ready) &&
-			!meta.IsStatusConditionTrue(c.Status.Devices[i].Conditions, failed)
-	})
 }
 
 // waitsOn reports whether the pod of a device waits for this kind.
@@ -196,7 +180,13 @@ func (b *Binder) handle(ctx context.Context, key types.NamespacedName) error {
 	if i < 0 {
 		return nil
 	}
-	return b.handleKind(ctx, key, c, &b.Kinds[i]) // its condition changes the claim, and that brings the next kind
+	if err := b.handleKind(ctx, key, c, &b.Kinds[i]); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(b.Kinds[i+1:], func(k Kind) bool { return b.waitsFor(c, &k) }) {
+		b.queue.Add(key)
+	}
+	return nil
 }
 
 // handleKind does the work for one device kind before the pod is bound.

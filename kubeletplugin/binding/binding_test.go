@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +31,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/check"
-	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -104,16 +104,15 @@ func TestWhoWaits(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			b := New(Config{Node: nodefixture.Node, Kinds: (&done{}).kinds()})
-			if got := b.waits(tt.claim); got != tt.want {
+			if got := waits(b, tt.claim); got != tt.want {
 				t.Errorf("waits: %v, want %v", got, tt.want)
-			}
-			kept, err := b.trim(tt.claim)
-			check.Must(t, err)
-			if got := b.waits(kept.(*resourceapi.ResourceClaim)); got != tt.want {
-				t.Errorf("what is kept in memory waits: %v, want %v", got, tt.want)
 			}
 		})
 	}
+}
+
+func waits(b *Binder, c *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(b.Kinds, func(k Kind) bool { return b.waitsFor(c, &k) })
 }
 
 // classSays is an allocated claim whose class has a policy.
@@ -295,9 +294,11 @@ func TestRun(t *testing.T) {
 		t.Helper()
 		check.Eventually(t, "the verdict of "+c.Name+" is "+want, func() bool { return verdict(t, client, c) == want })
 	}
+	b.Named(keyOfClaim(c).String())
 	until(c, bitstreamReady+" Fetched")
 	_, err := client.ResourceV1().ResourceClaims(later.Namespace).Create(t.Context(), later, metav1.CreateOptions{})
 	check.Must(t, err)
+	b.Named(keyOfClaim(later).String() + "," + keyOfClaim(c).String())
 	until(later, cachesReady+" Fetched")
 	cancel()
 	<-ended
@@ -327,15 +328,19 @@ func TestSlowClaimsDelayNoOther(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.Run(ctx) }()
+	var names []string
 	for i := range slowClaims {
 		slow := quick.DeepCopy()
 		slow.Name, slow.UID = fmt.Sprintf("slow-%d", i), types.UID(fmt.Sprintf("slow-%d", i))
 		create(slow)
+		names = append(names, keyOfClaim(slow).String())
 	}
+	b.Named(strings.Join(names, ","))
 	for range slowClaims {
 		<-began
 	}
 	create(quick)
+	b.Named(strings.Join(append(names, keyOfClaim(quick).String()), ","))
 	check.Eventually(t, "the claim that has its files is ready", func() bool {
 		return verdict(t, client, quick) == bitstreamReady+" Fetched"
 	})
@@ -467,12 +472,38 @@ func TestTwoKinds(t *testing.T) {
 	if diff := cmp.Diff(map[string][]string{"r0": {bitstreamReady}, "g0": {cachesReady}}, said); diff != "" || len(done.seen) != 2 {
 		t.Errorf("seen to %v; said (-want +got):\n%s", done.seen, diff)
 	}
-	if b.waits(now) {
+	if waits(b, now) {
 		t.Error("it still waits")
 	}
 }
 
-// TestLargeClaimOfATenant: of a claim the plugin keeps little, whatever a tenant writes there.
-func TestLargeClaimOfATenant(t *testing.T) {
-	large.KeepsLittle(t, &resourceapi.ResourceClaim{}, New(Config{}).trim)
+// TestNamed: a claim is handled once however often the same names come, and again after a while for as long as it is named.
+func TestNamed(t *testing.T) {
+	b, _, _ := newTestBinder(classSays(`"bindAfter":"Fetched"`), nil)
+	defer b.queue.ShutDown()
+	handled := func(want ...string) {
+		t.Helper()
+		var got []string
+		for b.queue.Len() > 0 {
+			key, _ := b.queue.Get()
+			got = append(got, key.String())
+			b.queue.Done(key)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("handled %v, want %v", got, want)
+		}
+	}
+	b.Named("a/x,b/y")
+	handled("a/x", "b/y")
+	b.Named("a/x,b/y")
+	handled()
+	b.Named("b/y,c/z")
+	handled("c/z")
+	b.lookAgain(t.Context())
+	handled("b/y", "c/z")
+	b.Named("a/x")
+	handled("a/x")
+	b.Named("")
+	b.lookAgain(t.Context())
+	handled()
 }

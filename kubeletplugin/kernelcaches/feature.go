@@ -32,10 +32,10 @@ import (
 type Config struct {
 	// Node is the name of the Node object.
 	Node string
-	// Enabled: the node gives caches to claims. WatchPods: the node's pods are watched, so that no claim needs a request for them.
-	Enabled, WatchPods bool
-	Kube               kubernetes.Interface
-	Dynamic            dynamic.Interface
+	// Enabled: the node gives caches to claims.
+	Enabled bool
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
 	// Namespace is the driver's. It has the pull secrets of cluster-wide caches.
 	Namespace string
 	// Client reads registries, Store opens the node's store, Credentials reads pull secrets.
@@ -107,13 +107,10 @@ func New(c Config) (*Feature, error) {
 		Config: c, base: base, stop: stop, retention: notify.New(),
 		verified: newVerifications(filepath.Join(c.Mounter.Dir, "grants")),
 		fetches:  map[string]*fetchOperation{}, failures: map[string]failure{},
-		judgements: map[string]*judgement{},
+		judgements: map[string]*judgement{}, pods: &pods{kube: c.Kube},
 	}
 	var err error
 	if f.objects, err = newObjects(c.Dynamic); err != nil {
-		return nil, err
-	}
-	if f.pods, err = newPods(c.Kube, c.Node, c.WatchPods); err != nil {
 		return nil, err
 	}
 	c.Policies.OnChange(f.objects.listeners.Call)
@@ -124,13 +121,13 @@ func New(c Config) (*Feature, error) {
 	return f, nil
 }
 
-// Watch watches caches and, with WatchPods, pods until ctx ends. stopped cancels the fetches in progress and waits until
-// everything has ended. If the feature is disabled, Watch does nothing.
+// Watch watches caches until ctx ends. stopped cancels the fetches in progress and waits until everything has ended. If the feature is
+// disabled, Watch does nothing.
 func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	if !f.Enabled {
 		return f.stop
 	}
-	podsStopped, objectsStopped := f.pods.watch(ctx), f.objects.watch(ctx)
+	objectsStopped := f.objects.watch(ctx)
 	f.running.Go(func() {
 		if f.objects.waitSynced(ctx) {
 			f.objects.listeners.Call()
@@ -139,7 +136,6 @@ func (f *Feature) Watch(ctx context.Context) (stopped func()) {
 	return func() {
 		f.stop()
 		objectsStopped()
-		podsStopped()
 		f.running.Wait()
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -376,7 +375,6 @@ func TestRun(t *testing.T) {
 // TestLargeObjectsOfATenant: of a cache and of a pod the plugin keeps little, whatever a tenant writes there.
 func TestLargeObjectsOfATenant(t *testing.T) {
 	large.KeepsLittle(t, &v1alpha1.GPUKernelCache{}, large.Unstructured(decode))
-	large.KeepsLittle(t, &corev1.Pod{}, trimPod)
 }
 
 // TestNoStore: where the store could not be made, nothing of it is a claim's whose record is lost.

@@ -13,94 +13,29 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
-// pods finds pods that claims are reserved for.
+// pods reads the pods that claims are reserved for.
 type pods struct {
 	kube kubernetes.Interface
-	node string
-	// informer watches the node's pods. Nil: they are not watched.
-	informer *follow.Informer
 }
-
-func newPods(kube kubernetes.Interface, node string, follows bool) (*pods, error) {
-	p := &pods{kube: kube, node: node}
-	if !follows {
-		return p, nil
-	}
-	var err error
-	p.informer, err = follow.New(kube.CoreV1().Pods(metav1.NamespaceAll), follow.Options{
-		Client: kube, Object: &corev1.Pod{}, Keep: trimPod, Field: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the node's pods: %w", err)
-	}
-	return p, nil
-}
-
-// watch runs the informer, if there is one, until ctx ends. stopped waits for its end.
-func (p *pods) watch(ctx context.Context) (stopped func()) {
-	if p.informer == nil {
-		return func() {}
-	}
-	return follow.Run(ctx, p.informer)
-}
-
-// trimPod keeps the fields of a pod that find promises.
-func trimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{HostUsers: pod.Spec.HostUsers},
-	}, nil
-}
-
-// find returns the pod that a claim is reserved for, with UID and spec.hostUsers, which never change. It asks the API server if the
-// informer does not have the pod, since kubelet may see a pod first. The result may be another pod of the same name.
-func (p *pods) find(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
-	if p.informer != nil {
-		key := cache.ObjectName{Namespace: namespace, Name: consumer.Name}.String()
-		found, _, err := p.informer.GetStore().GetByKey(key)
-		if err != nil {
-			return nil, fmt.Errorf("look for pod %s: %w", key, err)
-		}
-		if pod, ok := found.(*corev1.Pod); ok && pod.UID == consumer.UID {
-			return pod, nil
-		}
-	}
-	return p.read(ctx, namespace, consumer)
-}
-
-// read asks the API server for the whole pod, or another of the same name.
-func (p *pods) read(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
-	return p.kube.CoreV1().Pods(namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
-}
-
-// finder is find or read.
-type finder func(ctx context.Context, namespace string, consumer *resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error)
 
 // users yields the pods that a claim is reserved for, or the error that ends it. Deleted pods, and new pods of the same name, do not count.
-func (p *pods) users(ctx context.Context, c *resourceapi.ResourceClaim, look finder) iter.Seq2[*corev1.Pod, error] {
+func (p *pods) users(ctx context.Context, c *resourceapi.ResourceClaim) iter.Seq2[*corev1.Pod, error] {
 	return func(yield func(*corev1.Pod, error) bool) {
 		for i := range c.Status.ReservedFor {
 			consumer := &c.Status.ReservedFor[i]
 			if consumer.APIGroup != "" || consumer.Resource != "pods" {
 				continue
 			}
-			pod, err := look(ctx, c.Namespace, consumer)
+			pod, err := p.kube.CoreV1().Pods(c.Namespace).Get(ctx, consumer.Name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
 			case err != nil:
@@ -131,7 +66,7 @@ func access(
 
 // usesUserNamespace reports whether a pod that the claim is reserved for has a user namespace, where an overlay cannot be mounted.
 func (p *pods) usesUserNamespace(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	for pod, err := range p.users(ctx, c, p.find) {
+	for pod, err := range p.users(ctx, c) {
 		if err != nil {
 			return false, fmt.Errorf("spec.hostUsers decides how caches are mounted: %w", err)
 		}
@@ -159,7 +94,7 @@ func (p *pods) missed(
 	}
 	claim := &preset.Claim{ResourceClaim: c, Devices: []preset.Device{{Request: r.base}}}
 	var out []string
-	for pod, err := range p.users(ctx, c, p.read) {
+	for pod, err := range p.users(ctx, c) {
 		if err != nil {
 			return nil, fmt.Errorf("%s %w: whether containers will find its entries: %w", o, cachemount.ErrNotReady, err)
 		}

@@ -122,6 +122,8 @@ type Requests struct {
 	Upgrade func(context.Context, string)
 	// ClaimDeleted is called when v1alpha1.ClaimDeletedAnnotation has another value than before.
 	ClaimDeleted func()
+	// Waiting is called with the value of v1alpha1.WaitingClaimsAnnotation.
+	Waiting func(string)
 }
 
 // Watch watches the node's own AcceleratorNode until ctx ends.
@@ -133,6 +135,7 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 		requests.Recover(ctx, annotations[v1alpha1.RecoverAnnotation])
 		requests.Upgrade(ctx, annotations[v1alpha1.UpgradeAnnotation])
 		requests.Quiesce(ctx, annotations[v1alpha1.QuiesceAnnotation])
+		requests.Waiting(annotations[v1alpha1.WaitingClaimsAnnotation])
 		if now := annotations[v1alpha1.ClaimDeletedAnnotation]; now != deleted {
 			deleted = now
 			requests.ClaimDeleted()

@@ -41,8 +41,6 @@ type KernelCaches struct {
 	// BindingConditions has the scheduler wait, before it binds a pod with a GPU to this node, until the caches are here that its claim wants
 	// to wait for.
 	BindingConditions bool `json:"bindingConditions,omitempty"`
-	// WatchPods follows the node's pods, so that none has to be read for a claim that does not say how it has its caches.
-	WatchPods bool `json:"watchPods,omitempty"`
 }
 
 func (c KernelCaches) validate() []error {

@@ -94,7 +94,7 @@ func (b *bench) measureCache(ctx context.Context, image *cacheImage) (err error)
 		}
 	}
 	if err == nil && image.warm {
-		err = errors.Join(b.measureWarm(ctx, image, host, podsWatched), b.measureWarm(ctx, image, host, podsAsked))
+		err = errors.Join(b.measureWarm(ctx, image, host, podsUnasked), b.measureWarm(ctx, image, host, podsAsked))
 	}
 	if err = errors.Join(err, stop()); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/test/lone"
 )
 
@@ -40,18 +41,17 @@ const (
 	warmHome = "/root/.triton/cache"
 )
 
-// warmConfiguration lets the plugin give caches. Its argument is whether the plugin watches the node's pods.
+// warmConfiguration lets the plugin give caches.
 const warmConfiguration = `apiVersion: config.fettle.dev/v1alpha1
 kind: KubeletPluginConfiguration
 discoveryInterval: 1h
 kernelCaches:
   enabled: true
-  watchPods: %t
 `
 
-// The plugin watches the node's pods, or asks the API server for those of each claim, which is the default and one request more.
+// The claim says how it has its cache, or the plugin asks the API server for the claim's pod, which is one request more.
 const (
-	podsWatched = "watched"
+	podsUnasked = "unasked"
 	podsAsked   = "asked"
 )
 
@@ -68,8 +68,8 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods s
 		return b.report.nothing(warmAdded, &at, err)
 	}
 	defer func() { err = errors.Join(err, unmount()) }()
-	b.say("caches of kernels: claims of %d files that are on the node, pods are %s", image.files, pods)
-	p, err := b.startWarmPlugin(ctx, &n, host, pods == podsWatched)
+	b.say("caches of kernels: claims of %d files that are on the node, the pod is %s", image.files, pods)
+	p, err := b.startWarmPlugin(ctx, &n, host)
 	if err != nil {
 		return err
 	}
@@ -77,11 +77,15 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods s
 	if err := b.makeCache(ctx, image, host, name); err != nil {
 		return err
 	}
-	plain, err := b.warmClaims(ctx, p, casePlain, name)
+	source := v1alpha1.KernelCacheSource{Name: name}
+	if pods == podsUnasked {
+		source.Access = v1alpha1.CacheAccess(cachemount.Overlay)
+	}
+	plain, err := b.warmClaims(ctx, p, casePlain, v1alpha1.KernelCacheSource{Name: name})
 	if err != nil {
 		return err
 	}
-	cached, err := b.warmClaims(ctx, p, caseCache, name)
+	cached, err := b.warmClaims(ctx, p, caseCache, source)
 	if err != nil {
 		return err
 	}
@@ -102,12 +106,12 @@ func shareMounts(dir string) (unmount func() error, err error) {
 	return func() error { return unix.Unmount(dir, unix.MNT_DETACH) }, nil
 }
 
-func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string, watchPods bool) (*plugin, error) {
+func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plugin, error) {
 	if err := expandFile(b.root, warmMachine, n.Host); err != nil {
 		return nil, err
 	}
 	config, registries := filepath.Join(n.Disk, "config.yaml"), filepath.Join(n.Disk, "registries.yaml")
-	err := errors.Join(os.WriteFile(config, fmt.Appendf(nil, warmConfiguration, watchPods), 0o600),
+	err := errors.Join(os.WriteFile(config, []byte(warmConfiguration), 0o600),
 		os.WriteFile(registries, fmt.Appendf(nil, "plainHTTP: [%q]\n", host), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("write the plugin's configuration: %w", err)
@@ -147,18 +151,18 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host, name str
 }
 
 // warmClaims are a claim for each GPU.
-func (b *bench) warmClaims(ctx context.Context, p *plugin, what, cache string) ([]claim, error) {
+func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, cache v1alpha1.KernelCacheSource) ([]claim, error) {
 	found, err := b.published(ctx, p, warmGPUs)
 	if err != nil {
 		return nil, err
 	}
 	var shapes []shape
 	for i, name := range found.of("gpu") {
-		s := shape{name: fmt.Sprintf("%s-%s-%d", what, cache, i), node: p.node.Name, pool: "gpu", devices: []string{name}}
+		s := shape{name: fmt.Sprintf("%s-%s-%d", what, cache.Name, i), node: p.node.Name, pool: "gpu", devices: []string{name}}
 		if what == caseCache {
 			config, err := opaque(resourceapi.AllocationConfigSourceClaim, nil, v1alpha1.GPUConfig{
 				TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUConfig},
-				KernelCaches: []v1alpha1.KernelCacheSource{{Name: cache}},
+				KernelCaches: []v1alpha1.KernelCacheSource{cache},
 			})
 			if err != nil {
 				return nil, err
@@ -228,7 +232,7 @@ func (b *bench) compareWarm(ctx context.Context, p *plugin, at point, plain, cac
 	}
 	at.Case = ""
 	added := measured[caseCache].median(warmPrepare) - measured[casePlain].median(warmPrepare)
-	return b.report.against(targetWarmAdded, at.Pods == podsWatched, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
+	return b.report.against(targetWarmAdded, at.Pods == podsUnasked, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
 }
 
 func (s samples) warmCycle(ctx context.Context, p *plugin, c claim) error {

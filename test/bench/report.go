@@ -99,7 +99,7 @@ type point struct {
 	Bytes    int    `json:"bytes,omitempty"`
 	Files    int    `json:"files,omitempty"`
 	Form     string `json:"form,omitempty"`
-	// Pods is how the plugin finds the pods of a claim with a cache: podsWatched or podsAsked.
+	// Pods says whether the plugin asks for the pods of a claim with a cache: podsUnasked or podsAsked.
 	Pods string `json:"pods,omitempty"`
 	// Shares is how many shares of the same device are held.
 	Shares int `json:"shares,omitempty"`

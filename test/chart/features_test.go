@@ -90,7 +90,9 @@ func TestFeatures(t *testing.T) {
 		for _, f := range allFeatures(t) {
 			t.Run(f.Name, func(t *testing.T) {
 				t.Parallel()
-				changed := changesOf(without[fmt.Sprint(f.Needs)], given(t, f.Values), func(m [][]byte) []string { return rightsGiven(t, m) })
+				with := given(t, f.Values)
+				changed := changesOf(without[fmt.Sprint(f.Needs)], with, func(m [][]byte) []string { return rightsGiven(t, m) })
+				noNodeListsAll(t, with)
 				mu.Lock()
 				defer mu.Unlock()
 				if changed != "" {
@@ -104,6 +106,17 @@ func TestFeatures(t *testing.T) {
 		text += "\n" + features.Heading(name) + changes[name]
 	}
 	check.Golden(t, "testdata/golden/features.txt", []byte(text))
+}
+
+// noNodeListsAll holds that the account of the nodes reads claims and pods by their names only: thousands of nodes share it.
+func noNodeListsAll(t *testing.T, manifests [][]byte) {
+	t.Helper()
+	account := rights(t, parse(t, manifests))["ClusterRole fettle-kubeletplugin"]
+	for _, resource := range []string{"/pods", "resource.k8s.io/resourceclaims"} {
+		if account[resource] != "get" {
+			t.Errorf("the kubelet plugin may %q %s", account[resource], resource)
+		}
+	}
 }
 
 // changesOf lists what manifests give more and less than others.

@@ -275,8 +275,6 @@ func TestRights(t *testing.T) {
 		delete(table, tokenReviews)
 		delete(table, accessReviews)
 	}
-	binding := plainRights()
-	binding["ClusterRole fettle-kubeletplugin"]["resource.k8s.io/resourceclaims"] = "get list watch"
 	untainted := plainRights() // an uninstall takes off what was put there while the value was another
 	untainted["ClusterRole fettle-controller"]["/nodes"] = "get list watch"
 	untainted["ClusterRole fettle-webhook"]["resource.k8s.io/deviceclasses"] = "get"
@@ -305,8 +303,6 @@ func TestRights(t *testing.T) {
 		driving["Role fettle-drivers"][resource] = "get list create patch delete"
 	}
 	driving["ClusterRole fettle-controller"]["kmm.sigs.x-k8s.io/nodemodulesconfigs"] = "list"
-	watching := plainRights()
-	watching["ClusterRole fettle-kubeletplugin"]["/pods"] = "get list watch"
 	tests := []struct {
 		name string
 		args []string
@@ -314,13 +310,12 @@ func TestRights(t *testing.T) {
 	}{
 		{"default", nil, plainRights()},
 		{"FPGAs are programmed, and their bitstreams fetched ahead", []string{"--set=fpga.programming=true"}, plainRights()},
-		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, binding},
+		{"pods are bound later", []string{"--set=fpga.programming=true,fpga.bindingConditions=true"}, plainRights()},
 		{
 			"pods are bound later, after their caches",
 			[]string{"--set=kernelCaches.enabled=true,kernelCaches.bindingConditions=true"},
-			binding,
+			plainRights(),
 		},
-		{"caches, and pods are watched", []string{"--set=kernelCaches.enabled=true,kernelCaches.watchPods=true"}, watching},
 		{"caches", []string{"--set=kernelCaches.enabled=true"}, plainRights()},
 		{"forced uninstall", []string{"--set=uninstall.force=true,uninstall.deleteCRDs=true"}, forced},
 		{"pull secrets of all namespaces", []string{"--set=bitstreams.pullSecretNamespaces={*}"}, anywhere("/secrets")},

@@ -79,9 +79,6 @@ kernelCaches:
   {{- if .Values.kernelCaches.bindingConditions }}
   bindingConditions: true
   {{- end }}
-  {{- if .Values.kernelCaches.watchPods }}
-  watchPods: true
-  {{- end }}
 {{- end }}
 {{- with .Values.health }}
 health:
