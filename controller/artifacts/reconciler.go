@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -39,7 +38,6 @@ type Reconciler struct {
 	counts  Counts
 	refused refused
 	turns   turns
-	budget  *status.Budget
 	due     reconciler.Schedule
 	judges  judges
 }
@@ -57,8 +55,7 @@ func NewReconciler(s reconciler.Services, k Kind, resolve Resolve, counts Counts
 		counts.Refused.WithLabelValues(kind).Set(0)
 	}
 	return &Reconciler{
-		kind: k, clock: s.Clock, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, resolve: resolve, counts: counts,
-		budget: s.Budget,
+		kind: k, clock: s.Clock, status: s.Status(), resolve: resolve, counts: counts,
 	}
 }
 
@@ -85,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	judged, same := r.judges.same(req.NamespacedName, applying)
 	if wait, done := r.due.Remaining(req.NamespacedName, h, r.clock.Now()); done && same {
 		again, err := r.report(ctx, a, nil)
-		return reconcile.Result{RequeueAfter: sooner(wait, again)}, err
+		return reconcile.Result{RequeueAfter: reconciler.Sooner(wait, again)}, err
 	}
 	turn, giveBack, ok := r.turns.take(ctx, req.Namespace)
 	if !ok {
@@ -101,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	r.due.Done(req.NamespacedName, h, next, r.clock.Now())
 	r.judges.Store(req.NamespacedName, applying)
-	return reconcile.Result{RequeueAfter: sooner(next, again)}, nil
+	return reconcile.Result{RequeueAfter: reconciler.Sooner(next, again)}, nil
 }
 
 func (r *Reconciler) forget(req reconcile.Request) {
@@ -126,14 +123,6 @@ func (r *Reconciler) ask(ctx, turn context.Context, a Artifact, policies []*trus
 	return wait.Jitter(Next(&r.kind, a.Head(), fault, r.clock.Now()), reconciler.Jitter), again, nil
 }
 
-// sooner returns the shorter of two times, of which 0 is never.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
-}
-
 // report writes the status, and makes Events of its conditions. The outcome is nil if only other objects may have changed: what nodes
 // report is written as the budget allows. It returns when to report again; 0 is when a watched object changes.
 func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (again time.Duration, err error) {
@@ -144,16 +133,10 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 		r.counts.Resolved.WithLabelValues(h.Kind, status.Condition(*h.Conditions, v1alpha1.ConditionResolved).Reason).Inc()
 	}
 	r.refused.set(r.counts.Refused, client.ObjectKeyFromObject(h.Object), h.refusedKind())
-	again, err = a.Observe(ctx, now)
+	var early time.Duration
 	var written bool
-	if err == nil && out == nil && !equality.Semantic.DeepEqual(before, h.Object) {
-		var early time.Duration
-		if early, err = r.early(ctx); early > 0 {
-			return sooner(again, early), err
-		}
-	}
-	if err == nil {
-		written, err = r.status.Patch(ctx, before, h.Object)
+	if again, err = a.Observe(ctx, now); err == nil {
+		written, early, err = r.status.PatchReports(ctx, before, h.Object, out != nil)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("write the status of %s: %w", h.CommonObject, err)
@@ -161,19 +144,7 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 	if written {
 		r.announce(ctx, h, a.Head(), was)
 	}
-	return again, nil
-}
-
-// early returns how long to wait before what nodes report may be written, and 0 if it may be now.
-func (r *Reconciler) early(ctx context.Context) (time.Duration, error) {
-	if r.budget == nil {
-		return 0, nil
-	}
-	var nodes v1alpha1.AcceleratorNodeList
-	if err := r.status.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return 0, fmt.Errorf("count the nodes: %w", err)
-	}
-	return wait.Jitter(r.budget.Take(len(nodes.Items)), reconciler.Jitter), nil
+	return reconciler.Sooner(again, early), nil
 }
 
 // announce makes Events of conditions that changed, and of another digest: which digest the image is and what the policies say of it is

@@ -130,7 +130,7 @@ func TestReportsAreRare(t *testing.T) {
 		}
 		return a, err
 	}
-	s.budget = status.NewBudget(s.clock)
+	s.status.Budget = status.NewBudget(s.clock)
 	if _, err := s.reconcile(t, b); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ type judge struct {
 // of the taints of nodes.
 func New(s reconciler.Services, tainting bool, shared []string, noExecute nodepolicy.NoExecuteKeys) reconciler.Row {
 	j := &judge{
-		Services: s, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, tainting: tainting, shared: shared,
+		Services: s, status: s.Status(), tainting: tainting, shared: shared,
 		noExecute: noExecute, readings: map[string]reading{},
 	}
 	return reconciler.Row{
@@ -98,7 +98,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	recordReclaim(&p, faults, j.Clock.Now())
 	again, unread := j.checkRepelled(ctx, &p, nodes)
-	written, err := j.status.Patch(ctx, before, &p)
+	written, early, err := j.status.PatchReports(ctx, before, &p, isNews(before, &p))
 	if err != nil {
 		delete(j.readings, req.Name) // what was found is not written
 		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
@@ -109,7 +109,17 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if unread != nil {
 		return reconcile.Result{}, fmt.Errorf("what the taints of PartitionPolicy %s repel: %w", req.Name, unread)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: reconciler.Sooner(again, early)}, nil
+}
+
+// isNews reports whether a status has more to say than what nodes report: of another spec, another verdict, or what was read for it.
+func isNews(before, now *v1alpha1.PartitionPolicy) bool {
+	was, is := before.Status.Conditions, now.Status.Conditions
+	read := func(c []metav1.Condition) metav1.Condition { return status.Condition(c, v1alpha1.ConditionRepelling) }
+	return before.Status.ObservedGeneration != now.Status.ObservedGeneration || read(was) != read(is) ||
+		!slices.EqualFunc(was, is, func(a, b metav1.Condition) bool {
+			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
+		})
 }
 
 // announce makes an Event if the policy became valid or invalid, or is invalid for another reason, if nodes got all of its taints or

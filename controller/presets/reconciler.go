@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -86,7 +87,7 @@ func newJudge(s reconciler.Services, allowed []preset.AllowedHostPath, shares *p
 		shares = &preset.Shares{} // of a table that is only looked at
 	}
 	return &judge{
-		Services: s, allowed: allowed, shares: shares, over: map[string]bool{}, status: status.Writer{Client: s.Client, Recorder: s.Recorder},
+		Services: s, allowed: allowed, shares: shares, over: map[string]bool{}, status: s.Status(),
 		grants: grant.NewWriter(s.Live, s.Client, s.Namespace), again: make(chan requested, 1024),
 	}
 }
@@ -106,10 +107,11 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s: %w", o, err)
 	}
-	if err := j.report(ctx, o, refused); err != nil {
+	early, err := j.report(ctx, o, refused)
+	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("write the status of %s: %w", o, err)
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: reconciler.Sooner(again, early)}, nil
 }
 
 // sync updates the index from the cache, and queues the other presets that conflicted with a changed one, or do now.
@@ -237,11 +239,11 @@ func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refus
 	return again, nil, nil
 }
 
-// report writes the status, and makes Events of its conditions.
-func (j *judge) report(ctx context.Context, o Object, refused error) error {
+// report writes the status, and makes Events of its conditions. Counts alone are written within the budget: early is how long these wait.
+func (j *judge) report(ctx context.Context, o Object, refused error) (early time.Duration, err error) {
 	var nodes v1alpha1.AcceleratorNodeList
 	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("count the claims that have something from it: %w", err)
+		return 0, fmt.Errorf("count the claims that have something from it: %w", err)
 	}
 	found := Findings{
 		Faults: j.faults(o.Key()), NotGranted: refused, Conflicts: j.index.Conflicts(o.Key()), Summary: summarize(&o.Spec.PresetRules),
@@ -253,7 +255,9 @@ func (j *judge) report(ctx context.Context, o Object, refused error) error {
 	found.Claims, found.Nodes = Count(nodes.Items, o.GetNamespace(), o.GetName())
 	before, was := status.Copy(o.Object), o.Status.DeepCopy()
 	Record(o.Status, o.GetGeneration(), found, j.Clock.Now())
-	written, err := j.status.Patch(ctx, before, o.Object)
+	judged := was.DeepCopy()
+	judged.Claims, judged.Nodes = o.Status.Claims, o.Status.Nodes
+	written, early, err := j.status.PatchReports(ctx, before, o.Object, !equality.Semantic.DeepEqual(judged, o.Status))
 	if written {
 		change := status.Change{Object: o.Object, Kind: o.Kind, Action: "JudgePreset", Before: was.Conditions, Now: o.Status.Conditions}
 		j.status.Announce(ctx, change,
@@ -261,7 +265,7 @@ func (j *judge) report(ctx context.Context, o Object, refused error) error {
 			status.Rule{Type: v1alpha1.ConditionConflicting, Well: metav1.ConditionFalse, Silent: []string{ReasonNotValid}},
 		)
 	}
-	return err
+	return early, err
 }
 
 // Object is a preset of either kind.

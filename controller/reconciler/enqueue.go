@@ -69,6 +69,14 @@ func Difference[T comparable](a, b []T) (out []T) {
 	return out
 }
 
+// Sooner returns the shorter of two times, of which 0 is never.
+func Sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 // NodeStatus returns what a node reports. The status of anything else is empty.
 func NodeStatus(object client.Object) (status v1alpha1.AcceleratorNodeStatus) {
 	if node, ok := object.(*v1alpha1.AcceleratorNode); ok {

@@ -45,6 +45,11 @@ type Services struct {
 	Namespace string
 }
 
+// Status returns what writes the status of objects.
+func (s Services) Status() status.Writer {
+	return status.Writer{Client: s.Client, Recorder: s.Recorder, Budget: s.Budget}
+}
+
 // Row is one reconciler in the controller's table.
 type Row struct {
 	// Name says for people what the reconciler looks after.

@@ -59,7 +59,7 @@ func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
 	j := &judge{
 		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, dropped: map[string]bool{},
 		states: stackstates.New(s, drivers),
-		status: status.Writer{Client: s.Client, Recorder: s.Recorder}, told: map[string]positions{},
+		status: s.Status(), told: map[string]positions{},
 		evicted: map[string]map[types.UID]bool{}, turns: turns{},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
@@ -142,7 +142,7 @@ func (j *judge) round(
 ) (outcomes []stack.Outcome, next time.Duration, err error) {
 	pods, err := j.checkPods(ctx, s)
 	errs := []error{err}
-	next = sooner(driver.again, extras.Again)
+	next = reconciler.Sooner(driver.again, extras.Again)
 	room := maxChecks
 	for _, of := range pods {
 		for _, p := range of {
@@ -164,7 +164,7 @@ func (j *judge) round(
 		if len(n.Checks.Running) > 0 {
 			wait = min(n.Checks.Timeout, checkPause)
 		}
-		next = sooner(next, wait)
+		next = reconciler.Sooner(next, wait)
 		outcomes = append(outcomes, stack.Judge(&n))
 		nodes = append(nodes, stack.UpgradeNode{Node: &n, Outcome: outcomes[len(outcomes)-1]})
 	}

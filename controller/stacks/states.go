@@ -3,8 +3,6 @@
 package stacks
 
 import (
-	"time"
-
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
@@ -18,12 +16,4 @@ func (j *judge) nodesOf(s *v1alpha1.AcceleratorStack, names []string, seen *stac
 		nodes = append(nodes, n)
 	}
 	return nodes
-}
-
-// sooner returns the shorter of two times, of which 0 is never.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }

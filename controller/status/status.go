@@ -5,24 +5,33 @@ package status
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
+
+// jitter spreads writes that wait for the same moment.
+const jitter = 0.2
 
 // Writer writes the status of objects.
 type Writer struct {
 	Client   client.Client
 	Recorder events.EventRecorder
+	// Budget bounds PatchReports. Nil: there is no bound.
+	Budget *Budget
 }
 
 // Patch writes the status of an object if it is another than before. It returns false if nothing was written: there was no change, or the
@@ -31,6 +40,37 @@ func (w Writer) Patch(ctx context.Context, before, now client.Object) (written b
 	if equality.Semantic.DeepEqual(before, now) {
 		return false, nil
 	}
+	return w.patch(ctx, before, now)
+}
+
+// PatchReports writes, as Patch does, the status of an object that all nodes watch. Without news, only what nodes report has changed, which
+// is written within the budget: if it is too early, PatchReports writes nothing and returns how long to wait.
+func (w Writer) PatchReports(ctx context.Context, before, now client.Object, news bool) (written bool, early time.Duration, err error) {
+	if equality.Semantic.DeepEqual(before, now) {
+		return false, 0, nil
+	}
+	if !news {
+		if early, err = w.early(ctx); early > 0 || err != nil {
+			return false, early, err
+		}
+	}
+	written, err = w.patch(ctx, before, now)
+	return written, 0, err
+}
+
+// early takes a write to all nodes of the budget, or returns how long to wait, with some jitter.
+func (w Writer) early(ctx context.Context) (time.Duration, error) {
+	if w.Budget == nil {
+		return 0, nil
+	}
+	var nodes v1alpha1.AcceleratorNodeList
+	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("count the nodes: %w", err)
+	}
+	return wait.Jitter(w.Budget.Take(len(nodes.Items)), jitter), nil
+}
+
+func (w Writer) patch(ctx context.Context, before, now client.Object) (written bool, err error) {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := w.Client.Status().Patch(ctx, now, patch, client.FieldOwner(names.Controller)); err != nil {
 		return false, client.IgnoreNotFound(err)

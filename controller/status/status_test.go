@@ -4,19 +4,23 @@ package status
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestPatch: a status is written if it changed, by one patch that a change of the object in between makes fail.
@@ -104,5 +108,50 @@ func TestAnnounce(t *testing.T) {
 				t.Errorf("Events (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestPatchReports: what nodes report waits for the budget and is not lost, and news do not wait.
+func TestPatchReports(t *testing.T) {
+	scheme := runtime.NewScheme()
+	check.Must(t, v1alpha1.AddToScheme(scheme))
+	policy := &v1alpha1.TrustPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 1}}
+	objects := []client.Object{policy}
+	for i := range 5000 {
+		objects = append(objects, &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}})
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(policy).Build()
+	check.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(policy), policy))
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	w := Writer{Client: api, Budget: NewBudget(clock)}
+	write := func(n int64, news bool) (bool, time.Duration) {
+		t.Helper()
+		now := policy.DeepCopy()
+		now.Status.ObservedGeneration = n
+		written, early, err := w.PatchReports(t.Context(), policy, now, news)
+		check.Must(t, err)
+		if written {
+			policy = now
+		}
+		return written, early
+	}
+	if written, early := write(0, false); written || early > 0 {
+		t.Errorf("no change: written %v, early by %s", written, early)
+	}
+	n := int64(0)
+	var early time.Duration
+	for early == 0 {
+		n++
+		_, early = write(n, false)
+	}
+	if n < 2 || n > 5 {
+		t.Errorf("%d writes to 5,000 nodes at once", n)
+	}
+	if written, early := write(n+1, true); !written || early > 0 {
+		t.Errorf("news: written %v, early by %s", written, early)
+	}
+	clock.SetTime(clock.Now().Add(early))
+	if written, early := write(n+2, false); !written || early > 0 {
+		t.Errorf("after the wait: written %v, early by %s", written, early)
 	}
 }

@@ -40,7 +40,7 @@ type judge struct {
 
 // New returns the reconciler.
 func New(s reconciler.Services, policies *Reader) reconciler.Row {
-	j := &judge{client: s.Client, status: status.Writer{Client: s.Client, Recorder: s.Recorder}, clock: s.Clock, policies: policies}
+	j := &judge{client: s.Client, status: s.Status(), clock: s.Clock, policies: policies}
 	return reconciler.Row{
 		Name: "TrustPolicies",
 		Queues: []reconciler.Queue{{
