@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -28,7 +29,7 @@ import (
 )
 
 // keeper deletes the AcceleratorNodes of Nodes that are gone and takes back the retirement that an uninstall left behind when it gave up.
-// It reads metadata only, so its memory does not grow with what the nodes report.
+// It reads metadata of AcceleratorNodes only, so its memory does not grow with what the nodes report.
 type keeper struct {
 	reconciler.Services
 
@@ -37,7 +38,7 @@ type keeper struct {
 	absent map[string]absence
 }
 
-// New returns the reconciler. It reads Nodes live, since a late watch must not cost a node its object.
+// New returns the reconciler.
 func New(s reconciler.Services) reconciler.Row {
 	k := &keeper{
 		Services: s, absent: map[string]absence{},
@@ -54,7 +55,7 @@ func New(s reconciler.Services) reconciler.Row {
 			Name: "acceleratornode", DuringUninstall: true, Reconciler: k,
 			Watches: []reconciler.Watch{
 				{Object: accelerator()},
-				{Object: reconciler.Metadata("v1", "Node"), Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{deleted}},
+				{Object: &corev1.Node{}, Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{deleted}},
 			},
 		}},
 	}
@@ -79,11 +80,14 @@ func (k *keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// missing asks the API server whether the Node is gone. If it exists, its earlier absence is forgotten.
+// missing reports whether the Node is gone. One that the cache lacks is asked for: a late watch must not cost a node its object. Of one
+// that the cache still has, the watch will tell. If the Node exists, its earlier absence is forgotten.
 func (k *keeper) missing(ctx context.Context, name string) (bool, error) {
-	err := k.Live.Get(ctx, client.ObjectKey{Name: name}, reconciler.Metadata("v1", "Node"))
+	err := k.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
 	if apierrors.IsNotFound(err) {
-		return true, nil
+		if err = k.Live.Get(ctx, client.ObjectKey{Name: name}, reconciler.Metadata("v1", "Node")); apierrors.IsNotFound(err) {
+			return true, nil
+		}
 	}
 	delete(k.absent, name)
 	if err != nil {

@@ -61,10 +61,6 @@ func New(s reconciler.Services, tainting bool, shared []string, noExecute nodepo
 			Watches: []reconciler.Watch{
 				{Object: &v1alpha1.PartitionPolicy{}, Predicates: reconciler.GenerationChanged()},
 				{Object: &v1alpha1.AcceleratorNode{}, Handler: onReports(s.Client)},
-				{
-					Object: reconciler.Metadata("v1", "Node"), Handler: onLabels(s.Client),
-					Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
-				},
 				{Object: &schedulingv1.PriorityClass{}, Handler: onLabels(s.Client)},
 				{Object: &corev1.Node{}, Handler: onLabels(s.Client), Predicates: []predicate.Predicate{nodetaints.Changed()}},
 			},
@@ -153,8 +149,7 @@ func (j *judge) reports(ctx context.Context, p *v1alpha1.PartitionPolicy) ([]rep
 	if err := j.Client.List(ctx, &accelerators, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list AcceleratorNodes: %w", err)
 	}
-	var nodes metav1.PartialObjectMetadataList
-	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	var nodes corev1.NodeList
 	if err := j.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}

@@ -139,7 +139,7 @@ func TestQueued(t *testing.T) {
 	labelled := func(pool string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"pool": pool}}}
 	}
-	const reports, labels = 1, 2
+	const reports, labels = 1, 3
 	for _, test := range []struct {
 		name        string
 		watch       int

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -26,7 +27,7 @@ type report struct {
 
 // reportsOf returns the reports of a policy, sorted by node. A node that the policy selects and that reports nothing of it has an empty
 // one. Of a node without an AcceleratorNode there is none: no plugin runs there. Of an AcceleratorNode whose Node is gone neither.
-func reportsOf(p *v1alpha1.PartitionPolicy, accelerators []v1alpha1.AcceleratorNode, nodes []metav1.PartialObjectMetadata) []report {
+func reportsOf(p *v1alpha1.PartitionPolicy, accelerators []v1alpha1.AcceleratorNode, nodes []corev1.Node) []report {
 	selected := selection(p.Spec.NodeSelector)
 	labelsOf := make(map[string]labels.Set, len(nodes))
 	for i := range nodes {

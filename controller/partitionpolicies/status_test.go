@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -241,10 +242,10 @@ func accelerators(machines []machine) (out []v1alpha1.AcceleratorNode) {
 	return out
 }
 
-func nodes(machines []machine) (out []metav1.PartialObjectMetadata) {
+func nodes(machines []machine) (out []corev1.Node) {
 	for _, m := range machines {
 		if !m.gone {
-			out = append(out, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: m.labels}})
+			out = append(out, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: m.labels}})
 		}
 	}
 	return out

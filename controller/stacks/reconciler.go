@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -206,12 +205,10 @@ func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Out
 
 // observe reads what the states of nodes are judged by.
 func (j *judge) observe(ctx context.Context) (*stack.Observed, error) {
-	var metadata metav1.PartialObjectMetadataList
-	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	var nodes corev1.NodeList
 	var accelerators v1alpha1.AcceleratorNodeList
 	var pods corev1.PodList
-	for _, list := range []client.ObjectList{&metadata, &nodes, &accelerators} {
+	for _, list := range []client.ObjectList{&nodes, &accelerators} {
 		if err := j.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes and what they report: %w", err)
 		}
@@ -220,10 +217,8 @@ func (j *judge) observe(ctx context.Context) (*stack.Observed, error) {
 		return nil, fmt.Errorf("list the plugin's pods: %w", err)
 	}
 	out := stack.NewObserved()
-	for i := range metadata.Items {
-		out.Labels[metadata.Items[i].Name] = metadata.Items[i].Labels
-	}
 	for i := range nodes.Items {
+		out.Labels[nodes.Items[i].Name] = nodes.Items[i].Labels
 		out.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	for i := range accelerators.Items {

@@ -261,7 +261,7 @@ func (l *later) Add(r reconcile.Request) { l.names = append(l.names, "now "+r.Na
 // TestQueued: changes that states are judged by queue the stacks, and what changes with each claim does not.
 func TestQueued(t *testing.T) {
 	all := watches(cluster(t, stackOf("s", "x"), stackOf("r", "x")))
-	const stacks, reports, info, labels, pods = 0, 1, 2, 3, 4
+	const stacks, reports, nodes, pods = 0, 1, 2, 3
 	changedReport := func(change func(*v1alpha1.AcceleratorNodeStatus)) client.Object {
 		a, _ := machine("a", "x")[2].(*v1alpha1.AcceleratorNode)
 		change(&a.Status)
@@ -285,9 +285,9 @@ func TestQueued(t *testing.T) {
 		}), nil},
 		{"a driver is missing", reports, machine("a", "x")[2], changedReport(noDriver), both},
 		{"a node reports", reports, nil, machine("a", "x")[2], both},
-		{"a node starts again", info, machine("a", "x")[0], rebooted, both},
-		{"a node's heartbeat", info, machine("a", "x")[0], machine("a", "x")[0], nil},
-		{"other labels", labels, machine("a", "x")[0], machine("a", "y")[0], both},
+		{"a node starts again", nodes, machine("a", "x")[0], rebooted, both},
+		{"a node's heartbeat", nodes, machine("a", "x")[0], machine("a", "x")[0], nil},
+		{"other labels", nodes, machine("a", "x")[0], machine("a", "y")[0], both},
 		{"the plugin is not ready", pods, machine("a", "x")[1], unready, both},
 		{"the plugin's pod goes", pods, machine("a", "x")[1], nil, both},
 	} {

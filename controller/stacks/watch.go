@@ -29,10 +29,7 @@ func watches(c client.Reader) []reconciler.Watch {
 	return []reconciler.Watch{
 		{Object: &v1alpha1.AcceleratorStack{}, Handler: onStack(c), Predicates: reconciler.GenerationChanged()},
 		{Object: &v1alpha1.AcceleratorNode{}, Handler: onReport(c), Predicates: changed(reportOf)},
-		{Object: &corev1.Node{}, Handler: all, Predicates: changed(infoOf)},
-		{
-			Object: reconciler.Metadata("v1", "Node"), Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
-		},
+		{Object: &corev1.Node{}, Handler: all, Predicates: changed(nodeOf)},
 		{Object: &corev1.Pod{}, Handler: all, Predicates: changed(podStatus)},
 	}
 }
@@ -85,9 +82,9 @@ func reportOf(o client.Object) any {
 	return []any{kept, notes[v1alpha1.UpgradeAnnotation], notes[v1alpha1.QuiesceAnnotation]}
 }
 
-func infoOf(o client.Object) any {
+func nodeOf(o client.Object) any {
 	if n, ok := o.(*corev1.Node); ok {
-		return n.Status.NodeInfo
+		return []any{n.Status.NodeInfo, n.Labels}
 	}
 	return nil
 }

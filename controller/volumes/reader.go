@@ -123,8 +123,7 @@ func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 	if err := r.Cached.List(ctx, &reports); err != nil {
 		return fmt.Errorf("list AcceleratorNodes: %w", err)
 	}
-	var all metav1.PartialObjectMetadataList
-	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	var all corev1.NodeList
 	if err := r.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}

@@ -71,9 +71,7 @@ func (f *filler) queue(name string, kind client.Object, scope pairs.Scope) recon
 		{Object: &corev1.PersistentVolumeClaim{}, Handler: owned},
 		{Object: &batchv1.Job{}, Handler: owned},
 		{Object: &v1alpha1.AcceleratorNode{}, Handler: all, Predicates: comesOrGoes},
-		{
-			Object: reconciler.Metadata("v1", "Node"), Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}},
-		},
+		{Object: &corev1.Node{}, Handler: all, Predicates: []predicate.Predicate{predicate.LabelChangedPredicate{}}},
 	}
 	if scope == pairs.OfCluster {
 		watches = append(watches, reconciler.Watch{Object: reconciler.Metadata("v1", "Namespace"), Handler: all, Predicates: comesOrGoes})

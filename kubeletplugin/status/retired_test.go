@@ -98,6 +98,7 @@ func startReporting(t *testing.T) *reporting {
 	nothing := func(context.Context, string) {}
 	go state.Watch(t.Context(), api, nodefixture.Node, retirement.Requests{
 		Recover: nothing, Quiesce: nothing, Upgrade: nothing, ClaimDeleted: func() {},
+		Waiting: func(string) {},
 	})
 	go r.Run(t.Context())
 	t.Cleanup(out.endWatches)
