@@ -15,8 +15,8 @@ import (
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
-// fleet is a cluster of nodes with 8 GPUs each, and of pods that ask for one GPU of a template each.
-func fleet(nodes, pods int) plan.Snapshot {
+// gpuNodes is a cluster of nodes with 8 GPUs each, and of pods that ask for one GPU of a template each.
+func gpuNodes(nodes, pods int) plan.Snapshot {
 	const driver = "gpu.example.com"
 	s := plan.Snapshot{
 		Classes: []*resourceapi.DeviceClass{{
@@ -72,7 +72,7 @@ func fleet(nodes, pods int) plan.Snapshot {
 // BenchmarkPlan plans 5,000 claims on 500 nodes with 8 devices each. Of the pods 1,000 find no device.
 func BenchmarkPlan(b *testing.B) {
 	const claims = 5000
-	s := fleet(500, claims)
+	s := gpuNodes(500, claims)
 	for b.Loop() {
 		cluster, _, err := plan.NewCluster(s)
 		if err != nil {

@@ -63,12 +63,15 @@ type Cluster struct {
 
 // NewCluster makes a cluster of a snapshot, which stays as it is. Problems are about objects that were changed or left out. An error is
 // about a version or gates that no plan can be made for.
-func NewCluster(s Snapshot) (*Cluster, []Problem, error) {
+func NewCluster(s Snapshot) (*Cluster, []Problem, error) { return Adopt(s.clone()) }
+
+// Adopt makes a cluster of a snapshot as NewCluster does, and copies nothing: the objects are the cluster's from then on, and it changes
+// them.
+func Adopt(s Snapshot) (*Cluster, []Problem, error) {
 	set, notes, err := gates.For(s.Version, s.Gates)
 	if err != nil {
 		return nil, nil, err
 	}
-	s = s.clone()
 	SetDefaults(&s)
 	c := &Cluster{
 		Gates: set, Nodes: s.Nodes, Pods: s.Pods, Slices: s.Slices, Quotas: s.Quotas,

@@ -48,7 +48,7 @@ func requests(s plan.Snapshot, n int) plan.Snapshot {
 // TestEightRequests: the worst case that people meet, eight requests of one device each and one device short, is searched to its end.
 func TestEightRequests(t *testing.T) {
 	t.Parallel()
-	s := requests(fleet(1, 1), 8)
+	s := requests(gpuNodes(1, 1), 8)
 	s.Slices[0].Spec.Devices = s.Slices[0].Spec.Devices[:7]
 	pod := planOf(t, t.Context(), s, plan.Options{}).Pods["team/pod-0000"]
 	if want := "0/1 nodes are available: 1 cannot allocate all claims."; pod.Reason != want || pod.Node != nil || pod.Stopped {
@@ -59,8 +59,8 @@ func TestEightRequests(t *testing.T) {
 // TestTimeout: a search that does not end is ended, and the reason says what makes it long. Pods after it are planned.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	s := requests(fleet(1, 1), 16)
-	other := fleet(1, 1)
+	s := requests(gpuNodes(1, 1), 16)
+	other := gpuNodes(1, 1)
 	other.Templates[0].Name, other.Pods[0].Name = "single", "next"
 	other.Pods[0].Spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("single")
 	s.Templates, s.Pods = append(s.Templates, other.Templates...), append(s.Pods, other.Pods...)
@@ -85,7 +85,7 @@ func TestStopped(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("enough"))
-	report := planOf(t, ctx, fleet(2, 2), plan.Options{})
+	report := planOf(t, ctx, gpuNodes(2, 2), plan.Options{})
 	for name, pod := range report.Pods {
 		if pod.Node != nil || !pod.Stopped || !strings.HasPrefix(pod.Reason, "asked by caller to stop allocating devices: enough.") {
 			t.Errorf("pod %s: node %v, reason %q", name, pod.Node, pod.Reason)
@@ -96,7 +96,7 @@ func TestStopped(t *testing.T) {
 // TestConsumers: 256 pods can use a claim, and no more.
 func TestConsumers(t *testing.T) {
 	t.Parallel()
-	s := fleet(1, resourceapi.ResourceClaimReservedForMaxSize+1)
+	s := gpuNodes(1, resourceapi.ResourceClaimReservedForMaxSize+1)
 	s.Claims = []*resourceapi.ResourceClaim{{Spec: s.Templates[0].Spec.Spec}}
 	s.Claims[0].Namespace, s.Claims[0].Name = "team", "shared"
 	for _, pod := range s.Pods {
@@ -119,7 +119,7 @@ func TestConsumers(t *testing.T) {
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	var refused map[string][]string
-	report := planOf(t, t.Context(), fleet(1, 9), plan.Options{Explain: func(a plan.Attempt) string {
+	report := planOf(t, t.Context(), gpuNodes(1, 9), plan.Options{Explain: func(a plan.Attempt) string {
 		refused = a.Refused
 		return fmt.Sprintf("%d devices are taken", len(a.Cluster.State().AllocatedDevices))
 	}})
@@ -135,8 +135,8 @@ func TestExplain(t *testing.T) {
 // TestTooLongSelectors: claims whose selectors would take too much memory stop their pod, not the planner. Pods after it are planned.
 func TestTooLongSelectors(t *testing.T) {
 	t.Parallel()
-	s := requests(fleet(1, 1), 32)
-	other := fleet(1, 1)
+	s := requests(gpuNodes(1, 1), 32)
+	other := gpuNodes(1, 1)
 	other.Templates[0].Name, other.Pods[0].Name = "single", "next"
 	other.Pods[0].Spec.ResourceClaims[0].ResourceClaimTemplateName = ptr.To("single")
 	for i := range s.Templates[0].Spec.Spec.Devices.Requests {

@@ -34,7 +34,7 @@ func TestLimitsOfWholePods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := fleet(1, 1)
+			s := gpuNodes(1, 1)
 			s.Nodes[0].Status.Allocatable = corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi"),
 				corev1.ResourcePods: resource.MustParse("10"),

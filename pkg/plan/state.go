@@ -206,9 +206,14 @@ func (c *Cluster) Holders() map[structured.DeviceID][]judge.Holder {
 	return out
 }
 
-// JudgeInput returns what the scheduler looks at when it tries a node for claims that have no allocation.
-func (c *Cluster) JudgeInput(node *corev1.Node, claims []*resourceapi.ResourceClaim) judge.Input {
-	return judge.Input{
-		Features: c.Gates.Features(), Slices: c.Slices, Classes: c.Classes, State: c.State(), Holders: c.Holders(), Node: node, Claims: claims,
+// JudgeInput returns what the scheduler looks at when it tries a node for claims that have no allocation: the pools that have a device for
+// the node, and what is allocated of them. It holds until the cluster is changed.
+func (c *Cluster) JudgeInput(
+	node *corev1.Node, claims []*resourceapi.ResourceClaim, holders map[structured.DeviceID][]judge.Holder,
+) judge.Input {
+	in := judge.Input{Features: c.Gates.Features(), Classes: c.Classes, State: newState(), Holders: holders, Node: node, Claims: claims}
+	if i, found := slices.BinarySearchFunc(c.Nodes, node.Name, compareName); found {
+		in.Slices, in.State = c.views[i].slices, c.views[i].state()
 	}
+	return in
 }

@@ -157,7 +157,7 @@ func (n *nodeWork) helps(w *work, t trial) bool {
 		return false
 	}
 	in := n.input
-	in.Timeout = triedTimeout
+	in.Timeout, in.DoesNotFit = triedTimeout, false
 	in.Claims = nil
 	for _, claim := range n.input.Claims {
 		in.Claims = append(in.Claims, claim.DeepCopy())

@@ -31,6 +31,10 @@ type Options struct {
 	Devices bool
 	// MaxNodes bounds how many nodes are judged. Zero means all.
 	MaxNodes int
+	// MoreNodes says to the reader how more nodes are judged than MaxNodes.
+	MoreNodes string
+	// Judged is called before each node with how many were judged, of how many, if it is set.
+	Judged func(done, of int)
 	// NodeTimeout bounds the allocator's search on one node. Zero means a second.
 	NodeTimeout time.Duration
 	// Now is the time at which ages end.

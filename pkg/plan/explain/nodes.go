@@ -69,20 +69,26 @@ func (w *work) judgeFor(pod *corev1.Pod, refused map[string][]string) {
 	if len(w.cluster.Nodes) == 0 {
 		return
 	}
-	base := w.cluster.JudgeInput(w.cluster.Nodes[0], nil)
-	base.Holders = hide(base.Holders, w.options.Sees)
-	base.Expressions, base.Timeout = w.options.Expressions, cmp.Or(w.options.NodeTimeout, nodeTimeout)
+	holders := hide(w.cluster.Holders(), w.options.Sees)
 	nodes := slices.Clone(w.cluster.Nodes)
 	slices.SortStableFunc(nodes, func(a, b *corev1.Node) int {
 		return cmp.Compare(len(others(refused[a.Name])), len(others(refused[b.Name])))
 	})
+	most := len(nodes)
+	if w.options.MaxNodes > 0 {
+		most = min(most, w.options.MaxNodes)
+	}
 	for i, node := range nodes {
-		if w.options.MaxNodes > 0 && i >= w.options.MaxNodes || w.ctx.Err() != nil {
+		if i >= most || w.ctx.Err() != nil {
 			w.left = len(nodes) - i
 			break
 		}
-		n := nodeWork{input: base, refused: others(refused[node.Name])}
-		n.input.Node, n.input.Claims = node, w.claims
+		if w.options.Judged != nil {
+			w.options.Judged(i, most)
+		}
+		n := nodeWork{input: w.cluster.JudgeInput(node, w.claims, holders), refused: others(refused[node.Name])}
+		n.input.Expressions, n.input.Timeout = w.options.Expressions, cmp.Or(w.options.NodeTimeout, nodeTimeout)
+		n.input.DoesNotFit = slices.Contains(refused[node.Name], plan.NotAllocatable)
 		if pod != nil {
 			if claim := w.cluster.ExtendedClaim(pod, node); claim != nil {
 				n.input.Claims = append(slices.Clone(w.claims), claim)
@@ -120,7 +126,12 @@ func (w *work) explain(e *Explanation) {
 		e.Nodes = append(e.Nodes, node)
 	}
 	if w.left > 0 {
-		e.Notes = append(e.Notes, fmt.Sprintf("%d of %d nodes were not judged", w.left, len(w.cluster.Nodes)))
+		all := len(w.cluster.Nodes)
+		note := fmt.Sprintf("%d of %d nodes were looked at, those first that only lack devices", all-w.left, all)
+		if w.options.MoreNodes != "" && w.ctx.Err() == nil {
+			note += ": " + w.options.MoreNodes
+		}
+		e.Notes = append(e.Notes, note)
 	}
 }
 

@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,8 @@ type counterTable struct {
 	total, free map[counterKey]resource.Quantity
 	// holders are the claims that hold some of each counter.
 	holders map[counterKey][]Holder
+	// below are the counters of which more is allocated than there is.
+	below []counterKey
 	// groups are the compatibility groups of the allocated devices of each counter set, one set a device.
 	groups map[string][][]string
 }
@@ -46,6 +49,11 @@ func (j *judgement) countersOf(p *pool) *counterTable {
 			if id := structured.MakeDeviceID(p.driver, p.name, device.Name); j.allocated(id) {
 				t.charge(device, j.Holders[id])
 			}
+		}
+	}
+	for key, free := range t.free {
+		if free.Sign() < 0 {
+			t.below = append(t.below, key)
 		}
 	}
 	p.counters = t
@@ -98,11 +106,8 @@ func (j *judgement) checkCounters(p *pool, device *resourceapi.Device) []Check {
 	t, need := j.countersOf(p), needOf(device)
 	var lines []string
 	check := Check{Kind: KindCounters}
-	for _, key := range sortedCounters(t.free) {
+	for _, key := range t.lacking(need) {
 		want, free, total := need[key], t.free[key], t.total[key]
-		if free.Cmp(want) >= 0 {
-			continue
-		}
 		check.Amounts = append(check.Amounts, Amount{key.set, key.name, total.String(), free.String(), want.String()})
 		check.Holders = append(check.Holders, t.holders[key]...)
 		lines = append(lines, counterLine(key, total, free, want, t.holders[key]))
@@ -141,10 +146,21 @@ func (j *judgement) hasShare(id structured.DeviceID) bool {
 	return false
 }
 
-func sortedCounters[V any](m map[counterKey]V) []counterKey {
-	return slices.SortedFunc(maps.Keys(m), func(a, b counterKey) int {
-		return strings.Compare(a.set+"\x00"+a.name, b.set+"\x00"+b.name)
-	})
+// lacking returns the counters that have less left than is needed, sorted. It looks at those that are needed, which are of one card, and
+// not at those of all cards of the pool.
+func (t *counterTable) lacking(need map[counterKey]resource.Quantity) []counterKey {
+	out := slices.Clone(t.below)
+	for key, want := range need {
+		if free, known := t.free[key]; known && free.Sign() >= 0 && free.Cmp(want) < 0 {
+			out = append(out, key)
+		}
+	}
+	slices.SortFunc(out, compareCounters)
+	return out
+}
+
+func compareCounters(a, b counterKey) int {
+	return cmp.Or(cmp.Compare(a.set, b.set), cmp.Compare(a.name, b.name))
 }
 
 // invalidCounters says what is wrong with the counters that devices consume.

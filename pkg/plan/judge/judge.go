@@ -19,8 +19,9 @@ import (
 // have the taints of DeviceTaintRules.
 type Input struct {
 	Features structured.Features
-	Slices   []*resourceapi.ResourceSlice
-	Classes  map[string]*resourceapi.DeviceClass
+	// Slices are those of all pools that have a device for the node. Others make no difference, and take time.
+	Slices  []*resourceapi.ResourceSlice
+	Classes map[string]*resourceapi.DeviceClass
 	// State has what is allocated, Holders which claims have it.
 	State   structured.AllocatedState
 	Holders map[structured.DeviceID][]Holder
@@ -29,6 +30,8 @@ type Input struct {
 	Claims []*resourceapi.ResourceClaim
 	// Expressions keeps compiled selectors from one node to the next. Nil means that Judge compiles its own.
 	Expressions *Expressions
+	// DoesNotFit says that the allocator was asked before, and found nothing.
+	DoesNotFit bool
 	// Timeout bounds the allocator's search. Zero means the scheduler's own limit.
 	Timeout time.Duration
 }
@@ -70,6 +73,10 @@ func Judge(ctx context.Context, in Input) Verdict {
 	}
 	if ctx.Err() != nil { // a selector that was not evaluated to its end is no reason
 		return Verdict{Node: v.Node, Pools: v.Pools, Outcome: TimedOut, Error: context.Cause(ctx).Error()}
+	}
+	if in.DoesNotFit {
+		v.Outcome = DoesNotFit
+		return v
 	}
 	j.allocate(ctx, &v)
 	return v

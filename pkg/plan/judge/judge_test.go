@@ -173,3 +173,20 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// TestKnown: an allocator that found nothing before is not asked again. The reasons are the same.
+func TestKnown(t *testing.T) {
+	in := gpus(8)
+	in.want("r", 9)
+	asked := Judge(t.Context(), in)
+	in.DoesNotFit = true
+	if diff := cmp.Diff(asked, Judge(t.Context(), in)); diff != "" || asked.Outcome != DoesNotFit {
+		t.Errorf("outcome %q: %s", asked.Outcome, diff)
+	}
+	in = gpus(8)
+	in.want("r", 1)
+	in.DoesNotFit = true // which the allocator would contradict
+	if v := Judge(t.Context(), in); v.Outcome != DoesNotFit {
+		t.Errorf("outcome %q", v.Outcome)
+	}
+}

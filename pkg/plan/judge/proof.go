@@ -242,7 +242,7 @@ func (j *judgement) counterShortage(needs []need) []Check {
 			continue
 		}
 		t := j.countersOf(p)
-		for _, key := range sortedCounters(t.free) {
+		for _, key := range slices.SortedFunc(maps.Keys(t.free), compareCounters) {
 			least := resource.Quantity{}
 			for i := range needs {
 				least.Add(needs[i].leastOf(key, consumed, first, offset))

@@ -26,14 +26,14 @@ import (
 func Trim(s plan.Snapshot) plan.Snapshot {
 	out := plan.Snapshot{Version: s.Version, Gates: maps.Clone(s.Gates)}
 	for _, o := range s.Nodes {
-		out.Nodes = append(out.Nodes, trimNode(o))
+		out.Nodes = append(out.Nodes, Node(o.DeepCopy()))
 	}
 	for _, o := range s.Namespaces {
 		out.Namespaces = append(out.Namespaces, &corev1.Namespace{ObjectMeta: trimMeta(o, labels)})
 	}
 	for _, o := range s.Pods {
 		if !podspec.Ended(o) {
-			out.Pods = append(out.Pods, trimPod(o))
+			out.Pods = append(out.Pods, Pod(o.DeepCopy()))
 		}
 	}
 	for _, o := range s.Quotas {
@@ -46,10 +46,10 @@ func Trim(s plan.Snapshot) plan.Snapshot {
 		out.Classes = append(out.Classes, &resourceapi.DeviceClass{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
 	}
 	for _, o := range s.Claims {
-		out.Claims = append(out.Claims, Claim(o))
+		out.Claims = append(out.Claims, Claim(o.DeepCopy()))
 	}
 	for _, o := range s.Templates {
-		out.Templates = append(out.Templates, Template(o))
+		out.Templates = append(out.Templates, Template(o.DeepCopy()))
 	}
 	for _, o := range s.TaintRules {
 		out.TaintRules = append(out.TaintRules, &resourceapi.DeviceTaintRule{ObjectMeta: trimMeta(o, 0), Spec: *o.Spec.DeepCopy()})
@@ -105,20 +105,21 @@ func trimMeta(o metav1.Object, keep kept) metav1.ObjectMeta {
 	return m
 }
 
-func trimNode(o *corev1.Node) *corev1.Node {
+// Node keeps labels, taints and resources. What it keeps it shares with the node.
+func Node(o *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: trimMeta(o, labels),
-		Spec:       corev1.NodeSpec{Taints: o.Spec.DeepCopy().Taints, Unschedulable: o.Spec.Unschedulable},
+		Spec:       corev1.NodeSpec{Taints: o.Spec.Taints, Unschedulable: o.Spec.Unschedulable},
 		Status: corev1.NodeStatus{
-			Allocatable: o.Status.Allocatable.DeepCopy(), Capacity: o.Status.Capacity.DeepCopy(), DeclaredFeatures: o.Status.DeclaredFeatures,
+			Allocatable: o.Status.Allocatable, Capacity: o.Status.Capacity, DeclaredFeatures: o.Status.DeclaredFeatures,
 		},
 	}
 }
 
-// trimPod keeps of containers their names, what they ask for and their ports of the host, but no image, command or environment. Of what a
-// plan does not look at, it keeps that there is some. Labels are what anti-affinities of other pods select by.
-func trimPod(o *corev1.Pod) *corev1.Pod {
-	o = o.DeepCopy()
+// Pod keeps of containers their names, what they ask for and their ports of the host, but no image, command or environment. Of what a
+// plan does not look at, it keeps that there is some. Labels are what anti-affinities of other pods select by. What it keeps it shares with
+// the pod.
+func Pod(o *corev1.Pod) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: trimMeta(o, labels|owners|annotations),
 		Spec: corev1.PodSpec{
@@ -275,17 +276,17 @@ func trimSecurity(s *corev1.PodSecurityContext) *corev1.PodSecurityContext {
 	return out
 }
 
-// Claim keeps of the devices' own status their conditions, which binding waits for.
+// Claim keeps of the devices' own status their conditions, which binding waits for. What it keeps it shares with the claim.
 func Claim(o *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
-	claim := &resourceapi.ResourceClaim{ObjectMeta: trimMeta(o, owners|annotations), Spec: *o.Spec.DeepCopy(), Status: *o.Status.DeepCopy()}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: trimMeta(o, owners|annotations), Spec: o.Spec, Status: o.Status}
 	for i := range claim.Status.Devices {
 		claim.Status.Devices[i].Data, claim.Status.Devices[i].NetworkData = nil, nil
 	}
 	return claim
 }
 
-// Template keeps the spec of the claims.
+// Template keeps the spec of the claims, which it shares with the template.
 func Template(o *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate {
-	spec := resourceapi.ResourceClaimTemplateSpec{Spec: *o.Spec.Spec.DeepCopy()}
+	spec := resourceapi.ResourceClaimTemplateSpec{Spec: o.Spec.Spec}
 	return &resourceapi.ResourceClaimTemplate{ObjectMeta: trimMeta(o, 0), Spec: spec}
 }
