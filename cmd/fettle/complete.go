@@ -116,11 +116,7 @@ func (a *arguments) completeCluster(c *cluster) {
 	}
 	a.completeFlagBy("namespace", func(ctx context.Context) []string {
 		return c.names(ctx, func(ctx context.Context, r *reader, _ string) []string {
-			all, _ := r.list(ctx, corev1.SchemeGroupVersion.WithResource("namespaces"), "")
-			var names []string
-			for i := range all {
-				names = append(names, all[i].GetName())
-			}
+			names, _ := r.namesOf(ctx, corev1.SchemeGroupVersion.WithResource("namespaces"), "")
 			return names
 		})
 	})
@@ -142,29 +138,32 @@ func (c *cluster) names(ctx context.Context, ask func(ctx context.Context, r *re
 
 // nodesOf lists the nodes that publish devices.
 func nodesOf(ctx context.Context, r *reader, _ string) []string {
-	published, _ := listOf[resourceapi.ResourceSlice](ctx, r, resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "")
 	names := map[string]bool{}
-	for _, s := range published {
+	own := choice[resourceapi.ResourceSlice]{fields: ownSlices(""), keep: func(s *resourceapi.ResourceSlice) bool {
 		if s.Spec.Driver == v1alpha1.DriverName && s.Spec.NodeName != nil {
 			names[*s.Spec.NodeName] = true
 		}
-	}
+		return false
+	}}
+	_, _ = listOf(ctx, r, resourceSlices(), own)
 	return slices.Sorted(maps.Keys(names))
 }
 
 // claimsAndPods lists the claims and the pods with claims of a namespace, with their kinds, and once something is typed also without.
 func claimsAndPods(ctx context.Context, r *reader, namespace, typed string) []string {
-	claims, _ := r.list(ctx, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), namespace)
-	pods, _ := listOf[corev1.Pod](ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), namespace)
-	var names, bare []string
-	for i := range claims {
-		names, bare = append(names, "claim/"+claims[i].GetName()), append(bare, claims[i].GetName())
+	claims, _ := r.namesOf(ctx, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), namespace)
+	var names []string
+	for _, name := range claims {
+		names = append(names, "claim/"+name)
 	}
-	for _, pod := range pods {
+	bare := claims
+	pods := choice[corev1.Pod]{namespace: namespace, keep: func(pod *corev1.Pod) bool {
 		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
 			names, bare = append(names, "pod/"+pod.Name), append(bare, pod.Name)
 		}
-	}
+		return false
+	}}
+	_, _ = listOf(ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), pods)
 	if typed != "" {
 		names = append(names, bare...)
 	}

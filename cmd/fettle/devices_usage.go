@@ -46,11 +46,13 @@ func (f *devicesFlags) usageOfCluster(ctx context.Context) (out usage.Objects, u
 		return out, nil, err
 	}
 	out.Driver = v1alpha1.DriverName
-	out.Slices, err = listOf[resourceapi.ResourceSlice](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "")
+	out.Slices, err = listOf(ctx, client, resourceSlices(), choice[resourceapi.ResourceSlice]{fields: ownSlices(f.node)})
 	if err != nil {
 		return out, nil, fmt.Errorf("list the ResourceSlices: %w", err)
 	}
-	out.Claims, err = listOf[resourceapi.ResourceClaim](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "")
+	out.Claims, err = listOf(ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), choice[resourceapi.ResourceClaim]{
+		keep: f.hasOwnDevice(out.Slices),
+	})
 	switch {
 	case apierrors.IsForbidden(err):
 		return out, err, nil
@@ -58,6 +60,20 @@ func (f *devicesFlags) usageOfCluster(ctx context.Context) (out usage.Objects, u
 		return out, nil, fmt.Errorf("list the ResourceClaims: %w", err)
 	}
 	return out, nil, nil
+}
+
+// hasOwnDevice returns what drops claims that have none of our devices, or none of the node that is asked about.
+func (f *devicesFlags) hasOwnDevice(published []*resourceapi.ResourceSlice) func(*resourceapi.ResourceClaim) bool {
+	pools := map[string]bool{}
+	for _, s := range published {
+		pools[s.Spec.Pool.Name] = true
+	}
+	return func(c *resourceapi.ResourceClaim) bool {
+		return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
+			func(r resourceapi.DeviceRequestAllocationResult) bool {
+				return r.Driver == v1alpha1.DriverName && (f.node == "" || pools[r.Pool])
+			})
+	}
 }
 
 // showUsage writes a table for each node, with the parts of a card below it.

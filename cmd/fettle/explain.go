@@ -11,13 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fettle-dev/fettle/pkg/paging"
+	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
 	"github.com/fettle-dev/fettle/pkg/plan/page"
@@ -30,6 +28,9 @@ With -o html it is a page for a browser, in one file, that draws the devices wit
 
 Of a cluster:  fettle explain pod NAME [-n NAMESPACE]
 Of files:      fettle explain pod NAME -f FILE|DIR [-f ...]
+
+The scheduler's own allocator tries every node. The devices of 200 nodes are looked at one by one, those first on which only devices are
+missing; a note says so if there are more, and --all-nodes looks at all.
 
 Changes are tried with the scheduler's own allocator: without a taint, a constraint, what other claims hold, or a selector. What you may not
 read is not named: claims of other namespaces are counted, and a note says what is missing.`
@@ -54,6 +55,9 @@ fettle explain claim train-gpu
 fettle explain claim train-gpu -n research -v
 fettle explain claim train-gpu -f snapshot.yaml -o yaml`
 
+// lookedAtNodes is how many nodes are looked at device by device. The scheduler's allocator, which says whether any node fits, tries all.
+const lookedAtNodes = 200
+
 // explainTimeout bounds an explanation. What was found until then is shown.
 const explainTimeout = time.Minute
 
@@ -61,6 +65,8 @@ const explainTimeout = time.Minute
 type objectFlags struct {
 	*snapshotFlags
 	verbose *bool
+	// all is set if every node is judged, however many there are.
+	all *bool
 	// draw is set if a page is made, for which every device is judged.
 	draw bool
 }
@@ -93,14 +99,11 @@ type explainer func(context.Context, *plan.Cluster, types.NamespacedName, explai
 func explainObject(flags *arguments, resource schema.GroupVersionResource, explained explainer) action {
 	f := objectFlags{snapshotFlags: flags.snapshot()}
 	f.verbose = flags.BoolP("verbose", "v", false, "list every device with every check that fails")
+	f.all = flags.Bool("all-nodes", false, fmt.Sprintf("look at the devices of every node (default: of %d nodes)", lookedAtNodes))
 	format := flags.formatOf("table", "json", "yaml", formatPage)
 	flags.completeOperand(func(ctx context.Context, _ string) []string {
 		return f.names(ctx, func(ctx context.Context, r *reader, namespace string) []string {
-			all, _ := r.list(ctx, resource, namespace)
-			var names []string
-			for i := range all {
-				names = append(names, all[i].GetName())
-			}
+			names, _ := r.namesOf(ctx, resource, namespace)
 			return names
 		})
 	})
@@ -141,7 +144,12 @@ func (f *objectFlags) explain(
 	if err != nil {
 		return explanation{}, err
 	}
-	o := explain.Options{Devices: *f.verbose || f.draw}
+	o := explain.Options{Devices: *f.verbose || f.draw, MaxNodes: lookedAtNodes, MoreNodes: "see --all-nodes", Judged: func(done, of int) {
+		terminal.FromContext(ctx).Objects("looking at nodes", int64(done), int64(of))
+	}}
+	if *f.all {
+		o.MaxNodes = 0
+	}
 	o.Unread, problems = explain.Unread(problems)
 	if slices.Contains(o.Unread, "nodes") {
 		explain.AddNodes(&snapshot)
@@ -156,7 +164,7 @@ func (f *objectFlags) explain(
 			})
 		}
 	}
-	c, more, err := plan.NewCluster(snapshot)
+	c, more, err := plan.Adopt(snapshot)
 	if err != nil {
 		return explanation{}, err
 	}
@@ -166,6 +174,7 @@ func (f *objectFlags) explain(
 		}
 	}
 	before := page.Allocated(c)
+	terminal.FromContext(ctx).Step("trying "+counted(len(c.Nodes), "node"), 0)
 	e, found := explained(ctx, c, key, o)
 	if !found {
 		return explanation{}, f.notThere(key, resource.Resource)
@@ -203,22 +212,7 @@ func (f *objectFlags) events(ctx context.Context, key types.NamespacedName) ([]*
 	if err != nil {
 		return nil, err
 	}
-	at := client.at(location{resource: corev1.SchemeGroupVersion.WithResource("events"), namespace: key.Namespace})
-	selector := fields.SelectorFromSet(fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": key.Name})
-	var out []*corev1.Event
-	err = paging.List(func() { out = nil }, func(token string) (string, error) {
-		page, err := at.List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: pageSize, Continue: token})
-		if err != nil {
-			return "", err
-		}
-		for i := range page.Items {
-			event := &corev1.Event{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(page.Items[i].Object, event); err != nil {
-				return "", err
-			}
-			out = append(out, event)
-		}
-		return page.GetContinue(), nil
+	return listOf(ctx, client, corev1.SchemeGroupVersion.WithResource("events"), choice[corev1.Event]{
+		namespace: key.Namespace, fields: fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": key.Name},
 	})
-	return out, err
 }

@@ -41,16 +41,16 @@ func (c *objectCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"told so","code":403,"reason":"Forbidden"}`)
 		return
 	}
-	items := []map[string]any{}
+	var items []string
 	for _, o := range c.objects {
 		metadata, _ := o["metadata"].(map[string]any)
 		if strings.ToLower(fmt.Sprint(o["kind"]))+"s" == strings.Replace(resource, "classes", "classs", 1) &&
 			(namespace == "" || metadata["namespace"] == namespace) {
-			items = append(items, o)
+			text, _ := json.Marshal(o)
+			items = append(items, string(text))
 		}
 	}
-	answer := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "7"}, "items": items}
-	_ = json.NewEncoder(w).Encode(answer)
+	_, _ = fmt.Fprint(w, listText(r.URL.Path, items...))
 }
 
 // newObjectCluster serves the files of the script explain.txtar, and an Event of the pod.

@@ -109,7 +109,7 @@ func (f *planFlags) make(ctx context.Context) (madePlan, error) {
 	if err != nil {
 		return madePlan{}, err
 	}
-	cluster, _, err := plan.NewCluster(snapshot)
+	cluster, _, err := plan.Adopt(snapshot)
 	if err != nil {
 		return madePlan{}, err
 	}

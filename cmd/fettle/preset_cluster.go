@@ -215,14 +215,49 @@ func (r *clusterReader) oneClaim(name string) *resourceapi.ResourceClaim {
 	return c
 }
 
+// readSlices reads the slices of the pools that the claims have devices of, on the nodes where the claims have them.
 func (r *clusterReader) readSlices() {
-	all, err := listOf[resourceapi.ResourceSlice](r.ctx, r.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "")
-	if err != nil && !apierrors.IsForbidden(err) { // Explain says what CEL does not see
-		r.fail("list the ResourceSlices: %w", err)
+	pools := poolsOf(r.Claims)
+	for _, node := range nodesOfClaims(r.Claims) {
+		read, err := listOf(r.ctx, r.client, resourceSlices(), choice[resourceapi.ResourceSlice]{
+			fields: ownSlices(node), keep: func(s *resourceapi.ResourceSlice) bool { return pools[poolOf(s)] },
+		})
+		if err != nil && !apierrors.IsForbidden(err) { // Explain says what CEL does not see
+			r.fail("list the ResourceSlices: %w", err)
+		}
+		r.Slices = append(r.Slices, read...)
 	}
-	for _, s := range all {
-		if s.Spec.Driver == v1alpha1.DriverName {
-			r.Slices = append(r.Slices, s)
+}
+
+// nodesOfClaims returns the nodes on which claims have their devices, each once. It is one empty name if a claim does not say it.
+func nodesOfClaims(claims []*resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		node, known := onlyNode(claim.Status.Allocation.NodeSelector)
+		if !known {
+			return []string{""}
+		}
+		if !slices.Contains(out, node) {
+			out = append(out, node)
 		}
 	}
+	return out
+}
+
+// onlyNode returns the one node that a selector names, as the scheduler writes it for devices of a node.
+func onlyNode(selector *corev1.NodeSelector) (string, bool) {
+	if selector == nil || len(selector.NodeSelectorTerms) != 1 {
+		return "", false
+	}
+	fields := selector.NodeSelectorTerms[0].MatchFields
+	if len(fields) != 1 || fields[0].Key != metav1.ObjectNameField || fields[0].Operator != corev1.NodeSelectorOpIn {
+		return "", false
+	}
+	if len(fields[0].Values) != 1 {
+		return "", false
+	}
+	return fields[0].Values[0], true
 }

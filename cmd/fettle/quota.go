@@ -124,27 +124,31 @@ func (f *quotaFlags) ofCluster(ctx context.Context) (s plan.Snapshot, namespace 
 		list     func() error
 	}{
 		{"resourcequotas", "", func() (err error) {
-			s.Quotas, err = listOf[corev1.ResourceQuota](ctx, client, core("resourcequotas"), namespace)
+			s.Quotas, err = listOf(ctx, client, core("resourcequotas"), choice[corev1.ResourceQuota]{namespace: namespace})
 			return err
 		}},
 		{"resourceclaims", "", func() (err error) {
-			s.Claims, err = listOf[resourceapi.ResourceClaim](ctx, client, devices("resourceclaims"), namespace)
+			s.Claims, err = listOf(ctx, client, devices("resourceclaims"), choice[resourceapi.ResourceClaim]{namespace: namespace})
 			return err
 		}},
 		{"pods", "extended resources of pods are not counted", func() (err error) {
-			s.Pods, err = listOf[corev1.Pod](ctx, client, core("pods"), namespace)
+			s.Pods, err = listOf(ctx, client, core("pods"), choice[corev1.Pod]{namespace: namespace})
 			return err
 		}},
 		{"resourceclaimtemplates", "claims of pods that --claim names are not counted", func() (err error) {
-			s.Templates, err = listOf[resourceapi.ResourceClaimTemplate](ctx, client, devices("resourceclaimtemplates"), namespace)
+			of := choice[resourceapi.ResourceClaimTemplate]{namespace: namespace}
+			s.Templates, err = listOf(ctx, client, devices("resourceclaimtemplates"), of)
 			return err
 		}},
 		{"deviceclasses", "extended resources are not counted", func() (err error) {
-			s.Classes, err = listOf[resourceapi.DeviceClass](ctx, client, devices("deviceclasses"), "")
+			s.Classes, err = listOf(ctx, client, devices("deviceclasses"), choice[resourceapi.DeviceClass]{})
 			return err
 		}},
 		{"resourceslices", "memory is not known", func() (err error) {
-			s.Slices, err = listOf[resourceapi.ResourceSlice](ctx, client, devices("resourceslices"), "")
+			pools := poolsOf(s.Claims)
+			s.Slices, err = listOf(ctx, client, resourceSlices(), choice[resourceapi.ResourceSlice]{
+				keep: func(s *resourceapi.ResourceSlice) bool { return pools[poolOf(s)] },
+			})
 			return err
 		}},
 	} {

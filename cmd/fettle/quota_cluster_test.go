@@ -38,7 +38,7 @@ func quotaCluster(t *testing.T, forbidden string, asked *[]string) string {
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"told so","code":403,"reason":"Forbidden"}`)
 			return
 		}
-		_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"List","metadata":{},"items":[%s]}`, items[resource])
+		_, _ = fmt.Fprint(w, listText(r.URL.Path, items[resource]))
 	}))
 	t.Cleanup(server.Close)
 	return kubeconfig(t, server.URL, "{name: c, context: {cluster: c, namespace: ml}}")

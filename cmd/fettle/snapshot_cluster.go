@@ -17,9 +17,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/discovery"
 
-	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/saved"
 )
 
 func genericConfig() *genericclioptions.ConfigFlags { return genericclioptions.NewConfigFlags(true) }
@@ -87,7 +87,7 @@ func versionOf(info *apiversion.Info) string {
 	return info.Major + "." + info.Minor
 }
 
-// objects reads each kind.
+// objects reads each kind. Of nodes, pods, claims and templates it keeps what decides about devices.
 func (r *snapshotReader) objects() (err error) {
 	core := func(resource string) []schema.GroupVersionResource {
 		return []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource(resource)}
@@ -102,36 +102,43 @@ func (r *snapshotReader) objects() (err error) {
 	for _, version := range []string{"v1beta1", "v1alpha3"} {
 		groups = append(groups, schema.GroupVersionResource{Group: schedulingapi.GroupName, Version: version, Resource: "podgroups"})
 	}
+	var equal plan.Equal
 	for _, read := range []func() error{
-		func() error { r.Nodes, err = listInto[corev1.Node](r, core("nodes"), false); return err },
-		func() error { r.Namespaces, err = listInto[corev1.Namespace](r, core("namespaces"), false); return err },
-		func() error { r.Pods, err = listInto[corev1.Pod](r, core("pods"), true); return err },
+		func() error { r.Nodes, err = listInto(r, core("nodes"), false, trimmed(saved.Node)); return err },
 		func() error {
-			r.Quotas, err = listInto[corev1.ResourceQuota](r, core("resourcequotas"), true)
+			r.Namespaces, err = listInto[corev1.Namespace](r, core("namespaces"), false, nil)
+			return err
+		},
+		func() error { r.Pods, err = listInto(r, core("pods"), true, trimmed(saved.Pod)); return err },
+		func() error {
+			r.Quotas, err = listInto[corev1.ResourceQuota](r, core("resourcequotas"), true, nil)
 			return err
 		},
 		func() error {
-			r.Slices, err = listInto[resourceapi.ResourceSlice](r, devices("resourceslices"), false)
+			r.Slices, err = listInto(r, devices("resourceslices"), false, func(s *resourceapi.ResourceSlice) bool {
+				equal.Share(s)
+				return true
+			})
 			return err
 		},
 		func() error {
-			r.Classes, err = listInto[resourceapi.DeviceClass](r, devices("deviceclasses"), false)
+			r.Classes, err = listInto[resourceapi.DeviceClass](r, devices("deviceclasses"), false, nil)
 			return err
 		},
 		func() error {
-			r.Claims, err = listInto[resourceapi.ResourceClaim](r, devices("resourceclaims"), true)
+			r.Claims, err = listInto(r, devices("resourceclaims"), true, trimmed(saved.Claim))
 			return err
 		},
 		func() error {
-			r.Templates, err = listInto[resourceapi.ResourceClaimTemplate](r, devices("resourceclaimtemplates"), true)
+			r.Templates, err = listInto(r, devices("resourceclaimtemplates"), true, trimmed(saved.Template))
 			return err
 		},
 		func() error {
-			r.TaintRules, err = listInto[resourceapi.DeviceTaintRule](r, devices("devicetaintrules", "v1beta2", "v1alpha3"), false)
+			r.TaintRules, err = listInto[resourceapi.DeviceTaintRule](r, devices("devicetaintrules", "v1beta2", "v1alpha3"), false, nil)
 			return err
 		},
 		func() error {
-			r.PodGroups, err = listInto[schedulingapi.PodGroup](r, groups, true)
+			r.PodGroups, err = listInto[schedulingapi.PodGroup](r, groups, true, nil)
 			return err
 		},
 	} {
@@ -142,25 +149,33 @@ func (r *snapshotReader) objects() (err error) {
 	return nil
 }
 
+// trimmed keeps what a function returns of an object.
+func trimmed[T any](trim func(*T) *T) func(*T) bool {
+	return func(object *T) bool {
+		*object = *trim(object)
+		return true
+	}
+}
+
 func (r *snapshotReader) problem(object, format string, args ...any) {
 	r.problems = append(r.problems, plan.Problem{Object: object, Message: fmt.Sprintf(format, args...)})
 }
 
 // listInto lists a resource in the first of its versions that is served. Where all namespaces may not be read, it is the one of kubectl.
-func listInto[T any](r *snapshotReader, versions []schema.GroupVersionResource, namespaced bool) ([]*T, error) {
+// Of an object that is kept, keep may drop parts.
+func listInto[T any](r *snapshotReader, versions []schema.GroupVersionResource, namespaced bool, keep func(*T) bool) ([]*T, error) {
 	resource := versions[0].Resource
-	terminal.FromContext(r.ctx).Step("reading "+resource, 0)
 	var objects []*T
 	var err error
 	for _, version := range versions {
-		if objects, err = listOf[T](r.ctx, r.client, version, ""); !apierrors.IsNotFound(err) {
+		if objects, err = listOf(r.ctx, r.client, version, choice[T]{keep: keep}); !apierrors.IsNotFound(err) {
 			break
 		}
 		resource = version.Resource
 	}
 	if apierrors.IsForbidden(err) && namespaced && r.namespace != "" {
 		r.problem("Snapshot "+resource, "only those of namespace %s were read: %v", r.namespace, err)
-		objects, err = listOf[T](r.ctx, r.client, versions[0], r.namespace)
+		objects, err = listOf(r.ctx, r.client, versions[0], choice[T]{namespace: r.namespace, keep: keep})
 	}
 	switch {
 	case apierrors.IsForbidden(err):

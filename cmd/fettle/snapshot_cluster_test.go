@@ -58,8 +58,7 @@ func planCluster(t *testing.T, forbidden ...string) string {
 		case r.URL.Path == "/metrics":
 			fmt.Fprint(w, items)
 		default:
-			group, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"), "/namespaces/")
-			fmt.Fprintf(w, `{"apiVersion":%q,"kind":"XList","items":[%s]}`, strings.Join(strings.Split(group, "/")[:1], "/"), items)
+			fmt.Fprint(w, listText(r.URL.Path, items))
 		}
 	}))
 	t.Cleanup(server.Close)

@@ -70,7 +70,7 @@ func stackCluster(t *testing.T, forbidden, absent string) string {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not served","code":404,"reason":"NotFound"}`)
 		default:
-			_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"List","metadata":{},"items":[%s]}`, strings.Join(of, ","))
+			_, _ = fmt.Fprint(w, listText(r.URL.Path, of...))
 		}
 	}))
 	t.Cleanup(server.Close)

@@ -112,7 +112,7 @@ func (f *stackPlanFlags) stackObjects(ctx context.Context) (out stack.Objects, u
 }
 
 func readInto[T any](r *snapshotReader, into *[]*T, resource schema.GroupVersionResource) (err error) {
-	*into, err = listInto[T](r, []schema.GroupVersionResource{resource}, false)
+	*into, err = listInto[T](r, []schema.GroupVersionResource{resource}, false, nil)
 	return err
 }
 

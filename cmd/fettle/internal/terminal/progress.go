@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -27,6 +28,7 @@ type Progress struct {
 
 	mu          sync.Mutex
 	what        string
+	objects     bool // that done and total count, and not bytes
 	done, total int64
 	began       time.Time // of the first step
 	shown       bool
@@ -62,12 +64,15 @@ func (p *Progress) draw() {
 	if p.what == "" || since < quiet {
 		return
 	}
-	text := p.what
+	text, amount := p.what, size
+	if p.objects {
+		amount = func(n int64) string { return strconv.FormatInt(n, 10) }
+	}
 	switch {
 	case p.total > 0:
-		text += fmt.Sprintf(" %s of %s", size(p.done), size(p.total))
+		text += fmt.Sprintf(" %s of %s", amount(p.done), amount(p.total))
 	case p.done > 0:
-		text += " " + size(p.done)
+		text += " " + amount(p.done)
 	}
 	fmt.Fprintf(p.terminal, "%s%s (%d s)", erase, text, int(since.Seconds()))
 	p.shown = true
@@ -94,7 +99,12 @@ func size(n int64) string {
 }
 
 // Step begins a step with a number of bytes to come, 0 if that is unknown.
-func (p *Progress) Step(what string, total int64) {
+func (p *Progress) Step(what string, total int64) { p.set(what, false, 0, total) }
+
+// Objects says how many objects of a step are done, of how many, 0 if that is unknown.
+func (p *Progress) Objects(what string, done, total int64) { p.set(what, true, done, total) }
+
+func (p *Progress) set(what string, objects bool, done, total int64) {
 	if p == nil {
 		return
 	}
@@ -103,7 +113,7 @@ func (p *Progress) Step(what string, total int64) {
 	if p.began.IsZero() {
 		p.began = p.now()
 	}
-	p.what, p.done, p.total = what, 0, total
+	p.what, p.objects, p.done, p.total = what, objects, done, total
 }
 
 func (p *Progress) add(n int) {

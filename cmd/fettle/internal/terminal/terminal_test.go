@@ -34,10 +34,13 @@ func TestProgressLine(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	p.draw()
+	p.Objects("reading nodes", 1200, 5000)
+	p.draw()
 	w := p.Above(&screen)
 	fmt.Fprintln(w, "note")
 	fmt.Fprintln(w, "again")
-	want := "\r\x1b[Kpulling 3.0 MiB of 4.0 MiB (1 s)" + "\r\x1b[Kpacking 2.0 KiB (2 s)" + "\r\x1b[Knote\nagain\n"
+	want := "\r\x1b[Kpulling 3.0 MiB of 4.0 MiB (1 s)" + "\r\x1b[Kpacking 2.0 KiB (2 s)" + "\r\x1b[Kreading nodes 1200 of 5000 (2 s)" +
+		"\r\x1b[Knote\nagain\n"
 	if screen.String() != want {
 		t.Errorf("got  %q\nwant %q", &screen, want)
 	}
