@@ -152,18 +152,22 @@ func nodesOf(ctx context.Context, r *reader, _ string) []string {
 // claimsAndPods lists the claims and the pods with claims of a namespace, with their kinds, and once something is typed also without.
 func claimsAndPods(ctx context.Context, r *reader, namespace, typed string) []string {
 	claims, _ := r.namesOf(ctx, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), namespace)
+	var pods []string
+	of := choice[corev1.Pod]{namespace: namespace, begin: func() { pods = nil }, keep: func(pod *corev1.Pod) bool {
+		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
+			pods = append(pods, pod.Name)
+		}
+		return false
+	}}
+	_, _ = listOf(ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), of)
 	var names []string
 	for _, name := range claims {
 		names = append(names, "claim/"+name)
 	}
-	bare := claims
-	pods := choice[corev1.Pod]{namespace: namespace, keep: func(pod *corev1.Pod) bool {
-		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
-			names, bare = append(names, "pod/"+pod.Name), append(bare, pod.Name)
-		}
-		return false
-	}}
-	_, _ = listOf(ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), pods)
+	for _, name := range pods {
+		names = append(names, "pod/"+name)
+	}
+	bare := slices.Concat(claims, pods)
 	if typed != "" {
 		names = append(names, bare...)
 	}

@@ -34,6 +34,7 @@ var flagUses = []flagUse{
 	{"explain", "explain claim train -f cluster.yaml -f pods.yaml", 0},
 	{"explain", "explain pod train -f cluster.yaml -f pods.yaml", 0},
 	{"explain", "plan -f cluster.yaml", 0},
+	{"partition", "partition --slices objects.yaml", 0},
 	{"preset", "preset explain --claim claim.yaml --pod pod.yaml --presets files.yaml --root host", 0},
 	{"snapshot", "snapshot -f cluster.yaml -o -", 0},
 	{"stack", "stack plan -f cluster.yaml", 0},

@@ -100,6 +100,7 @@ func commands() commandTable {
 		{"explain pod NAME", "say why a pod has no devices, and what would help", explainPodHelp, explainPodExamples, explainPod},
 		{"machine expand FILE DIR", "write a machine file as a host tree", machineExpandHelp, machineExpandExamples, machineExpand},
 		{"machine record", "record this machine as a machine file", machineRecordHelp, machineRecordExamples, machineRecord},
+		{"partition", "say what the profiles of divided devices cost the cluster", partitionHelp, partitionExamples, partitionCosts},
 		{"plan", "say which nodes and devices pods will get", planHelp, planExamples, planPods},
 		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
 		{"quota", "show devices by namespace and class against ResourceQuotas", quotaHelp, quotaExamples, quotas},

@@ -189,6 +189,8 @@ type choice[T any] struct {
 	fields fields.Set
 	// keep may drop an object, or parts of it. Nil keeps all.
 	keep func(*T) bool
+	// begin is called before the first object, and before the list begins anew, if it is set.
+	begin func()
 }
 
 // listOf reads the objects of a resource as values of a type, page by page.
@@ -198,7 +200,12 @@ func listOf[T any](ctx context.Context, r *reader, resource schema.GroupVersionR
 		p.fields = of.fields.AsSelector().String()
 	}
 	var out []*T
-	begin := func() { out = nil }
+	begin := func() {
+		out = nil
+		if of.begin != nil {
+			of.begin()
+		}
+	}
 	keep := func(one *T) {
 		if of.keep == nil || of.keep(one) {
 			out = append(out, one)

@@ -57,7 +57,10 @@ func TestListsOfVerbs(t *testing.T) {
 		},
 		"explain": {[]string{"explain", "pod", "train"}, "", nodes * fleet.SlicesPerNode, "84 of 96 devices"},
 		"plan":    {[]string{"plan", "--from-cluster"}, "", nodes * fleet.SlicesPerNode, "ml/train: 0/12 nodes are available"},
-		"quota":   {[]string{"quota"}, "", nodes * fleet.SlicesPerNode, "117Gi"},
+		"partition": {
+			[]string{"partition"}, driver, nodes * fleet.SlicesPerNode, "with profiles: [1g.10gb] in its PartitionPolicies, all that claims have",
+		},
+		"quota": {[]string{"quota"}, "", nodes * fleet.SlicesPerNode, "117Gi"},
 		"names of nodes": {
 			[]string{"__complete", "devices", "--cluster", "--node", ""}, driver, nodes * fleet.SlicesPerNode, "node-00000\nnode-00001\n",
 		},

@@ -64,7 +64,7 @@ func (p *Progress) draw() {
 	if p.what == "" || since < quiet {
 		return
 	}
-	text, amount := p.what, size
+	text, amount := p.what, Size
 	if p.objects {
 		amount = func(n int64) string { return strconv.FormatInt(n, 10) }
 	}
@@ -86,10 +86,12 @@ func (p *Progress) clear() {
 	}
 }
 
-// size is a number of bytes for people.
-func size(n int64) string {
-	const kibi, mebi = 1 << 10, 1 << 20
+// Size is a number of bytes for people.
+func Size(n int64) string {
+	const kibi, mebi, gibi = 1 << 10, 1 << 20, 1 << 30
 	switch {
+	case n >= gibi:
+		return fmt.Sprintf("%.1f GiB", float64(n)/gibi)
 	case n >= mebi:
 		return fmt.Sprintf("%.1f MiB", float64(n)/mebi)
 	case n >= kibi:
