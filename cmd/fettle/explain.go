@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"time"
 
@@ -144,9 +145,10 @@ func (f *objectFlags) explain(
 	if err != nil {
 		return explanation{}, err
 	}
-	o := explain.Options{Devices: *f.verbose || f.draw, MaxNodes: lookedAtNodes, MoreNodes: "see --all-nodes", Judged: func(done, of int) {
-		terminal.FromContext(ctx).Objects("looking at nodes", int64(done), int64(of))
-	}}
+	o := explain.Options{
+		Devices: *f.verbose || f.draw, MaxNodes: lookedAtNodes, MoreNodes: "see --all-nodes", Parallel: runtime.GOMAXPROCS(0),
+		Judged: func(done, of int) { terminal.FromContext(ctx).Objects("looking at nodes", int64(done), int64(of)) },
+	}
 	if *f.all {
 		o.MaxNodes = 0
 	}

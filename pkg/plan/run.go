@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +32,8 @@ type Options struct {
 	Alone bool
 	// Only is the name of the one node that is tried. Empty: all are.
 	Only string
+	// Parallel is how many nodes are tried at once, as the scheduler does. Zero means one.
+	Parallel int
 }
 
 // DefaultTimeout is the scheduler's.
@@ -155,6 +159,7 @@ type run struct {
 	wanted  wanted
 	claims  []PodClaim
 	// requests are by the extended resources that devices stand for on a node.
+	asking   sync.Mutex
 	requests map[string]request
 	refused  map[string][]string
 	// unjudged is what may keep the pod from nodes that fit, incomplete the pools by which others may fit.
@@ -205,30 +210,78 @@ func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error
 	if err := cmp.Or(r.checkClasses(), r.boundSelectors()); err != nil {
 		return nil, nil, err
 	}
+	tried := r.tryAt
+	if r.options.Parallel > 1 {
+		tries := r.tryNodes(ctx)
+		tried = func(_ context.Context, i int) nodeTry { return tries[i] }
+	}
 	for i, node := range r.Nodes {
 		if r.options.Only != "" && node.Name != r.options.Only {
 			continue
 		}
-		reasons, err := r.refusals(&r.wanted, i)
-		score := int64(0)
-		if err == nil && len(reasons) == 0 {
-			if reasons, score, err = r.tryDevices(ctx, i); len(reasons) > 0 {
-				r.noteIncomplete(i)
-			}
+		t := tried(ctx, i)
+		if t.lacks {
+			r.noteIncomplete(i)
 		}
 		switch {
-		case err != nil:
-			return nil, nil, err
-		case len(reasons) > 0:
-			r.refused[node.Name] = reasons
+		case t.err != nil:
+			return nil, nil, t.err
+		case len(t.reasons) > 0:
+			r.refused[node.Name] = t.reasons
 		default:
-			fits, scores = append(fits, i), append(scores, score)
+			fits, scores = append(fits, i), append(scores, t.score)
 			if r.wanted.repulsionOn(node).unknown && !slices.Contains(r.unjudged, antiAffinityUnknown) {
 				r.unjudged = append(r.unjudged, antiAffinityUnknown)
 			}
 		}
 	}
 	return fits, scores, nil
+}
+
+// nodeTry is what came of a node: reasons against it, or a score.
+type nodeTry struct {
+	reasons []string
+	score   int64
+	err     error
+	// lacks says that the reasons are about devices.
+	lacks bool
+}
+
+// tryNodes tries the nodes, several at once. After an error no further node is tried; those before it all were.
+func (r *run) tryNodes(ctx context.Context) []nodeTry {
+	out := make([]nodeTry, len(r.Nodes))
+	var next atomic.Int64
+	var failed atomic.Bool
+	var workers sync.WaitGroup
+	for range r.options.Parallel {
+		workers.Go(func() {
+			for !failed.Load() {
+				i := int(next.Add(1)) - 1
+				if i >= len(out) {
+					return
+				}
+				if r.options.Only != "" && r.Nodes[i].Name != r.options.Only {
+					continue
+				}
+				out[i] = r.tryAt(ctx, i)
+				if out[i].err != nil {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return out
+}
+
+// tryAt tries one node, by its index.
+func (r *run) tryAt(ctx context.Context, i int) (t nodeTry) {
+	if t.reasons, t.err = r.refusals(&r.wanted, i); t.err != nil || len(t.reasons) > 0 {
+		return t
+	}
+	t.reasons, t.score, t.err = r.tryDevices(ctx, i)
+	t.lacks = len(t.reasons) > 0
+	return t
 }
 
 // noteIncomplete notes the pools of a node of which slices are missing.

@@ -81,6 +81,8 @@ type request struct {
 
 // ask returns what to ask for on a node: the same on all nodes, but for extended resources, which a device plugin may have there.
 func (r *run) ask(i int) (request, error) {
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	names := r.delegated(r.wanted.extended, r.Nodes[i])
 	key := fmt.Sprint(names)
 	if known, found := r.requests[key]; found {

@@ -33,7 +33,9 @@ type Options struct {
 	MaxNodes int
 	// MoreNodes says to the reader how more nodes are judged than MaxNodes.
 	MoreNodes string
-	// Judged is called before each node with how many were judged, of how many, if it is set.
+	// Parallel is how many nodes are tried and judged at once. Zero means one.
+	Parallel int
+	// Judged is called before each node with how many were begun before it, of how many, if it is set. Several calls may come at once.
 	Judged func(done, of int)
 	// NodeTimeout bounds the allocator's search on one node. Zero means a second.
 	NodeTimeout time.Duration
@@ -124,7 +126,9 @@ func Pod(ctx context.Context, c *plan.Cluster, pod *corev1.Pod, o Options) (e Ex
 		attempt = &a
 		return ""
 	}
-	report, err := plan.Run(ctx, c, []*corev1.Pod{pod}, plan.Options{Timeout: planTimeout, Alone: o.Alone, Explain: noted})
+	report, err := plan.Run(ctx, c, []*corev1.Pod{pod}, plan.Options{
+		Timeout: planTimeout, Alone: o.Alone, Explain: noted, Parallel: o.Parallel,
+	})
 	if err != nil {
 		e.Reason, e.First = Other, err.Error()
 		return e

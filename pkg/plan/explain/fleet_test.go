@@ -5,6 +5,7 @@ package explain_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -45,5 +46,20 @@ func BenchmarkFleet(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestParallel: several nodes at once are explained as one after the other.
+func TestParallel(t *testing.T) {
+	for _, profile := range []string{"7g.80gb", "1g.10gb", "1g.18gb"} {
+		var explained []explain.Explanation
+		for _, parallel := range []int{0, 4} {
+			c, _, err := plan.NewCluster(fleetOf(t, 12, profile))
+			check.Must(t, err)
+			explained = append(explained, explain.Pod(t.Context(), c, c.Pods[0], explain.Options{Devices: true, Parallel: parallel}))
+		}
+		if diff := cmp.Diff(explained[0], explained[1]); diff != "" {
+			t.Errorf("%s: %s", profile, diff)
+		}
 	}
 }

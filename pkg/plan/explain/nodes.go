@@ -9,10 +9,13 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
@@ -78,25 +81,40 @@ func (w *work) judgeFor(pod *corev1.Pod, refused map[string][]string) {
 	if w.options.MaxNodes > 0 {
 		most = min(most, w.options.MaxNodes)
 	}
-	for i, node := range nodes {
-		if i >= most || w.ctx.Err() != nil {
-			w.left = len(nodes) - i
-			break
-		}
-		if w.options.Judged != nil {
-			w.options.Judged(i, most)
-		}
-		n := nodeWork{input: w.cluster.JudgeInput(node, w.claims, holders), refused: others(refused[node.Name])}
-		n.input.Expressions, n.input.Timeout = w.options.Expressions, cmp.Or(w.options.NodeTimeout, nodeTimeout)
-		n.input.DoesNotFit = slices.Contains(refused[node.Name], plan.NotAllocatable)
-		if pod != nil {
-			if claim := w.cluster.ExtendedClaim(pod, node); claim != nil {
-				n.input.Claims = append(slices.Clone(w.claims), claim)
+	w.nodes = make([]nodeWork, most)
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range max(1, w.options.Parallel) {
+		workers.Go(func() {
+			for w.ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= most {
+					return
+				}
+				if w.options.Judged != nil {
+					w.options.Judged(i, most)
+				}
+				w.nodes[i] = w.judgeNode(pod, nodes[i], holders, refused[nodes[i].Name])
 			}
-		}
-		n.verdict = judge.Judge(w.ctx, n.input)
-		w.nodes = append(w.nodes, n)
+		})
 	}
+	workers.Wait()
+	w.nodes = slices.DeleteFunc(w.nodes, func(n nodeWork) bool { return n.input.Node == nil }) // those that it was too late for
+	w.left = len(nodes) - len(w.nodes)
+}
+
+// judgeNode judges what a pod still needs, which may be nil, on one node.
+func (w *work) judgeNode(pod *corev1.Pod, node *corev1.Node, holders map[structured.DeviceID][]judge.Holder, refused []string) nodeWork {
+	n := nodeWork{input: w.cluster.JudgeInput(node, w.claims, holders), refused: others(refused)}
+	n.input.Expressions, n.input.Timeout = w.options.Expressions, cmp.Or(w.options.NodeTimeout, nodeTimeout)
+	n.input.DoesNotFit = slices.Contains(refused, plan.NotAllocatable)
+	if pod != nil {
+		if claim := w.cluster.ExtendedClaim(pod, node); claim != nil {
+			n.input.Claims = append(slices.Clone(w.claims), claim)
+		}
+	}
+	n.verdict = judge.Judge(w.ctx, n.input)
+	return n
 }
 
 // others leaves out the scheduler's reasons about devices, which the judge gives better.
