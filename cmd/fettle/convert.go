@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/pkg/convert"
@@ -57,6 +58,15 @@ func convertFiles(flags *arguments) action {
 	flags.where("class", unless(isName))
 	flags.where("namespace", unless(isNamespace))
 	flags.where("gpu-class", unless(isName))
+	flags.Func("gpu-memory", "memory that the GPUs have of which pods ask for fractions or percentages: a `quantity` such as 80Gi; unset: "+
+		"such pods are refused", func(text string) error {
+		memory, err := resource.ParseQuantity(text)
+		if err == nil && memory.Sign() <= 0 {
+			err = errors.New("want more than 0")
+		}
+		options.GPUMemory = &memory
+		return err
+	})
 	flags.Func("kernel-caches", "`form` in which pods have caches of kernels: claims, or volumes as they were (default claims)",
 		func(text string) error {
 			if options.KernelCacheVolumes = text == "volumes"; !options.KernelCacheVolumes && text != "claims" {

@@ -91,7 +91,9 @@ func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err 
 	if len(list.Content) == 0 {
 		removeKey(w.spec, "volumes")
 	}
-	unlabel(w)
+	if unlabel(w) {
+		c.notef("%s: the label %s is left out: no volume is looked for", w.title, mutationLabel)
+	}
 	c.dropRuntime(w, users)
 	if value(w.spec, "nodeName") != "" {
 		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
@@ -176,17 +178,18 @@ func (c *conversion) rename(w *workload) bool {
 	return true
 }
 
-// unlabel takes the label of the older webhook away, unless a selector counts on it.
-func unlabel(w *workload) {
+// unlabel takes the label of the older webhook away, unless a selector counts on it. It says whether it did.
+func unlabel(w *workload) bool {
 	labels := child(w.meta, "labels")
 	selector := child(child(child(w.object, "spec"), "selector"), "matchLabels")
 	if child(labels, mutationLabel) == nil || child(selector, mutationLabel) != nil {
-		return
+		return false
 	}
 	removeKey(labels, mutationLabel)
 	if len(labels.Content) == 0 {
 		removeKey(w.meta, "labels")
 	}
+	return true
 }
 
 // cacheUsers are the containers that mount caches, without those mounts.
@@ -206,7 +209,8 @@ func (c *conversion) cacheUsers(w *workload, volumes map[string]*oldCache) ([]*c
 			if err := c.takeMounts(u, volumes); err != nil {
 				faults = append(faults, err)
 			} else if len(u.caches) > 0 {
-				faults = append(faults, c.takeGPUs(u))
+				_, err := c.takeGPUs(u)
+				faults = append(faults, err)
 				users = append(users, u)
 			}
 		}

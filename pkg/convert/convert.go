@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -48,6 +49,8 @@ type Options struct {
 	ClusterPresets *bool
 	// GPUClass is the DeviceClass of requests for GPUs; empty: DefaultGPUClass, and the vendor's class where a resource says the vendor.
 	GPUClass string
+	// GPUMemory is what the GPUs have of which pods ask for fractions; nil: nobody said it, and such pods are refused.
+	GPUMemory *resource.Quantity
 	// KernelCacheVolumes has caches of kernels keep their volumes and pods stay as they are; else pods get claims.
 	KernelCacheVolumes bool
 }

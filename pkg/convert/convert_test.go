@@ -240,7 +240,6 @@ func TestConvertRefuses(t *testing.T) {
 		},
 		{name: "half a region", in: pod(`"`+ce48+`":"500m"`, ""), want: "expected 0 to 32 whole regions"},
 		{name: "many regions", in: pod(`"`+ce48+`":33`, ""), want: "expected 0 to 32 whole regions"},
-		{name: "no region at all", in: pod(`"`+ce48+`":0`, ""), want: "all its FPGA resources are 0"},
 		{name: "limit and request", in: edited(`"limits"`, `"requests":{"`+ce48+`":2},"limits"`), want: `"1" in limits and "2" in requests`},
 		{name: "misspelt field", in: edited(`"image"`, `"imagePolicy":"x","image"`), want: `p: unknown field "spec.containers[0].imagePolicy"`},
 		{name: "wrong type", in: edited(`"image":"i"`, `"image":1`), want: "Pod p: a field has a value of the wrong type"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/convert/drivers"
+	"github.com/fettle-dev/fettle/pkg/convert/traces"
 	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
@@ -107,7 +108,7 @@ func (c *conversion) document(d document) ([][]byte, error) {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
 	}
 	if !c.usesOld(raw) {
-		for _, note := range strayNotes(d) {
+		for _, note := range strayNotes(d, c.offered) {
 			c.notef("%s", note)
 		}
 		return [][]byte{d.verbatim()}, nil
@@ -137,7 +138,8 @@ func (c *conversion) document(d document) ([][]byte, error) {
 }
 
 // strayNotes say that a document is for another kind of input, or none of Kubernetes: without an apiVersion a field may be misspelt.
-func strayNotes(d document) (notes []string) {
+// offered are the resources that classes of the input give out.
+func strayNotes(d document, offered map[string]string) (notes []string) {
 	n, err := parse(d.text)
 	if err != nil {
 		return nil
@@ -148,6 +150,11 @@ func strayNotes(d document) (notes []string) {
 	for _, object := range objectsOf(n) {
 		if other := policyFile(object); other != "" {
 			notes = append(notes, titleOf(object)+": "+other)
+		}
+		if w, err := workloadOf(object); err == nil && w != nil {
+			for _, note := range leftNotes(w, offered, false) {
+				notes = append(notes, w.title+": "+note)
+			}
 		}
 	}
 	return notes
@@ -195,16 +202,16 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 
 // pods converts an object with pods.
 func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, err error) {
-	template, err := c.workload(w)
-	ofCaches, changed, cacheErr := c.cachePods(w)
+	template, didFPGAs, err := c.workload(w)
+	ofCaches, didCaches, cacheErr := c.cachePods(w)
 	if err := errors.Join(err, cacheErr); err != nil {
 		return nil, false, err
 	}
-	ofGPUs, err := c.gpuPods(w)
+	ofGPUs, didGPUs, err := c.gpuPods(w)
 	if err != nil {
 		return nil, false, err
 	}
-	changed = changed || template != nil || ofGPUs != nil
+	changed = didFPGAs || didCaches || didGPUs
 	text, err := render(n)
 	if err == nil && changed {
 		err = w.check(text)
@@ -215,12 +222,28 @@ func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, e
 	if template != nil && bytes.Contains(text, []byte(resourcePrefix)) {
 		c.notef("%s: it still names %s... outside of the containers' resources", w.title, resourcePrefix)
 	}
+	c.notesOf(w.title, leftNotes(w, c.offered, c.options.KernelCacheVolumes))
 	for _, one := range [][]byte{template, ofCaches, ofGPUs} {
 		if one != nil {
 			texts = append(texts, one)
 		}
 	}
 	return append(texts, text), changed, nil
+}
+
+// leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.
+// Where caches keep their volumes, pods keep what these need, and their resources.
+func leftNotes(w *workload, offered map[string]string, volumes bool) (notes []string) {
+	for _, name := range traces.Of(child(w.object, "metadata"), w.meta, w.spec) {
+		if name.Place == traces.Resource && (volumes || offered[name.Name] != "") || volumes && strings.HasPrefix(name.Name, oldCachePrefix) {
+			continue
+		}
+		name.Name, name.Container = clip(name.Name), clip(name.Container)
+		if note := traces.Note(name); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return notes
 }
 
 // workload is an object with a pod in it.
@@ -242,13 +265,15 @@ type podKind struct {
 func podKinds() map[string]podKind {
 	const template = "spec.template.spec"
 	return map[string]podKind{
-		"Pod":         {"v1", "spec", func() any { return &corev1.Pod{} }},
-		"Deployment":  {"apps/v1", template, func() any { return &appsv1.Deployment{} }},
-		"DaemonSet":   {"apps/v1", template, func() any { return &appsv1.DaemonSet{} }},
-		"StatefulSet": {"apps/v1", template, func() any { return &appsv1.StatefulSet{} }},
-		"ReplicaSet":  {"apps/v1", template, func() any { return &appsv1.ReplicaSet{} }},
-		"Job":         {"batch/v1", template, func() any { return &batchv1.Job{} }},
-		"CronJob":     {"batch/v1", "spec.jobTemplate." + template, func() any { return &batchv1.CronJob{} }},
+		"Pod":                   {"v1", "spec", func() any { return &corev1.Pod{} }},
+		"Deployment":            {"apps/v1", template, func() any { return &appsv1.Deployment{} }},
+		"DaemonSet":             {"apps/v1", template, func() any { return &appsv1.DaemonSet{} }},
+		"StatefulSet":           {"apps/v1", template, func() any { return &appsv1.StatefulSet{} }},
+		"PodTemplate":           {"v1", "template.spec", func() any { return &corev1.PodTemplate{} }},
+		"ReplicationController": {"v1", template, func() any { return &corev1.ReplicationController{} }},
+		"ReplicaSet":            {"apps/v1", template, func() any { return &appsv1.ReplicaSet{} }},
+		"Job":                   {"batch/v1", template, func() any { return &batchv1.Job{} }},
+		"CronJob":               {"batch/v1", "spec.jobTemplate." + template, func() any { return &batchv1.CronJob{} }},
 	}
 }
 

@@ -31,8 +31,8 @@ const (
 // gpuWords are in every document whose containers may ask for GPUs as resources.
 func gpuWords() []string {
 	return []string{
-		"nvidia.com/", "amd.com/", `"intel.com/gpu"`, `"gpu.intel.com/`, `"alpha.kubernetes.io/nvidia-gpu"`, `"` + classResource,
-		`"` + shares.KAIFraction, `"` + shares.KAIMemory,
+		"nvidia.com/", "amd.com/", "volcano.sh/vgpu", `"intel.com/gpu"`, `"gpu.intel.com/`, `"alpha.kubernetes.io/nvidia-gpu"`,
+		`"` + classResource, `"` + shares.KAIFraction, `"` + shares.KAIMemory,
 	}
 }
 
@@ -116,28 +116,35 @@ func (c *conversion) wishOf(r *resourceClass, unit string) gpuWish {
 	return w
 }
 
-// takeGPUs makes requests of the GPUs that a container asks for as resources: the cache has to fit them, so they are the claim's.
-func (c *conversion) takeGPUs(u *cacheUser) error {
+// takeGPUs makes requests of the GPUs that a container asks for as resources: the cache has to fit them, so they are the claim's. It says
+// whether there were any.
+func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 	resources := child(u.node, "resources")
 	asked := map[string]string{}
-	_, shared := c.gpuWish(nvidiaResource)
 	isGPU := func(name string) bool {
 		_, ok := c.gpuWish(name)
-		return ok || shared && shares.IsHAMi(name) && c.offered[name] == ""
+		return ok || isSize(c, name)
 	}
+	var faults []error
 	for _, key := range []string{"requests", "limits"} {
 		list := child(resources, key)
 		for _, p := range pairs(list) {
-			if isGPU(p.key.Value) {
-				asked[p.key.Value] = p.value.Value
+			if !isGPU(p.key.Value) {
+				continue
 			}
+			if before, seen := asked[p.key.Value]; seen && before != p.value.Value {
+				faults = append(faults, fmt.Errorf("%s: resource %s: %.40q in limits and %.40q in requests: expected the same",
+					u.title, clip(p.key.Value), p.value.Value, before))
+			}
+			asked[p.key.Value] = p.value.Value
 		}
 		if remove(list, isGPU); isMapping(list) && len(list.Content) == 0 {
 			removeKey(resources, key)
 		}
 	}
-	share, err := takeShare(u, asked, c.options.Classes)
-	faults := []error{err}
+	found := len(asked) > 0
+	sizes, err := takeShares(c, u, asked)
+	faults = append(faults, err)
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		wish, _ := c.gpuWish(name)
 		count, err := wholeQuantity(asked[name], maxRegions, "GPUs")
@@ -149,39 +156,49 @@ func (c *conversion) takeGPUs(u *cacheUser) error {
 			continue
 		}
 		if count == 0 {
+			c.notef("%s: resource %s: 0 is left out: it asks for nothing", u.title, clip(name))
 			continue
 		}
 		request := wish.request(name, count)
 		c.wishNote(u, name, count, wish)
-		if name == nvidiaResource {
-			c.notesOf(u.title, ofShare(&request, share))
-		}
+		c.notesOf(u.title, ofShare(&request, sizes[name]))
 		u.gpus = append(u.gpus, request)
 	}
-	return errors.Join(faults...)
+	return found, errors.Join(faults...)
 }
 
-// takeShare takes away the resources that say how large a container's shares of GPUs are, but for those that an administrator mapped to
-// classes. A container that names no GPU has one.
-func takeShare(u *cacheUser, asked, mapped map[string]string) (shares.Share, error) {
-	sizes := map[string]string{}
-	for name, text := range asked {
-		if shares.IsHAMi(name) && mapped[name] == "" {
-			sizes[name] = text
-			delete(asked, name)
+// isSize reports whether a resource says how large a container's shares of GPUs are. Those that an administrator mapped to classes do not,
+// nor do those of a project whose GPUs a class of the input gives out.
+func isSize(c *conversion, name string) bool {
+	return c.options.Classes[name] == "" && c.offered[name] == "" && slices.ContainsFunc(shares.Projects(), func(r shares.Resources) bool {
+		return r.Has(name) && c.offered[r.Count] == ""
+	})
+}
+
+// takeShares takes away the resources that say how large a container's shares of GPUs are. It returns the shares by the resource that says
+// how many there are. A container that names no GPU has one.
+func takeShares(c *conversion, u *cacheUser, asked map[string]string) (map[string]shares.Share, error) {
+	all := map[string]shares.Share{}
+	var faults []error
+	for _, project := range shares.Projects() {
+		sizes := map[string]string{}
+		for name, text := range asked {
+			if project.Has(name) && isSize(c, name) {
+				sizes[name] = text
+				delete(asked, name)
+			}
 		}
+		if len(sizes) == 0 {
+			continue
+		}
+		if asked[project.Count] == "" {
+			asked[project.Count] = "1"
+		}
+		share, err := project.Read(sizes, c.options.GPUMemory)
+		all[project.Count] = share
+		faults = append(faults, prefixed(u.title, err))
 	}
-	if len(sizes) == 0 {
-		return shares.Share{}, nil
-	}
-	if asked[nvidiaResource] == "" {
-		asked[nvidiaResource] = "1"
-	}
-	share, err := shares.FromHAMi(sizes)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", u.title, err)
-	}
-	return share, err
+	return all, errors.Join(faults...)
 }
 
 // ofShare has a request ask for the memory of a share, and returns what there is to say of it.
@@ -192,8 +209,8 @@ func ofShare(request *resourceapi.DeviceRequest, share shares.Share) []string {
 	request.Exactly.Capacity = &resourceapi.CapacityRequirements{
 		Requests: map[resourceapi.QualifiedName]resource.Quantity{device.CapacityMemory: *share.Memory},
 	}
-	return append(share.Lost, fmt.Sprintf("it asks for %s of the memory of each GPU: where no PartitionPolicy shares GPUs, "+
-		"it gets a whole one that has as much", share.Memory))
+	return append(share.Lost, fmt.Sprintf("it asks for %s of the memory of each GPU (%s): where no PartitionPolicy shares GPUs, "+
+		"it gets a whole one that has as much", share.Memory, share.From))
 }
 
 // wishNote says what became of a resource.
@@ -210,10 +227,10 @@ func (c *conversion) wishNote(u *cacheUser, name string, count int, wish gpuWish
 }
 
 // gpuPods makes a claim of the GPUs that a pod's containers ask for as resources, and gives its template; nothing where they ask for none.
-// Pods keep their resources if caches keep their volumes.
-func (c *conversion) gpuPods(w *workload) ([]byte, error) {
+// Pods keep their resources if caches keep their volumes. It says whether the pod changed.
+func (c *conversion) gpuPods(w *workload) (template []byte, changed bool, err error) {
 	if c.options.KernelCacheVolumes {
-		return nil, nil
+		return nil, false, nil
 	}
 	var users []*cacheUser
 	var faults []error
@@ -223,38 +240,36 @@ func (c *conversion) gpuPods(w *workload) ([]byte, error) {
 			if name := value(n, "name"); name != "" {
 				u.title = w.title + ": container " + clip(name)
 			}
-			faults = append(faults, c.takeGPUs(u))
-			if len(u.gpus) == 0 {
-				continue
+			did, err := c.takeGPUs(u)
+			changed, faults = changed || did, append(faults, err)
+			if len(u.gpus) > 0 {
+				users = append(users, u)
 			}
-			users = append(users, u)
 		}
 	}
-	err := errors.Join(faults...)
+	err = errors.Join(faults...)
 	if err == nil && len(users) == 0 {
 		users, err = c.annotatedUsers(w)
 	}
 	if err != nil || len(users) == 0 {
-		return nil, err
+		return nil, changed, err
 	}
-	c.notesOf(w.title, leftNotes(w, c.offered))
 	parts := slices.ContainsFunc(users, func(u *cacheUser) bool { return slices.ContainsFunc(u.gpus, ofPart) })
 	selectors, err := c.labelSelectors(w, parts)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c.dropRuntime(w, users)
-	return c.gpuTemplate(w, users, selectors)
+	c.notesOf(w.title, slices.Concat(dropShare(w), chosenGPUs(w, users)))
+	template, err = c.gpuTemplate(w, users, selectors)
+	return template, true, err
 }
 
 // annotatedUsers returns the container whose pod asks for shares by annotations, none if it does not.
 func (c *conversion) annotatedUsers(w *workload) ([]*cacheUser, error) {
 	annotations := child(w.meta, "annotations")
-	texts := map[string]string{}
-	for _, p := range pairs(annotations) {
-		texts[p.key.Value] = p.value.Value
-	}
-	kai, err := shares.FromKAI(texts)
+	texts := textsOf(annotations)
+	kai, err := shares.FromKAI(texts, c.options.GPUMemory)
 	if err != nil || kai.Devices == 0 {
 		return nil, prefixed(w.title, err)
 	}
@@ -269,15 +284,82 @@ func (c *conversion) annotatedUsers(w *workload) ([]*cacheUser, error) {
 				w.title, c.offered[nvidiaResource], nvidiaResource)
 		}
 		request := wish.request(nvidiaResource, kai.Devices)
-		c.notef("%s: the annotations of a share are a request of the claim now, for %d of class %s", u.title, kai.Devices, wish.class)
+		var names []string
+		for _, name := range slices.Sorted(maps.Keys(texts)) {
+			if shares.IsKAI(name) {
+				names = append(names, name)
+			}
+		}
+		c.notef("%s: the annotations of a share (%s) are a request of the claim now, for %d of class %s", u.title, strings.Join(names, ", "),
+			kai.Devices, wish.class)
 		c.notesOf(u.title, ofShare(&request, kai.Share))
 		u.gpus = append(u.gpus, request)
-		if remove(annotations, shares.IsKAI); len(annotations.Content) == 0 {
-			removeKey(w.meta, "annotations")
-		}
+		removeAnnotations(w, shares.IsKAI)
 		return []*cacheUser{u}, nil
 	}
 	return nil, fmt.Errorf("%s: annotation %s: no container is called %s", w.title, shares.KAIContainer, clip(kai.Container))
+}
+
+// chosenGPUs takes the annotations of HAMi that say which NVIDIA GPUs a pod may have, and has the requests for these select them. Notes say
+// which annotations these are.
+func chosenGPUs(w *workload, users []*cacheUser) (notes []string) {
+	taken := map[string]bool{}
+	for _, choice := range shares.Choices(textsOf(child(w.meta, "annotations"))) {
+		for _, u := range users {
+			taken[choice.Annotation] = u.choose(choice.Expression) || taken[choice.Annotation]
+		}
+		if taken[choice.Annotation] {
+			notes = append(notes, fmt.Sprintf("the annotation %s is a selector of the claim now", choice.Annotation))
+		}
+	}
+	removeAnnotations(w, func(key string) bool { return taken[key] })
+	return notes
+}
+
+// choose has the container's requests for NVIDIA GPUs select some, and says whether it has such requests.
+func (u *cacheUser) choose(expression string) bool {
+	chosen := false
+	for i := range u.gpus {
+		r := &u.gpus[i]
+		if r.Name == nvidiaResource || strings.HasPrefix(r.Name, migResource) || strings.HasPrefix(r.Name, "volcano.sh/") {
+			selector := resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
+			r.Exactly.Selectors = append(slices.Clone(r.Exactly.Selectors), selector)
+			chosen = true
+		}
+	}
+	return chosen
+}
+
+// dropShare takes away the annotations that ask KAI-Scheduler for a share, where containers ask for GPUs: it refuses such pods.
+func dropShare(w *workload) (notes []string) {
+	for _, name := range removeAnnotations(w, shares.IsKAI) {
+		notes = append(notes, fmt.Sprintf("the annotation %s is left out: containers ask for GPUs, and the claim has these", name))
+	}
+	return notes
+}
+
+// removeAnnotations takes annotations of a pod away, and returns their names.
+func removeAnnotations(w *workload, gone func(name string) bool) []string {
+	annotations := child(w.meta, "annotations")
+	var names []string
+	for _, p := range pairs(annotations) {
+		if gone(p.key.Value) {
+			names = append(names, p.key.Value)
+		}
+	}
+	if remove(annotations, gone); len(names) > 0 && len(annotations.Content) == 0 {
+		removeKey(w.meta, "annotations")
+	}
+	return names
+}
+
+// textsOf reads a mapping of texts.
+func textsOf(n *node) map[string]string {
+	texts := map[string]string{}
+	for _, p := range pairs(n) {
+		texts[p.key.Value] = p.value.Value
+	}
+	return texts
 }
 
 // prefixed says what an error is about.
@@ -286,59 +368,6 @@ func prefixed(title string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", title, err)
-}
-
-// leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.
-func leftNotes(w *workload, offered map[string]string) []string {
-	var notes []string
-	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	for _, list := range []string{"annotations", "labels"} {
-		for _, p := range pairs(child(w.meta, list)) {
-			if ofVendorSoftware(p.key.Value) {
-				note("%s keep %s, which Fettle does not read: what it says of GPUs belongs into the claim's selectors", list, clip(p.key.Value))
-			}
-		}
-	}
-	for _, toleration := range items(child(w.spec, "tolerations")) {
-		if key := value(toleration, "key"); ofVendorSoftware(key) {
-			note("the toleration of %s stays, for as long as nodes have that taint", clip(key))
-		}
-	}
-	if name := value(w.spec, "schedulerName"); name != "" && name != corev1.DefaultSchedulerName {
-		note("schedulerName %s stays: without that scheduler the pod waits for ever", clip(name))
-	}
-	for _, n := range slices.Concat(items(child(w.spec, "initContainers")), items(child(w.spec, "containers"))) {
-		for _, name := range resourcesOf(n) {
-			if ofVendorSoftware(name) && offered[name] == "" {
-				note("container %s keeps the resource %s: without what offers it the pod waits for ever; --map %s=CLASS converts it",
-					clip(value(n, "name")), clip(name), clip(name))
-			}
-		}
-	}
-	return notes
-}
-
-// resourcesOf lists the resources that a container asks for, by name.
-func resourcesOf(n *node) []string {
-	var names []string
-	for _, key := range []string{"requests", "limits"} {
-		for _, p := range pairs(child(child(n, "resources"), key)) {
-			names = append(names, p.key.Value)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// ofVendorSoftware reports whether a name belongs to the software of a GPU's vendor, or to what shares GPUs on top of it.
-func ofVendorSoftware(name string) bool {
-	domain, _, _ := strings.Cut(name, "/")
-	for _, of := range []string{"nvidia.com", "amd.com", "gpu.intel.com", "hami.io", "kai.scheduler", "run.ai"} {
-		if domain == of || strings.HasSuffix(domain, "."+of) {
-			return true
-		}
-	}
-	return shares.IsKAI(name)
 }
 
 // gpuTemplate makes the claim's template, and has the containers name its requests.
@@ -533,19 +562,10 @@ func (c *conversion) labelSelectors(w *workload, parts bool) ([]resourceapi.Devi
 			selectors = append(selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
 			taken[p.key.Value] = true
 			c.notef("%s: the label %s of nodeSelector is a selector of the claim now", w.title, clip(p.key.Value))
-		case strings.HasPrefix(p.key.Value, "nvidia.com/") || strings.HasPrefix(p.key.Value, "amd.com/"):
-			c.notef("%s: nodeSelector keeps %s, a label that the vendor's software puts on nodes", w.title, clip(p.key.Value))
 		}
 	}
 	if remove(labels, func(key string) bool { return taken[key] }); isMapping(labels) && len(labels.Content) == 0 {
 		removeKey(w.spec, "nodeSelector")
-	}
-	affinity := child(w.spec, "affinity")
-	if affinity == nil {
-		return selectors, errors.Join(faults...)
-	}
-	if text, err := render(affinity); err == nil && strings.Contains(string(text), ".com/") {
-		c.notef("%s: affinity is left as it is: what it says of GPUs belongs into the claim's selectors", w.title)
 	}
 	return selectors, errors.Join(faults...)
 }
@@ -553,9 +573,9 @@ func (c *conversion) labelSelectors(w *workload, parts bool) ([]resourceapi.Devi
 // dropRuntime takes away what chooses the GPUs of a container past its claim.
 func (c *conversion) dropRuntime(w *workload, users []*cacheUser) {
 	const visible = "NVIDIA_VISIBLE_DEVICES"
-	if value(w.spec, "runtimeClassName") == "nvidia" {
+	if class := value(w.spec, "runtimeClassName"); slices.Contains([]string{"nvidia", "nvidia-cdi", "nvidia-legacy", "amd"}, class) {
 		removeKey(w.spec, "runtimeClassName")
-		c.notef("%s: runtimeClassName nvidia is left out: it gives a container the GPUs that its image or environment names", w.title)
+		c.notef("%s: runtimeClassName %s is left out: it gives a container the GPUs that its image or environment names", w.title, class)
 	}
 	for _, u := range users {
 		env := child(u.node, "env")

@@ -38,6 +38,8 @@ var (
 
 // region is one region that a container gets.
 type region struct {
+	// resource is the name that asked for it.
+	resource    string
 	interfaceID string
 	// id is the bitstream's; empty: the region is used as it is.
 	id string
@@ -132,6 +134,7 @@ func (c *conversion) regionsOf(container *node) ([]region, error) {
 			faults = append(faults, fmt.Errorf("resource %s: %w", clip(resourcePrefix+name), err))
 			continue
 		}
+		r.resource = resourcePrefix + name
 		regions = append(regions, slices.Repeat([]region{r}, count)...)
 	}
 	if len(faults) == 0 && len(regions) > maxRegions {

@@ -40,7 +40,7 @@ func (c *conversion) templateName(w *workload, suffix string) string {
 }
 
 // template is the claim's: a request for each region, with its configuration.
-func (c *conversion) template(w *workload, name string, containers []container) ([]byte, error) {
+func (c *conversion) template(w *workload, name string, requests []regionRequest) ([]byte, error) {
 	t := resourceapi.ResourceClaimTemplate{
 		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaimTemplate"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.namespace},
@@ -50,21 +50,19 @@ func (c *conversion) template(w *workload, name string, containers []container) 
 	}
 	devices := &t.Spec.Spec.Devices
 	var faults []error
-	for _, k := range containers {
-		for i, r := range k.regions {
-			config, err := c.config(w, r)
-			if err != nil {
-				faults = append(faults, fmt.Errorf("%s: %s: %s: %w", w.title, k.path, k.requests[i], err))
-				continue
-			}
-			devices.Requests = append(devices.Requests, c.request(k.requests[i], r))
-			devices.Config = append(devices.Config, resourceapi.DeviceClaimConfiguration{
-				Requests: []string{k.requests[i]},
-				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-					Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: config},
-				}},
-			})
+	for _, r := range requests {
+		config, err := c.config(w, r.region)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %s: %w", w.title, r.name, err))
+			continue
 		}
+		devices.Requests = append(devices.Requests, c.request(r.name, r.region))
+		devices.Config = append(devices.Config, resourceapi.DeviceClaimConfiguration{
+			Requests: []string{r.name},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: config},
+			}},
+		})
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err

@@ -3,11 +3,15 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fettle-dev/fettle/pkg/convert/peak"
 )
 
 // container is one of a pod, with what it gets.
@@ -15,54 +19,134 @@ type container struct {
 	node *node
 	// path is "container work".
 	path    string
-	init    bool
+	phase   peak.Phase
 	regions []region
 	// requests are the names of the regions' requests.
 	requests []string
 }
 
-// workload converts a pod's spec, and gives the template of its claim; nothing where the pod does not use Intel's plugin.
-func (c *conversion) workload(w *workload) ([]byte, error) {
+// regionRequest is a request of a claim, with the containers that have its region, by their places.
+type regionRequest struct {
+	region
+	name  string
+	users []int
+}
+
+// workload converts a pod's spec, and gives the template of its claim; nothing where the pod does not use Intel's plugin. It says whether
+// the pod changed.
+func (c *conversion) workload(w *workload) (template []byte, changed bool, err error) {
 	containers, err := c.containersOf(w)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	total := 0
-	for i := range containers {
-		k := &containers[i]
-		for range k.regions {
-			total++
-			k.requests = append(k.requests, fmt.Sprintf("region-%d", total))
-		}
+	requests, err := regionRequests(containers)
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", w.title, err)
 	}
-	if total > maxRegions {
-		return nil, fmt.Errorf("%s: %d regions, expected at most %d in a pod", w.title, total, maxRegions)
+	if len(requests) > maxRegions {
+		return nil, false, fmt.Errorf("%s: %d regions, expected at most %d in a pod", w.title, len(requests), maxRegions)
 	}
 	used := false
 	claim := freeClaimName(w.spec, "fpga")
 	for i := range containers {
 		did, err := c.rewrite(w, &containers[i], claim)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", w.title, containers[i].path, err)
+			return nil, false, fmt.Errorf("%s: %s: %w", w.title, containers[i].path, err)
 		}
 		used = used || did
 	}
 	if !used {
-		return nil, nil
+		return nil, false, nil
 	}
-	if total == 0 {
-		return nil, fmt.Errorf("%s: all its FPGA resources are 0: remove them", w.title)
+	if len(requests) == 0 {
+		return nil, true, nil
 	}
-	c.podNotes(w, containers)
+	c.podNotes(w, containers, requests)
 	name := c.templateName(w, "-fpga")
 	entry, err := nodeOf(corev1.PodResourceClaim{Name: claim, ResourceClaimTemplateName: &name})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", w.title, err)
+		return nil, false, fmt.Errorf("%s: %w", w.title, err)
 	}
 	if err := extend(w.spec, "resourceClaims", []*node{entry}); err != nil {
-		return nil, fmt.Errorf("%s: %w", w.title, err)
+		return nil, false, fmt.Errorf("%s: %w", w.title, err)
 	}
-	return c.template(w, name, containers)
+	template, err = c.template(w, name, requests)
+	return template, true, err
+}
+
+// regionRequests gives the requests for the regions of containers, which are in the order in which they start, and tells the containers
+// theirs. As with resources, an init container that ends hands its regions on. Those with a bitstream or parameters of their own cannot be
+// handed on: a request has one.
+func regionRequests(containers []container) ([]regionRequest, error) {
+	var requests []regionRequest
+	var kinds, resources []string
+	for i := range containers {
+		for _, r := range containers[i].regions {
+			kinds, resources = append(kinds, r.kind()), append(resources, r.resource)
+		}
+	}
+	wants := map[string]int64{}
+	for _, r := range unique(resources) {
+		for _, p := range peak.Requests(counted(containers, func(o region) bool { return o.resource == r })) {
+			wants[r] += p.Count
+		}
+	}
+	for _, kind := range unique(kinds) {
+		for _, p := range peak.Requests(counted(containers, func(o region) bool { return o.kind() == kind })) {
+			of := containers[p.Containers[0]].regions
+			one := of[slices.IndexFunc(of, func(o region) bool { return o.kind() == kind })]
+			wants[one.resource] -= p.Count
+			requests = append(requests, slices.Repeat([]regionRequest{{region: one, users: p.Containers}}, int(p.Count))...)
+		}
+	}
+	for _, r := range unique(resources) {
+		if wants[r] < 0 {
+			return nil, fmt.Errorf("resource %s: its init containers handed regions on to containers that program another bitstream or have "+
+				"other parameters, and a region of a claim has one bitstream: expected the same in all of them, or a pod for each", clip(r))
+		}
+	}
+	slices.SortStableFunc(requests, func(a, b regionRequest) int { return cmp.Compare(a.users[0], b.users[0]) })
+	for i := range requests {
+		requests[i].name = fmt.Sprintf("region-%d", i+1)
+		for _, user := range requests[i].users {
+			containers[user].requests = append(containers[user].requests, requests[i].name)
+		}
+	}
+	return requests, nil
+}
+
+// counted gives the containers with how many of some regions each has.
+func counted(containers []container, of func(region) bool) []peak.Container {
+	out := make([]peak.Container, len(containers))
+	for i, k := range containers {
+		out[i].Phase = k.phase
+		for _, r := range k.regions {
+			if of(r) {
+				out[i].Count++
+			}
+		}
+	}
+	return out
+}
+
+// unique returns each of some texts once, in order of their first.
+func unique(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		if !slices.Contains(out, text) {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// kind tells regions apart that a request cannot both be for.
+func (r region) kind() string {
+	params := make([]string, 0)
+	for _, p := range r.params.List() {
+		params = append(params, fmt.Sprint(p))
+	}
+	return fmt.Sprint(r.resource, " ", r.id, " ", r.loaded, " ", params)
 }
 
 // containersOf reads what the pod's containers ask for. All that is wrong is reported.
@@ -79,7 +163,7 @@ func (c *conversion) containersOf(w *workload) ([]container, error) {
 			continue
 		}
 		for i, n := range items.Content {
-			k := container{node: n, path: fmt.Sprintf("%s[%d]", list, i), init: list == "initContainers" && value(n, "restartPolicy") != "Always"}
+			k := container{node: n, path: fmt.Sprintf("%s[%d]", list, i), phase: phaseOf(list, n)}
 			if name := value(n, "name"); name != "" {
 				k.path = "container " + clip(name)
 			}
@@ -146,6 +230,11 @@ func (c *conversion) rewrite(w *workload, k *container, claim string) (bool, err
 			continue
 		}
 		before := len(list.Content)
+		for _, p := range pairs(list) {
+			if strings.HasPrefix(p.key.Value, resourcePrefix) {
+				c.notef("%s: %s: resource %s: %s", w.title, k.path, clip(p.key.Value), k.fate(p.key.Value))
+			}
+		}
 		remove(list, func(name string) bool { return strings.HasPrefix(name, resourcePrefix) })
 		used = used || len(list.Content) < before
 		if len(list.Content) == 0 && before > 0 {
@@ -165,6 +254,15 @@ func (c *conversion) rewrite(w *workload, k *container, claim string) (bool, err
 		return true, nil
 	}
 	return true, nameRequests(k.node, claim, k.requests)
+}
+
+// fate says what becomes of a resource.
+func (k *container) fate(resource string) string {
+	count := counted([]container{*k}, func(r region) bool { return r.resource == resource })[0].Count
+	if count == 0 {
+		return "0 is left out: it asks for nothing"
+	}
+	return fmt.Sprintf("%d is in the claim now", count)
 }
 
 // rewriteEnv takes the variables away. What remains of a mapping becomes a list.
@@ -215,7 +313,7 @@ func toVariables(env *node) error {
 }
 
 // podNotes say what a claim does otherwise than the plugin did.
-func (c *conversion) podNotes(w *workload, containers []container) {
+func (c *conversion) podNotes(w *workload, containers []container, requests []regionRequest) {
 	if w.namespace == "" {
 		c.notef("%s: it names no namespace, so its bitstreams are for %s", w.title, c.options.Namespace)
 	}
@@ -223,22 +321,25 @@ func (c *conversion) podNotes(w *workload, containers []container) {
 		c.notef("%s: nodeName passes by the scheduler, which allocates claims: use a nodeSelector", w.title)
 	}
 	for _, k := range containers {
-		if len(k.regions) == 0 {
-			continue
-		}
-		if k.init {
-			c.notef("%s: %s: an init container has regions of its own now, which no other container uses after it", w.title, k.path)
-		}
-		if !isNull(child(k.node, "envFrom")) {
+		if len(k.regions) > 0 && !isNull(child(k.node, "envFrom")) {
 			c.notef("%s: %s: what envFrom sets is not looked at", w.title, k.path)
 		}
-		for i, r := range k.regions {
-			switch {
-			case r.loaded:
-				c.notef("%s: %s: %s must hold AFU %s already, and is not programmed", w.title, k.path, k.requests[i], r.id)
-			case r.id == "":
-				c.notef("%s: %s: %s is used as it is, since nothing names a bitstream for it", w.title, k.path, k.requests[i])
+	}
+	for _, r := range requests {
+		path := containers[r.users[0]].path
+		switch {
+		case r.loaded:
+			c.notef("%s: %s: %s must hold AFU %s already, and is not programmed", w.title, path, r.name, r.id)
+		case r.id == "":
+			c.notef("%s: %s: %s is used as it is, since nothing names a bitstream for it", w.title, path, r.name)
+		}
+		if len(r.users) > 1 {
+			var paths []string
+			for _, i := range r.users {
+				paths = append(paths, strings.TrimPrefix(containers[i].path, "container "))
 			}
+			c.notef("%s: containers %s have %s in common, since each of them ends before the next begins", w.title,
+				strings.Join(paths, ", "), r.name)
 		}
 	}
 }

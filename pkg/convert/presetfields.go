@@ -53,6 +53,7 @@ func resourceClasses() []resourceClass {
 	return []resourceClass{
 		{"alpha.kubernetes.io/nvidia-gpu", device.KindGPU, "", vendor, "nvidia"},
 		{"nvidia.com/gpu", device.KindGPU, "", vendor, "nvidia"},
+		{"volcano.sh/vgpu-number", device.KindGPU, "", vendor, "nvidia"},
 		{migResource, device.KindGPU, device.TypeMIG, vendor, "nvidia"},
 		{"amd.com/gpu", device.KindGPU, "", vendor, "amd"},
 		{"intel.com/gpu", device.KindGPU, "", vendor, "intel"},
