@@ -30,10 +30,10 @@ GPUKernelCaches and ClusterGPUKernelCaches, and pods that mount their volumes ge
 YAML: the bitstreams, the templates of the claims, the pods, the presets and the caches. Everything else comes out as it came in. What
 changed its meaning is said on stderr. Needs no cluster.
 
-With --kind mig-parted, makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one as
-config.yaml. With --kind device-plugin, makes one of the time slices in a configuration of NVIDIA's device plugin, or of a ConfigMap that
-has one. With --kind amd-config-manager, makes one of each compute mode in a profile of AMD's device config manager, or of a ConfigMap
-that has one as config.json.`
+With --kind mig-parted, makes a PartitionPolicy of a configuration of NVIDIA's mig-parted. With --kind device-plugin, makes one of each
+entry of time slices in a configuration of NVIDIA's device plugin. With --kind amd-config-manager, makes one of each compute mode in a
+profile of AMD's device config manager. The input is such a file, or a ConfigMap, a List, values of a Helm chart or a stream of documents
+that has one.`
 
 const convertExamples = `
 fettle convert -f pods.yaml > converted.yaml
@@ -127,8 +127,8 @@ func partitionFlags(flags *arguments) *convert.PolicyOptions {
 	flags.StringVar(&o.Config, "config", "",
 		"`name` of the configuration that holds, of mig-parted, AMD's config manager or a ConfigMap of the device plugin; unset: the only one")
 	flags.StringVar(&o.Name, "name", "", "`name` of the PartitionPolicy; unset: mig-, shares- or amd- and the configuration's")
-	flags.Var((*list)(&o.GPUs), "gpu", "PCI `address` of an AMD GPU of the nodes; once for each, as amd-smi list numbers them, where a "+
-		"profile does not treat all alike")
+	flags.Var((*list)(&o.GPUs), "gpu", "PCI `address` of a GPU of the nodes; once for each, as amd-smi list or nvidia-smi -L numbers "+
+		"them, where a profile does not treat all alike, or a device plugin's configuration names GPUs by number")
 	flags.Var((*list)(&o.NodeSelector), "node-selector", "label `KEY=VALUE` of the nodes that the PartitionPolicy is for; may be repeated")
 	flags.Func("priority", "`priority` of the PartitionPolicy (default 0)", func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 32)

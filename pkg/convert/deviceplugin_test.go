@@ -50,11 +50,11 @@ func TestDevicePlugin(t *testing.T) {
 			name: "one of two", in: configMap(map[string]string{"a100": sliced("replicas: 8"), "t4": sliced("replicas: 4")}),
 			options: PolicyOptions{Config: "t4"}, want: "shares-t4 4 " + all,
 		},
-		{name: "renamed", in: renamed, want: "shares-gpu 2 " + all, note: "pods that ask for nvidia.com/gpu.shared: convert them with --map " +
-			"nvidia.com/gpu.shared=CLASS, a class for shares"},
+		{name: "renamed", in: renamed, want: "shares-gpu 2 " + all, note: "pods that ask for nvidia.com/gpu.shared (renameByDefault): convert " +
+			"them with --map nvidia.com/gpu.shared=CLASS, a class for shares"},
 		{
 			name: "renamed by name", in: sliced("rename: nvidia.com/slice, replicas: 2"), want: "shares-gpu 2 " + all,
-			note: "pods that ask for nvidia.com/slice: convert them with --map nvidia.com/slice=CLASS, a class for shares",
+			note: "pods that ask for nvidia.com/slice (rename): convert them with --map nvidia.com/slice=CLASS, a class for shares",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -99,6 +99,14 @@ func TestDevicePluginEntries(t *testing.T) {
 			t.Errorf("notes %q do not name %s", got.Notes, resource)
 		}
 	}
+	numbered := strings.NewReplacer("GPU-1", "0", "GPU-2", "1").Replace(config)
+	got, err = DevicePlugin([]byte(numbered), "in", PolicyOptions{GPUs: []string{"0000:18:00.0", "0000:3b:00.0"}})
+	check.Must(t, err)
+	for _, want := range []string{`.pciAddress in ["0000:18:00.0"]`, `.pciAddress in ["0000:3b:00.0"] || "uuid" in `, `.uuid in ["GPU-3"])`} {
+		if text := strings.Join(strings.Fields(string(got.YAML)), " "); !strings.Contains(text, want) {
+			t.Errorf("by number: no %s in\n%s", want, got.YAML)
+		}
+	}
 	for change, want := range map[string]string{
 		"GPU-3":   `sharing: timeSlicing.resources[1].devices: GPU-1 is in resources[0] already`,
 		"[GPU-1]": `sharing: timeSlicing.resources[0].devices: all: another entry is for GPUs of its own: expected a list of UUIDs`,
@@ -122,7 +130,7 @@ func TestDevicePluginRefuses(t *testing.T) {
 			name: "MPS", in: "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}",
 			want: "in: sharing: mps: the clients of one daemon",
 		},
-		{name: "unknown field", in: sliced("replica: 2"), want: `unknown field "replica"`},
+		{name: "unknown field", in: sliced("replica: 2"), want: `unknown field "sharing.timeSlicing.resources[0].replica"`},
 		{name: "one replica", in: sliced("replicas: 1"), want: "spec.devices.sharing.maxClaims: Invalid value: 1: must be 2 to 256"},
 		{name: "numbers", in: sliced("replicas: 2, devices: [0, 1]"), want: "devices: 0: a policy selects GPUs by their UUID"},
 		{name: "a number of GPUs", in: sliced("replicas: 2, devices: 1"), want: "devices: 1: expected all, or a list of UUIDs"},
@@ -131,8 +139,8 @@ func TestDevicePluginRefuses(t *testing.T) {
 			want: `timeSlicing.resources[0].name: "nvidia.com/mig-1g.5gb": expected nvidia.com/gpu`,
 		},
 		{name: "which", in: two, want: "in: say which configuration holds: a, b"},
-		{name: "another", in: two, options: PolicyOptions{Config: "c"}, want: `in: configuration "c": the ConfigMap has a, b`},
-		{name: "empty ConfigMap", in: "kind: ConfigMap", want: "in: ConfigMap: expected data"},
+		{name: "another", in: two, options: PolicyOptions{Config: "c"}, want: `in: configuration "c": expected one of a, b`},
+		{name: "empty ConfigMap", in: "kind: ConfigMap", want: "in: no configuration of NVIDIA's device plugin is in it: expected a file with"},
 		{name: "a name of a file", in: sliced("replicas: 2"), options: PolicyOptions{Config: "c"}, want: "leave --config out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

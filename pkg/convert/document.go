@@ -148,9 +148,7 @@ func strayNotes(d document, offered map[string]string) (notes []string) {
 		notes = append(notes, fmt.Sprintf("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n)))
 	}
 	for _, object := range objectsOf(n) {
-		if other := policyFile(object); other != "" {
-			notes = append(notes, titleOf(object)+": "+other)
-		}
+		notes = append(notes, policyFiles(object)...)
 		if w, err := workloadOf(object); err == nil && w != nil {
 			for _, note := range leftNotes(w, offered, false) {
 				notes = append(notes, w.title+": "+note)
@@ -186,8 +184,10 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	}
 	if w == nil {
 		text, err := render(n)
-		if other := policyFile(n); other != "" {
-			c.notef("%s: %s", titleOf(n), other)
+		if others := policyFiles(n); len(others) > 0 {
+			for _, other := range others {
+				c.notef("%s", other)
+			}
 			return [][]byte{text}, false, err
 		}
 		for _, prefix := range []string{resourcePrefix, oldCachePrefix, nvidiaResource, amdResource} {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/convert/sources"
 	"github.com/fettle-dev/fettle/pkg/partition/amdprofiles"
 	"github.com/fettle-dev/fettle/pkg/partition/migparted"
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
@@ -34,19 +36,20 @@ type PolicyOptions struct {
 	Priority int32
 }
 
-// The keys of the files in the ConfigMaps of NVIDIA's and AMD's GPU operators.
-const (
-	migPartedKey   = "config.yaml"
-	amdProfilesKey = "config.json"
-)
-
 // MigParted makes a PartitionPolicy of a configuration file of NVIDIA's mig-parted, or of a ConfigMap that has one. The policy has the file
 // as it is. The name of the input is for errors.
 func MigParted(in []byte, name string, o PolicyOptions) (Result, error) {
-	text, err := policyText(in, migPartedKey, "a configuration of mig-parted")
+	file, notes, err := o.file(in, sources.MigParted, func(text string) ([]string, error) {
+		document, err := migparted.Parse([]byte(text))
+		if err != nil {
+			return nil, err
+		}
+		return slices.Sorted(maps.Keys(document.Configs)), nil
+	})
 	if err != nil {
-		return Result{}, fmt.Errorf("%s: %w", name, err)
+		return Result{}, inFile(name, err)
 	}
+	text := file.Text
 	document, err := migparted.Parse([]byte(text))
 	if err != nil {
 		return Result{}, inFile(name, err)
@@ -62,7 +65,7 @@ func MigParted(in []byte, name string, o PolicyOptions) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{YAML: yaml, Notes: migPartedNotes(document.Configs[o.Config], o)}, nil
+	return Result{YAML: yaml, Notes: slices.Concat(migPartedNotes(document.Configs[o.Config], o), notes)}, nil
 }
 
 // inFile puts the name of the input before each fault.
@@ -85,56 +88,97 @@ func (o *PolicyOptions) choose(names []string) error {
 	return nil
 }
 
-// policyText is the file itself, which a ConfigMap has under a key.
-func policyText(in []byte, key, what string) (string, error) {
-	if len(in) > maxInput {
-		return "", fmt.Errorf("%d bytes, expected at most %d", len(in), maxInput)
-	}
-	n, err := parse(in)
+// file finds the file of a kind in the input. names are those of the configurations in a file: of several files, the one is meant that has
+// the configuration which holds. Notes say what the input has beside the file.
+func (o *PolicyOptions) file(in []byte, kind sources.Kind, names func(text string) ([]string, error)) (sources.File, []string, error) {
+	found, err := findSources(in)
 	if err != nil {
-		return "", fmt.Errorf("expected YAML: %s", oneLine(err))
+		return sources.File{}, nil, err
 	}
-	if value(n, "kind") != "ConfigMap" {
-		return string(in), nil
+	files := found.Of(kind)
+	if len(files) == 0 {
+		return sources.File{}, nil, found.None(kind)
 	}
-	text := value(child(n, "data"), key)
-	if text == "" {
-		err := fmt.Errorf("ConfigMap %s: expected data.%q with %s", value(child(n, "metadata"), "name"), key, what)
-		if other := policyFile(n); other != "" {
-			err = fmt.Errorf("%w: %s", err, other)
+	chosen, of := files, []string{}
+	if len(files) > 1 {
+		chosen = nil
+	}
+	for _, file := range files {
+		if len(files) == 1 {
+			break
 		}
-		return "", err
+		configs, err := names(file.Text)
+		if err != nil {
+			return sources.File{}, nil, fmt.Errorf("%s: %w", file.At, err)
+		}
+		of = append(of, fmt.Sprintf("%s has %s", file.At, strings.Join(configs, ", ")))
+		if slices.Contains(configs, o.Config) {
+			chosen = append(chosen, file)
+		}
 	}
-	return text, nil
+	switch {
+	case len(chosen) == 1:
+	case o.Config == "":
+		return sources.File{}, nil, fmt.Errorf("say which configuration holds: %s", strings.Join(of, "; "))
+	default:
+		return sources.File{}, nil, fmt.Errorf("configuration %q: %d of the files have it, expected one: %s", o.Config, len(chosen),
+			strings.Join(of, "; "))
+	}
+	return chosen[0], besides(found, chosen[0]), nil
 }
 
-// policyFile says for which kind of input a ConfigMap is that has a file about GPUs, "" for other objects.
-func policyFile(n *node) string {
-	if value(n, "kind") != "ConfigMap" {
-		return ""
+// findSources looks through an input that is not too long.
+func findSources(in []byte) (*sources.Found, error) {
+	if len(in) > maxInput {
+		return nil, fmt.Errorf("%d bytes, expected at most %d", len(in), maxInput)
 	}
-	for _, known := range []struct{ word, says string }{
-		{"gpu-config-profiles", "%s is a file of AMD's config manager: --kind amd-config-manager makes PartitionPolicies of it"},
-		{"mig-configs", "%s is a file of mig-parted: --kind mig-parted makes a PartitionPolicy of it"},
-		{"timeSlicing", "%s is a file of NVIDIA's device plugin: --kind device-plugin makes PartitionPolicies of its time slices"},
-	} {
-		for _, file := range pairs(child(n, "data")) {
-			if strings.Contains(file.value.Value, known.word) {
-				return fmt.Sprintf(known.says, fmt.Sprintf("data.%q", file.key.Value))
-			}
+	return sources.Find(in)
+}
+
+// besides says what the input has beside the file that is converted.
+func besides(found *sources.Found, chosen sources.File) (notes []string) {
+	if chosen.Name != "" {
+		notes = append(notes, "the configuration is that of "+chosen.At)
+	}
+	for _, file := range found.Files {
+		if file.Kind == chosen.Kind && file.At != chosen.At {
+			notes = append(notes, fmt.Sprintf("not converted: %s: --config says which configuration holds", file.At))
 		}
 	}
-	return ""
+	notes = append(notes, found.Others(chosen.Kind)...)
+	for _, rest := range found.Rest {
+		notes = append(notes, "not converted: "+rest)
+	}
+	return notes
+}
+
+// policyFiles says for which kinds of input an object is that has files about GPUs, or names them.
+func policyFiles(n *node) []string {
+	text, err := render(n)
+	if err != nil {
+		return nil
+	}
+	found, err := sources.Find(text)
+	if err != nil {
+		return nil
+	}
+	return found.Others("")
 }
 
 // AMDProfiles makes PartitionPolicies of a configuration file of AMD's device config manager, or of a ConfigMap that has one: one for each
 // compute mode of the profile that holds. The name of the input is for errors.
 func AMDProfiles(in []byte, name string, o PolicyOptions) (Result, error) {
-	text, err := policyText(in, amdProfilesKey, "a configuration of AMD's config manager")
+	file, notes, err := o.file(in, sources.AMDProfiles, func(text string) ([]string, error) {
+		document, err := amdprofiles.Parse([]byte(text))
+		if err != nil {
+			return nil, err
+		}
+		return document.Names(), nil
+	})
 	if err != nil {
-		return Result{}, fmt.Errorf("%s: %w", name, err)
+		return Result{}, inFile(name, err)
 	}
-	document, err := amdprofiles.Parse([]byte(text))
+	document, err := amdprofiles.Parse([]byte(file.Text))
 	if err != nil {
 		return Result{}, inFile(name, err)
 	}
@@ -148,7 +192,7 @@ func AMDProfiles(in []byte, name string, o PolicyOptions) (Result, error) {
 	if err := o.checkGPUs(&profile); err != nil {
 		return Result{}, fmt.Errorf("%s: profile %s: %w", name, o.Config, err)
 	}
-	result := Result{Notes: amdNotes(document, &profile, o)}
+	result := Result{Notes: slices.Concat(amdNotes(document, &profile, o), notes)}
 	for i, part := range profile.Parts {
 		p, err := newPolicy(legalName(numbered("amd-"+o.Config, i, len(profile.Parts))), o, v1alpha1.PartitionDevices{
 			DeviceSelector: selectedAddresses(part.GPUs, &profile, o),
@@ -220,7 +264,18 @@ func amdNotes(d *amdprofiles.Document, p *amdprofiles.Profile, o PolicyOptions) 
 		"stop AMD's config manager on these nodes and remove their label dcm.amd.com/gpu-config-profile",
 	}
 	if len(p.Skipped) > 0 {
-		notes[0] += fmt.Sprintf("; the GPUs that the profile skips (%s) get it too", strings.Trim(fmt.Sprint(p.Skipped), "[]"))
+		notes[0] += fmt.Sprintf("; the GPUs that the profile skips (skippedGPUs %s) get it too", strings.Trim(fmt.Sprint(p.Skipped), "[]"))
+	}
+	for _, part := range p.Parts {
+		if len(part.GPUs) == p.Total() {
+			notes = append(notes, fmt.Sprintf("numGPUsAssigned %d is left out: the policy is for all GPUs of its nodes, however many these have",
+				len(part.GPUs)))
+		}
+	}
+	for _, other := range d.Names() {
+		if other != o.Config {
+			notes = append(notes, fmt.Sprintf("not converted: profile %s: --config says which holds", other))
+		}
 	}
 	if len(d.Services) > 0 {
 		notes = append(notes, fmt.Sprintf("Fettle stops no units of systemd (%s): a program that has a GPU open keeps its mode from changing",
