@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -44,7 +46,7 @@ fettle convert --kind amd-config-manager -f config-manager-config.yaml --config 
 func convertFiles(flags *arguments) action {
 	options := convert.Options{Functions: map[string]convert.Function{}, Classes: map[string]string{}}
 	var mapped list
-	name := flags.StringP("filename", "f", "", "`file` to read; - for standard input")
+	name := flags.StringP("filename", "f", "", "`file` to read, or a directory with files; - for standard input")
 	kind := flags.String("kind", kindIntelFPGA, "`kind` of the input: "+kindIntelFPGA+", the plugin that the pods use, "+kindMigParted+
 		", "+kindDevicePlugin+" or "+kindAMDProfiles)
 	kinds := []string{kindIntelFPGA, kindMigParted, kindDevicePlugin, kindAMDProfiles}
@@ -86,25 +88,29 @@ func convertFiles(flags *arguments) action {
 		if err := errors.Join(setImage(&options, *image), setMap(&options, mapped), wantFile(*name)); err != nil {
 			return flags.misused(err)
 		}
-		data, title, err := readManifests(*name)
+		files, notes, err := readInputs(*name)
 		if err != nil {
 			return fmt.Errorf("convert: %w", err)
+		}
+		title := files[0].Name
+		if len(files) > 1 {
+			title = *name
 		}
 		var result convert.Result
 		switch *kind {
 		case kindMigParted:
-			result, err = convert.MigParted(data, title, *policy)
+			result, err = convert.MigParted(joined(files), title, *policy)
 		case kindDevicePlugin:
-			result, err = convert.DevicePlugin(data, title, *policy)
+			result, err = convert.DevicePlugin(joined(files), title, *policy)
 		case kindAMDProfiles:
-			result, err = convert.AMDProfiles(data, title, *policy)
+			result, err = convert.AMDProfiles(joined(files), title, *policy)
 		default:
-			result, err = convert.IntelFPGA(data, title, options)
+			result, err = convert.Files(files, title, options)
 		}
 		if err != nil {
 			return fmt.Errorf("convert: %w", err)
 		}
-		for _, note := range result.Notes {
+		for _, note := range slices.Concat(notes, result.Notes) {
 			fmt.Fprintln(stderr, note)
 		}
 		_, err = stdout.Write(result.YAML)
@@ -220,6 +226,43 @@ func setMap(o *convert.Options, mapped []string) error {
 		o.Functions[name] = f
 	}
 	return nil
+}
+
+// readInputs reads a file, standard input, or the files of a directory with YAML and JSON, in order. Notes name what is not read there.
+func readInputs(name string) (files []convert.Input, notes []string, err error) {
+	if info, statErr := os.Stat(name); name == "-" || statErr != nil || !info.IsDir() {
+		data, title, err := readManifests(name)
+		return []convert.Input{{Name: title, Data: data}}, nil, err
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(name, entry.Name())
+		if entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+			notes = append(notes, path+": not read: expected a file .yaml, .yml or .json")
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, convert.Input{Name: path, Data: data})
+	}
+	if len(files) == 0 {
+		return nil, nil, fmt.Errorf("%s: no file .yaml, .yml or .json is in it", name)
+	}
+	return files, notes, nil
+}
+
+// joined makes a stream of files.
+func joined(files []convert.Input) []byte {
+	var all [][]byte
+	for _, f := range files {
+		all = append(all, f.Data)
+	}
+	return bytes.Join(all, []byte("\n---\n"))
 }
 
 // readManifests reads a file whole, and gives its name for people.

@@ -87,18 +87,29 @@ type Result struct {
 	Notes []string
 }
 
+// Input is a file. The name is for errors.
+type Input struct {
+	Name string
+	Data []byte
+}
+
 // IntelFPGA converts a stream of YAML or JSON documents. Documents that name nothing known come back byte for byte, the others with
 // the claim's template before them, and before all the bitstreams that they name. A PodPreset's or an older cache's place has the
 // object that it became. The name of the input is for errors; all faults are reported at once, a line each.
 func IntelFPGA(in []byte, name string, o Options) (Result, error) {
-	if len(in) > maxInput {
-		return Result{}, fmt.Errorf("%s: %d bytes, expected at most %d", name, len(in), maxInput)
-	}
+	return Files([]Input{{name, in}}, name, o)
+}
+
+// Files converts the documents of several files like those of one: what one file has counts for the others. The name is that of all.
+func Files(files []Input, name string, o Options) (Result, error) {
 	c, err := newConversion(o)
 	if err != nil {
 		return Result{}, err
 	}
-	documents := split(in)
+	documents, err := documentsOf(files)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
 	for i := range documents {
 		c.reserve(documents[i])
 	}
@@ -107,7 +118,7 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 	for _, d := range documents {
 		converted, err := c.document(d)
 		for _, fault := range unjoin(err) {
-			c.faults = append(c.faults, fmt.Errorf("%s:%d: %w", name, d.line, fault))
+			c.faults = append(c.faults, fmt.Errorf("%s:%d: %w", d.file, d.line, fault))
 		}
 		if len(d.before) > 0 && len(converted) > 0 {
 			converted[0] = slices.Concat(d.before, converted[0])
@@ -133,6 +144,25 @@ func IntelFPGA(in []byte, name string, o Options) (Result, error) {
 		c.notef("%s: nothing to convert", name)
 	}
 	return Result{YAML: bytes.Join(append(bitstreams, out...), []byte("---\n")), Notes: c.notes}, nil
+}
+
+// documentsOf splits files that are not too long.
+func documentsOf(files []Input) ([]document, error) {
+	var documents []document
+	size := 0
+	for _, f := range files {
+		size += len(f.Data)
+		documents = append(documents, split(f)...)
+	}
+	if size > maxInput {
+		return nil, fmt.Errorf("%d bytes, expected at most %d", size, maxInput)
+	}
+	for i, d := range documents {
+		if len(files) > 1 {
+			documents[i].place = fmt.Sprintf("%s:%d", d.file, d.line)
+		}
+	}
+	return documents, nil
 }
 
 // unjoin gives the errors of an errors.Join, and not those that one further out wraps: what that says would be lost.

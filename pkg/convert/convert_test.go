@@ -97,7 +97,7 @@ func checkOutput(t *testing.T, out []byte, options Options) {
 	for _, f := range findings {
 		t.Error(f)
 	}
-	for _, d := range split(out) {
+	for _, d := range split(Input{Data: out}) {
 		raw, err := yaml.YAMLToJSONStrict(d.text)
 		if err != nil {
 			t.Fatal(err)
@@ -177,10 +177,10 @@ func TestNothingElseChanges(t *testing.T) {
 			return v
 		}
 	}
-	if diff := cmp.Diff(strip(object(split(in))), strip(object(split(result.YAML)))); diff != "" {
+	if diff := cmp.Diff(strip(object(split(Input{Data: in}))), strip(object(split(Input{Data: result.YAML})))); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
-	first := split(in)[0].verbatim()
+	first := split(Input{Data: in})[0].verbatim()
 	if !bytes.Contains(result.YAML, append([]byte("---\n"), first...)) {
 		t.Errorf("the ConfigMap is not there as it was:\n%s", result.YAML)
 	}
@@ -335,8 +335,8 @@ func FuzzIntelFPGA(f *testing.F) {
 		if diff := cmp.Diff(first, second); err != nil || diff != "" {
 			t.Fatalf("not the same twice: %v\n%s", err, diff)
 		}
-		if len(split(first.YAML)) < len(split(in)) {
-			t.Fatalf("%d documents became %d:\n%s", len(split(in)), len(split(first.YAML)), first.YAML)
+		if len(split(Input{Data: first.YAML})) < len(split(Input{Data: in})) {
+			t.Fatalf("%d documents became %d:\n%s", len(split(Input{Data: in})), len(split(Input{Data: first.YAML})), first.YAML)
 		}
 		findings, err := admission.ValidateYAML(bytes.NewReader(first.YAML), "out")
 		if err != nil {
@@ -345,7 +345,7 @@ func FuzzIntelFPGA(f *testing.F) {
 		if before, _ := admission.ValidateYAML(bytes.NewReader(in), "in"); len(findings) > len(before) {
 			t.Fatalf("%v\n%s", findings, first.YAML)
 		}
-		for _, d := range split(first.YAML) {
+		for _, d := range split(Input{Data: first.YAML}) {
 			if _, err := yaml.YAMLToJSONStrict(d.text); err != nil {
 				t.Fatalf("%v:\n%s", err, d.text)
 			}

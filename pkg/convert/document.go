@@ -25,6 +25,8 @@ import (
 
 // document is one of a stream.
 type document struct {
+	// file is the name of its input, place where it begins: a line, and the file too if there are several.
+	file, place string
 	// line is where its content begins, counted from 1.
 	line int
 	text []byte
@@ -32,10 +34,10 @@ type document struct {
 	before []byte
 }
 
-func split(data []byte) []document {
+func split(in Input) []document {
 	var documents []document
-	for _, d := range manifest.Split(data) {
-		documents = append(documents, document{d.Line, d.Text[d.Blank:], d.Before})
+	for _, d := range manifest.Split(in.Data) {
+		documents = append(documents, document{in.Name, fmt.Sprintf("line %d", d.Line), d.Line, d.Text[d.Blank:], d.Before})
 	}
 	return documents
 }
@@ -102,7 +104,11 @@ func (c *conversion) usesOld(raw []byte) bool {
 func (c *conversion) document(d document) ([][]byte, error) {
 	raw, err := yaml.YAMLToJSONStrict(d.text)
 	if _, invalid := yaml.YAMLToJSON(d.text); invalid != nil {
-		return nil, fmt.Errorf("invalid YAML: %s", oneLine(invalid))
+		hint := ""
+		if bytes.Contains(d.text, []byte("{{")) {
+			hint = ": a template of Helm: convert what helm template writes"
+		}
+		return nil, fmt.Errorf("invalid YAML: %s%s", oneLine(invalid), hint)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("expected YAML with each key once: %s", oneLine(err))
@@ -115,7 +121,7 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	}
 	root, err := parse(d.text)
 	if err == nil && !isPlain(root) {
-		c.notef("line %d: anchors, aliases and tags are written out, and comments are lost", d.line)
+		c.notef("%s: anchors, aliases and tags are written out, and comments are lost", d.place)
 		root, err = expanded(root)
 	}
 	if err != nil {
@@ -145,7 +151,7 @@ func strayNotes(d document, offered map[string]string) (notes []string) {
 		return nil
 	}
 	if value(n, "kind") != "" && child(n, "apiVersion") == nil {
-		notes = append(notes, fmt.Sprintf("line %d: %s has no field apiVersion, so Kubernetes does not take it", d.line, titleOf(n)))
+		notes = append(notes, fmt.Sprintf("%s: %s has no field apiVersion, so Kubernetes does not take it", d.place, titleOf(n)))
 	}
 	for _, object := range objectsOf(n) {
 		notes = append(notes, policyFiles(object)...)

@@ -129,6 +129,7 @@ func (c *conversion) kernelCache(n *node) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", title, err)
 	}
 	meta, err := c.cacheMeta(&from, title)
+	c.notesOf(title, leftOut(n, meta))
 	spec, specErr := c.cacheSpec(&from, title)
 	if err := errors.Join(err, specErr); err != nil {
 		return nil, err
@@ -166,6 +167,31 @@ func (c *conversion) cacheMeta(from *oldCacheObject, title string) (metav1.Objec
 	return meta, nil
 }
 
+// leftOut names what an object has and its successor, with other metadata, has not: what the API server and operators put there.
+func leftOut(n *node, meta metav1.ObjectMeta) []string {
+	var left []string
+	before := child(n, "metadata")
+	for _, p := range pairs(before) {
+		if !slices.Contains([]string{"name", "namespace", "labels", "annotations"}, p.key.Value) {
+			left = append(left, "metadata."+clip(p.key.Value))
+		}
+	}
+	for key, kept := range map[string]map[string]string{"labels": meta.Labels, "annotations": meta.Annotations} {
+		for _, p := range pairs(child(before, key)) {
+			if _, ok := kept[p.key.Value]; !ok && p.key.Value != signatureLabel {
+				left = append(left, key+" "+clip(p.key.Value))
+			}
+		}
+	}
+	if child(n, "status") != nil {
+		left = append(left, "status")
+	}
+	if slices.Sort(left); len(left) == 0 {
+		return nil
+	}
+	return []string{"left out, since the API server and the older software put it there: " + strings.Join(left, ", ")}
+}
+
 // renamed says that a name became another.
 func (c *conversion) renamed(title, what, from, to string) {
 	if from != to {
@@ -185,8 +211,10 @@ func (c *conversion) cacheSpec(from *oldCacheObject, title string) (v1alpha1.GPU
 	switch format := from.Labels[signatureLabel]; format {
 	case "":
 	case "cosign-v2":
+		c.notef("%s: the label %s is verification.format now", title, signatureLabel)
 		spec.Verification = &v1alpha1.CacheVerification{Format: v1alpha1.SignatureCosignV2}
 	case "cosign-v3":
+		c.notef("%s: the label %s is verification.format now", title, signatureLabel)
 		spec.Verification = &v1alpha1.CacheVerification{Format: v1alpha1.SignatureCosignV3}
 	default:
 		return spec, fmt.Errorf("%s: label %s: %.80q: expected cosign-v2 or cosign-v3", title, signatureLabel, format)

@@ -62,7 +62,7 @@ func TestKernelCaches(t *testing.T) {
 // checkCaches wants caches of which every field is one, and none of the older API.
 func checkCaches(t *testing.T, out []byte) {
 	t.Helper()
-	for _, d := range split(out) {
+	for _, d := range split(Input{Data: out}) {
 		raw, err := yaml.YAMLToJSONStrict(d.text)
 		if err != nil {
 			t.Fatal(err)

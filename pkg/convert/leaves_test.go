@@ -68,7 +68,7 @@ func walkLeaves(content any, path []string, word string, visit func(leaf)) {
 // objectsIn decodes a stream.
 func objectsIn(t *testing.T, text []byte) (all []map[string]any) {
 	t.Helper()
-	for _, d := range split(text) {
+	for _, d := range split(Input{Data: text}) {
 		var object map[string]any
 		check.Must(t, yaml.Unmarshal(d.text, &object))
 		if object != nil {

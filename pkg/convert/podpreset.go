@@ -128,7 +128,7 @@ func (c *conversion) podPreset(n *node) ([]byte, error) {
 		p.envFrom(&p.from.Spec.EnvFrom[i], fmt.Sprintf("spec.envFrom[%d]", i))
 	}
 	p.mounts()
-	object, wrong := p.object()
+	object, wrong := p.object(n)
 	if len(p.faults) == 0 { // what could not be converted has said so
 		for _, fault := range wrong {
 			p.faultf("%w", fault)
@@ -142,10 +142,11 @@ func (c *conversion) podPreset(n *node) ([]byte, error) {
 
 // object is the preset. One that names files of the node is for the whole cluster unless somebody says otherwise: in a namespace such
 // paths are refused but for those that the administrator allowed there.
-func (p *presetConversion) object() (any, field.ErrorList) {
+func (p *presetConversion) object(n *node) (any, field.ErrorList) {
 	namespace := cmp.Or(p.from.Namespace, p.options.Namespace)
 	meta := metav1.ObjectMeta{Name: p.from.Name, Namespace: p.from.Namespace, Labels: p.from.Labels, Annotations: p.from.Annotations}
 	delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
+	p.notesOf(p.title, leftOut(n, meta))
 	types := metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String()}
 	ofCluster := p.hostPaths
 	if p.options.ClusterPresets != nil {

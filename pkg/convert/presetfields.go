@@ -114,6 +114,7 @@ func (p *presetConversion) selectors() {
 			p.faultf("spec.resourceSelector[%d]: %w", i, err)
 			continue
 		}
+		p.note("resourceSelector %s is in deviceSelector now", clip(name))
 		if !slices.Contains(s.DeviceClassNames, class) {
 			s.DeviceClassNames = append(s.DeviceClassNames, class)
 		}
@@ -251,9 +252,11 @@ func (p *presetConversion) hostPath(m *corev1.VolumeMount, source *corev1.HostPa
 	}
 	if source.Type != nil {
 		switch *source.Type {
-		case corev1.HostPathUnset, corev1.HostPathDirectory, corev1.HostPathFile, corev1.HostPathSocket:
+		case corev1.HostPathUnset:
+		case corev1.HostPathDirectory, corev1.HostPathFile, corev1.HostPathSocket:
+			p.note("%s: type %s is left out: a preset mounts what is there", out.HostPath, *source.Type)
 		case corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate:
-			p.note("%s is no longer created: a claim waits on a node that does not have it", out.HostPath)
+			p.note("%s is no longer created (type %s): a claim waits on a node that does not have it", out.HostPath, *source.Type)
 		default:
 			p.faultf("%s: type %.40q: list the device in deviceNodes of a ClusterDevicePreset", at, *source.Type)
 			return

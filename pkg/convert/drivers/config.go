@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,7 +48,7 @@ type foreignSharing struct {
 		DefaultActiveThreadPercentage *int32             `json:"defaultActiveThreadPercentage"`
 		DefaultPinnedDeviceMemory     *resource.Quantity `json:"defaultPinnedDeviceMemoryLimit"`
 		DefaultPerDevicePinnedMemory  map[string]string  `json:"defaultPerDevicePinnedMemoryLimit"`
-		MultiUser                     bool               `json:"multiUser"`
+		MultiUser                     *bool              `json:"multiUser"`
 	} `json:"mpsConfig"`
 	SpacePartitioningConfig *struct {
 		PartitionCount int `json:"partitionCount"`
@@ -91,6 +92,9 @@ func (f *foreignConfig) sharing() (Config, error) {
 	if s == nil {
 		return Config{Notes: []string{fmt.Sprintf("the empty %s is left out", f.Kind)}}, nil
 	}
+	if err := s.ofStrategy(); err != nil {
+		return Config{}, err
+	}
 	out := &v1alpha1.GPUSharing{Strategy: v1alpha1.SharingStrategy(s.Strategy)}
 	switch {
 	case s.Strategy == string(v1alpha1.SharingTimeSlicing):
@@ -111,8 +115,29 @@ func (f *foreignConfig) sharing() (Config, error) {
 	if faults := config.Validate(false, field.NewPath("")); len(faults) > 0 {
 		return Config{}, faults.ToAggregate()
 	}
-	return Config{Parameters: config, Notes: []string{fmt.Sprintf(
-		"a PartitionPolicy must have %s in spec.devices.sharing.strategies for the GPUs", s.Strategy)}}, nil
+	notes := []string{fmt.Sprintf("a PartitionPolicy must have %s in spec.devices.sharing.strategies for the GPUs", s.Strategy)}
+	if s.MPSConfig != nil && len(s.MPSConfig.DefaultPerDevicePinnedMemory) > 0 {
+		notes = append(notes, fmt.Sprintf("defaultPerDevicePinnedMemoryLimit of %s is the limit of all devices of the request now",
+			strings.Join(slices.Sorted(maps.Keys(s.MPSConfig.DefaultPerDevicePinnedMemory)), ", ")))
+	}
+	return Config{Parameters: config, Notes: notes}, nil
+}
+
+// ofStrategy refuses the parameters of another strategy than the one that holds, as the drivers do.
+func (s *foreignSharing) ofStrategy() error {
+	for _, other := range []struct {
+		strategy, name string
+		set            bool
+	}{
+		{string(v1alpha1.SharingTimeSlicing), "timeSlicingConfig", s.TimeSlicingConfig != nil},
+		{string(v1alpha1.SharingMPS), "mpsConfig", s.MPSConfig != nil},
+		{"SpacePartitioning", "spacePartitioningConfig", s.SpacePartitioningConfig != nil},
+	} {
+		if other.set && other.strategy != s.Strategy {
+			return fmt.Errorf("sharing.%s: it is of strategy %s, and sharing.strategy is %q: leave it out", other.name, other.strategy, s.Strategy)
+		}
+	}
+	return nil
 }
 
 // mps converts the parameters of NVIDIA's Multi-Process Service.
@@ -121,9 +146,8 @@ func (s *foreignSharing) mps(out *v1alpha1.GPUSharing) error {
 	if from == nil {
 		return nil
 	}
-	out.MPS = &v1alpha1.MPS{ActiveThreadPercentage: from.DefaultActiveThreadPercentage, PinnedMemoryLimit: from.DefaultPinnedDeviceMemory}
-	if from.MultiUser {
-		out.MPS.MultiUser = &from.MultiUser
+	out.MPS = &v1alpha1.MPS{
+		ActiveThreadPercentage: from.DefaultActiveThreadPercentage, PinnedMemoryLimit: from.DefaultPinnedDeviceMemory, MultiUser: from.MultiUser,
 	}
 	limits := slices.Compact(slices.Sorted(maps.Values(from.DefaultPerDevicePinnedMemory)))
 	switch {
