@@ -159,7 +159,7 @@ func (c *pluginConfig) settings() []string {
 		content any
 	}{{"flags", c.Flags}, {"resources", c.Resources}, {"imex", c.Imex}} {
 		for _, path := range pathsIn(part.content, part.name) {
-			if fate := pluginFate(path); fate != "" {
+			if fate := pluginFates()[indexes.ReplaceAllString(path, "")]; fate != "" {
 				kept[fate] = append(kept[fate], path)
 			} else {
 				unknown = append(unknown, path)
@@ -179,8 +179,8 @@ func (c *pluginConfig) settings() []string {
 	return notes
 }
 
-// pluginFate says what becomes of a setting. Empty: it is none of the device plugin's.
-func pluginFate(path string) string {
+// pluginFates says what becomes of the settings of the device plugin, by their paths without the places in lists.
+func pluginFates() map[string]string {
 	const drivers, operators = "where the driver is on nodes is a value of Fettle's chart", "a setting of the plugin itself"
 	fates := map[string]string{
 		"flags.migStrategy": "a PartitionPolicy with nvidia.mig divides GPUs", "flags.nvidiaDriverRoot": drivers, "flags.nvidiaDevRoot": drivers,
@@ -201,7 +201,7 @@ func pluginFate(path string) string {
 			fates["resources."+list+"."+field] = "the plugin does not read it either: a DeviceClass with extendedResourceName names resources"
 		}
 	}
-	return fates[indexes.ReplaceAllString(path, "")]
+	return fates
 }
 
 // indexes are those of the items of lists in a path.

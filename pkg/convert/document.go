@@ -155,7 +155,9 @@ func strayNotes(d document, offered map[string]string) (notes []string) {
 	}
 	for _, object := range objectsOf(n) {
 		notes = append(notes, policyFiles(object)...)
-		if w, err := workloadOf(object); err == nil && w != nil {
+		if w, err := workloadOf(object); err == nil && w == nil {
+			notes = append(notes, untouched(object)...)
+		} else if err == nil {
 			for _, note := range leftNotes(w, offered, false) {
 				notes = append(notes, w.title+": "+note)
 			}
@@ -196,8 +198,11 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 			}
 			return [][]byte{text}, false, err
 		}
-		for _, prefix := range []string{resourcePrefix, oldCachePrefix, nvidiaResource, amdResource} {
-			if err == nil && bytes.Contains(text, []byte(prefix)) {
+		for _, note := range untouched(n) {
+			c.notef("%s", note)
+		}
+		for _, prefix := range []string{resourcePrefix, oldCachePrefix} {
+			if err == nil && bytes.Contains(text, []byte(prefix)) && len(untouched(n)) == 0 {
 				c.notef("%s names %s... and is left as it is: only pods and what has a template for them are converted", titleOf(n), prefix)
 			}
 		}
@@ -235,6 +240,16 @@ func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, e
 		}
 	}
 	return append(texts, text), changed, nil
+}
+
+// untouched names the resources of an object that has no pods, or has them in a way that is not known.
+func untouched(n *node) []string {
+	names := traces.Resources(n)
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{clip(fmt.Sprintf("%s names %s and is left as it is: only pods and what has a template for them are converted", titleOf(n),
+		strings.Join(names, ", ")))}
 }
 
 // leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.

@@ -145,6 +145,22 @@ spec:
 	}
 }
 
+// TestOtherKinds: an object that has GPUs in a way that is not known stays, and a note names its resources.
+func TestOtherKinds(t *testing.T) {
+	for in, want := range map[string]string{
+		"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {tasks: [{template: {spec: {containers: [{resources: " +
+			"{limits: {volcano.sh/vgpu-number: 1, nvidia.com/mig-1g.10gb: 1}}}]}}}]}\n": "Job j names nvidia.com/mig-1g.10gb, volcano.sh/",
+		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q}\nspec: {hard: {requests.tencent.com/vcuda-core: 4}}\n": "Quota q names " +
+			"tencent.com/vcuda-core and is left as it is",
+	} {
+		result, err := IntelFPGA([]byte(in), "in.yaml", Options{})
+		check.Must(t, err)
+		if string(result.YAML) != in || !strings.Contains(strings.Join(result.Notes, "\n"), want) {
+			t.Errorf("notes %q, want %q, with\n%s", result.Notes, want, result.YAML)
+		}
+	}
+}
+
 // TestNothingToConvert says so, and gives the input back.
 func TestNothingToConvert(t *testing.T) {
 	for _, in := range []string{

@@ -55,6 +55,11 @@ func (r Resources) Has(name string) bool {
 	return name != "" && slices.Contains([]string{r.memory, r.percent, r.cores, r.priority}, name)
 }
 
+// Names lists the resources.
+func (r Resources) Names() []string {
+	return slices.DeleteFunc([]string{r.Count, r.memory, r.percent, r.cores, r.priority}, func(name string) bool { return name == "" })
+}
+
 // IsSize reports whether a resource of any project says how large a share is.
 func IsSize(name string) bool {
 	return slices.ContainsFunc(Projects(), func(r Resources) bool { return r.Has(name) })

@@ -5,6 +5,7 @@ package traces
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	goyaml "go.yaml.in/yaml/v3"
 )
@@ -78,6 +79,37 @@ func Of(own, meta, spec *goyaml.Node) []Name {
 		resources := slices.Concat(slices.Collect(maps.Keys(c.Resources.Requests)), slices.Collect(maps.Keys(c.Resources.Limits)))
 		slices.Sort(resources)
 		add(Resource, c.Name, resources...)
+	}
+	return all
+}
+
+// Resources lists the resources of the older software that an object of any kind has in limits, requests or a quota, each once and sorted.
+func Resources(n *goyaml.Node) []string {
+	all := resourcesIn(n)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func resourcesIn(n *goyaml.Node) (all []string) {
+	if n == nil {
+		return nil
+	}
+	for _, part := range n.Content {
+		all = append(all, resourcesIn(part)...)
+	}
+	if n.Kind != goyaml.MappingNode {
+		return all
+	}
+	for kv := range slices.Chunk(n.Content, 2) {
+		if !slices.Contains([]string{"limits", "requests", "hard"}, kv[0].Value) || kv[1].Kind != goyaml.MappingNode {
+			continue
+		}
+		for of := range slices.Chunk(kv[1].Content, 2) {
+			name := strings.TrimPrefix(strings.TrimPrefix(of[0].Value, "requests."), "limits.")
+			if ofDomain(name) {
+				all = append(all, name)
+			}
+		}
 	}
 	return all
 }

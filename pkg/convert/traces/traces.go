@@ -147,6 +147,17 @@ func inOtherPlaces(of string, n Name) string {
 	return ""
 }
 
+// Patterns lists what names of the older software are known by: names, beginnings with a * after them, and domains with a dot before.
+func Patterns() []string {
+	var all []string
+	for _, r := range rules() {
+		all = append(all, r.pattern)
+	}
+	all = append(all, domains()...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // keeps is the verb of a place.
 func keeps(p Place) string {
 	if p == Annotation || p == Label {
