@@ -319,6 +319,7 @@ func TestPodsLoseNothing(t *testing.T) {
 			}
 		}
 		checkCounts(t, template, after)
+		checkMemory(t, template, after)
 		if i < 100 {
 			checkOutput(t, out.YAML, options)
 		}
@@ -361,6 +362,90 @@ func checkCounts(t *testing.T, template map[string]any, after []map[string]any) 
 			t.Errorf("the claims ask for %d of %s, and Kubernetes counted %d", has[name], name, wants[name])
 		}
 	}
+}
+
+// checkMemory wants each request for NVIDIA's GPUs to ask for the memory of the largest share that a container of it asked for, and for
+// none where one of them asked for whole GPUs. The percentages are of 80Gi.
+func checkMemory(t *testing.T, template map[string]any, after []map[string]any) {
+	t.Helper()
+	users, sizes := map[string][]int64{}, map[string]int64{}
+	for _, c := range containersIn(template) {
+		limits, _ := c["resources"].(map[string]any)["limits"].(map[string]any)
+		for name, mebibytes := range map[string]int64{
+			"nvidia.com/gpumem-percentage": 32768, "nvidia.com/gpumem": 3000, "volcano.sh/vgpu-memory": 2000,
+		} {
+			if limits[name] != nil && (name != "nvidia.com/gpumem-percentage" || limits["nvidia.com/gpumem"] == nil) {
+				sizes[c["name"].(string)] = mebibytes << 20
+			}
+		}
+	}
+	for _, c := range containersIn(podIn(after[len(after)-1])) {
+		claims, _ := c["resources"].(map[string]any)["claims"].([]any)
+		for _, claim := range claims {
+			request := fmt.Sprint(claim.(map[string]any)["request"])
+			users[request] = append(users[request], sizes[c["name"].(string)])
+		}
+	}
+	annotated := len(removedAnnotations(template)) > 0
+	for _, object := range after[:len(after)-1] {
+		raw, err := json.Marshal(object)
+		check.Must(t, err)
+		var claims resourceapi.ResourceClaimTemplate
+		check.Must(t, json.Unmarshal(raw, &claims))
+		for _, r := range claims.Spec.Spec.Devices.Requests {
+			if r.Exactly.DeviceClassName != "nvidia.gpu.fettle.dev" || annotated {
+				continue
+			}
+			want, got := slices.Max(users[r.Name]), int64(0)
+			if slices.Contains(users[r.Name], 0) {
+				want = 0
+			}
+			if r.Exactly.Capacity != nil {
+				memory := r.Exactly.Capacity.Requests["memory"]
+				got = memory.Value()
+			}
+			if got != want {
+				t.Errorf("request %s asks for %d bytes of memory, want %d", r.Name, got, want)
+			}
+		}
+	}
+}
+
+// removedAnnotations are those by which a pod may ask for a share.
+func removedAnnotations(template map[string]any) []string {
+	var names []string
+	annotations, _ := template["metadata"].(map[string]any)["annotations"].(map[string]any)
+	for name := range annotations {
+		if shares.IsKAI(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// podIn is the template of an object, or the pod itself.
+func podIn(object map[string]any) map[string]any {
+	spec := object["spec"].(map[string]any)
+	if job, ok := spec["jobTemplate"].(map[string]any); ok {
+		return podIn(job)
+	}
+	if template, ok := spec["template"].(map[string]any); ok {
+		return template
+	}
+	return object
+}
+
+// containersIn are those of a pod.
+func containersIn(pod map[string]any) (all []map[string]any) {
+	for _, list := range []string{"initContainers", "containers"} {
+		containers, _ := pod["spec"].(map[string]any)[list].([]any)
+		for _, c := range containers {
+			if c := c.(map[string]any); c["resources"] != nil {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // counts are those of Kubernetes for a pod. Volcano's GPUs count as NVIDIA's, and annotations for KAI-Scheduler do where containers ask for
