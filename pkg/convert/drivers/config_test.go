@@ -30,6 +30,10 @@ func TestConvertConfig(t *testing.T) {
 				`{"defaultPinnedDeviceMemoryLimit":"4Gi","defaultPerDevicePinnedMemoryLimit":{"1":"8Gi"}}}}`,
 			"", "differs from defaultPinnedDeviceMemoryLimit",
 		},
+		{ // as NVIDIA's driver refuses them
+			NVIDIA, `{` + nv + `"kind":"GpuConfig","sharing":{"strategy":"MPS","timeSlicingConfig":{"interval":"Long"}}}`,
+			"", `sharing.timeSlicingConfig: it is of strategy TimeSlicing, and sharing.strategy is "MPS"`,
+		},
 		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"LegacyOnly","enableAPIDevice":true}}`, "iommu is left out", ""},
 		{NVIDIA, `{` + nv + `"kind":"VfioDeviceConfig","iommu":{"backendPolicy":"PreferIommuFD"}}`, "", "never iommufd"},
 		{NVIDIA, `{` + nv + `"kind":"ComputeDomainChannelConfig"}`, "", `kind "ComputeDomainChannelConfig": Fettle has nothing for it`},
@@ -70,8 +74,11 @@ func TestConvertStrategies(t *testing.T) {
 			continue
 		}
 		text, err := json.Marshal(got.Parameters.Sharing)
-		if err != nil || string(text) != want || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "spec.devices.sharing.strategies") {
+		if err != nil || string(text) != want || !strings.Contains(got.Notes[0], "spec.devices.sharing.strategies") {
 			t.Errorf("%s: got %s, %v, %v, want %s", from, text, got.Notes, err, want)
+		}
+		if strings.Contains(from, "PerDevice") != strings.Contains(strings.Join(got.Notes, "\n"), "MemoryLimit of 0, 1 is the limit of all") {
+			t.Errorf("%s: notes %q", from, got.Notes)
 		}
 	}
 }
