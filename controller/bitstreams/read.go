@@ -148,7 +148,7 @@ func (s *Scratch) File(
 	ctx context.Context, namespace string, src artifact.Puller, layer artifact.Descriptor, use func(io.ReaderAt) error,
 ) error {
 	limit := slowRead + time.Duration(layer.Size/slowRate)*time.Second
-	err := s.lanes.Do(ctx, namespace, limit, func(ctx context.Context) error { return s.file(ctx, src, layer, use) })
+	err := s.lanes.Do(ctx, namespace, budget.Pace{Most: limit}, func(ctx context.Context) error { return s.file(ctx, src, layer, use) })
 	if errors.Is(err, budget.ErrSlow) {
 		err = fmt.Errorf("the file of %d bytes is %w: %w", layer.Size, artifact.ErrUnavailable, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"hash/fnv"
+	"math/rand/v2"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -22,7 +23,8 @@ const (
 	prefetchSpread = 30 * time.Second
 	// prefetchTries limits the tries for a file. After that, the first claim that needs the file fetches it.
 	prefetchTries = 6
-	// prefetchRetry is how long after the first try the second is; each later one waits twice as long.
+	// prefetchRetry is how long after the first try the second is at least; each later one waits twice as long, and each up to half longer, so
+	// that nodes which failed at the same moment do not try again at the same moment.
 	prefetchRetry = 30 * time.Second
 	// prefetchQuick limits the first try of a file, since other files wait for it, and each later try has twice as long, up to
 	// prefetchTimeout. So a slow registry holds up each other file once for a short time. What came in a try is there in the next.
@@ -205,7 +207,8 @@ func (p *Prefetcher) recordAttempt(ctx context.Context, e *task, err error) {
 	}
 	e.tries++
 	e.done = e.tries >= prefetchTries
-	e.due = p.Clock.Now().Add(max(prefetchRetry<<(e.tries-1), registry.RetryAfter(err)))
+	wait := max(prefetchRetry<<(e.tries-1), registry.RetryAfter(err))
+	e.due = p.Clock.Now().Add(wait + time.Duration(rand.Int64N(int64(wait)/2+1))) //nolint:gosec // only spreads the load
 	if e.done {
 		logger.Info("Not fetched before a claim asks for it", "tries", e.tries, "reason", err)
 		return

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -17,13 +18,21 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
-// fetchTimeout limits the fetch of a cache, however long its callers wait. Waiting for a turn does not count.
-const fetchTimeout = 30 * time.Minute
+// pace returns how long the fetch of a cache may take, however long its callers wait. What limits it is that bytes arrive: 5,000 nodes that
+// fetch 1 GB at once get 250 kB a second each from a registry with 10 Gbit/s. Waiting for a turn does not count.
+func pace(received *atomic.Int64) budget.Pace {
+	const window, rate, fairRate = 10 * time.Minute, 16 << 10, 128 << 10 // bytes a second
+	return budget.Pace{
+		Most: 6 * time.Hour, Moved: received.Load, Window: window, Least: rate * int64(window/time.Second),
+		Fair: 30 * time.Minute, FairLeast: fairRate * int64(window/time.Second),
+	}
+}
 
 // fetchOperation is a fetch in progress.
 type fetchOperation struct {
@@ -86,6 +95,8 @@ type fetchOptions struct {
 	opportunistic bool
 	// fits reports whether the image fits the node. Nil: any image does.
 	fits func(*artifact.Image) bool
+	// received counts the bytes that arrive. pull sets it.
+	received *atomic.Int64
 }
 
 // refusalTTL is how long a refusal is remembered. kubelet retries every few seconds, and each retry would ask the registry for the image
@@ -195,7 +206,9 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 	if err != nil {
 		return nil, err
 	}
-	err = f.Unpacking.Do(ctx, o.GetNamespace(), fetchTimeout, func(ctx context.Context) error {
+	received := &atomic.Int64{}
+	options.received = received
+	err = f.Unpacking.Do(ctx, o.GetNamespace(), pace(received), func(ctx context.Context) error {
 		policies, applying, err := f.policiesFor(ctx, o, ref)
 		if err != nil {
 			return err
@@ -222,6 +235,7 @@ func (f *Feature) pullWithPolicies(
 		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
 	src := f.source(o.GetNamespace(), ref, keys)
+	src.CountInto(options.received)
 	d, err := src.Resolve(ctx)
 	if err != nil {
 		return fetchError(o, err)

@@ -78,6 +78,18 @@ func (t *Turns) try(namespace string) (done func()) {
 	return func() { t.give(namespace) }
 }
 
+// othersWait reports whether another namespace waits for a turn and has one left of its own.
+func (t *Turns) othersWait(namespace string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.namespace != namespace && t.mayHave(w.namespace) })
+}
+
+// mayHave reports whether a namespace has a turn left of its own. The caller holds the lock.
+func (t *Turns) mayHave(namespace string) bool {
+	return namespace == "" || t.limit.Namespace <= 0 || int64(t.taken[namespace]) < t.limit.Namespace
+}
+
 // admit gives free turns to waiting callers. The caller holds the lock.
 func (t *Turns) admit() {
 	t.waiting = slices.DeleteFunc(t.waiting, func(w *waiter) bool {
@@ -91,10 +103,7 @@ func (t *Turns) admit() {
 
 // take counts a turn of a namespace if one is free. The caller holds the lock.
 func (t *Turns) take(namespace string) bool {
-	if t.limit.Node > 0 && int64(t.all) >= t.limit.Node {
-		return false
-	}
-	if namespace != "" && t.limit.Namespace > 0 && int64(t.taken[namespace]) >= t.limit.Namespace {
+	if t.limit.Node > 0 && int64(t.all) >= t.limit.Node || !t.mayHave(namespace) {
 		return false
 	}
 	t.all++

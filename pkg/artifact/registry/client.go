@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -175,7 +176,7 @@ func (c *Client) Mirrors() registryname.Mirrors {
 
 // Source returns a reader of the reference with these credentials. Nil keys: without credentials.
 func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
-	s := &Source{client: c, ref: ref, keys: keys, lock: make(chan struct{}, 1), sessions: map[endpoint]*session{}}
+	s := &Source{client: c, ref: ref, keys: keys, lock: make(chan struct{}, 1), sessions: map[endpoint]*session{}, received: &atomic.Int64{}}
 	for _, mirror := range c.mirrors[ref.Registry()] {
 		s.endpoints = append(s.endpoints, mirror.of(ref.Path()))
 	}

@@ -30,12 +30,14 @@ type session struct {
 	http                *http.Client
 	stall               time.Duration
 	clock               clock.WithDelayedExecution
+	// received counts the bytes of all answers.
+	received *atomic.Int64
 	// known: the endpoint has given an answer that only a registry gives.
 	known atomic.Bool
 }
 
-// connect asks how the registry authenticates, and gets a token if the registry wants one.
-func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (*session, error) {
+// connect asks how the registry authenticates, and gets a token if the registry wants one. The bytes of all answers are added to received.
+func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain, received *atomic.Int64) (*session, error) {
 	registry, err := name.NewRegistry(e.host)
 	if err != nil {
 		return nil, told{fmt.Errorf("the registry %s is %w: %s", quote(e.host), artifact.ErrInvalid, clip(err.Error()))}
@@ -53,7 +55,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain) (
 		}
 	}
 	s := &session{
-		host: e.host, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock,
+		host: e.host, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
 		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // GuardScheme changes it for plain http
 	}
 	ctx, watch := s.watch(ctx)
@@ -108,21 +110,33 @@ func (s *session) ask(ctx context.Context, method, path string, header http.Head
 	return nil, s.tell(resp, certain, refusal(s.host, resp.StatusCode, text))
 }
 
-// watch cancels a request whose peer sends nothing for too long. It is also the body of the answer.
+// A body that brings fewer than slowBytes while it was read for slowWindow fails, so that the next endpoint is asked. That is 16 KiB a
+// second: a registry that sends a byte now and then would otherwise never be left.
+const (
+	slowWindow = time.Minute
+	slowBytes  = 960 << 10
+)
+
+// watch cancels a request whose peer sends nothing for too long, or hardly anything. It is also the body of the answer.
 type watch struct {
 	host  string
 	after time.Duration
+	clock clock.WithDelayedExecution
 	// outer is the context of the caller, inner that of the request.
 	outer, inner context.Context
 	cancel       context.CancelCauseFunc
 	timer        clock.Timer
 	body         io.ReadCloser
+	received     *atomic.Int64
+	// waited is how long Read waited for the peer in this window, and got what came. The time that the reader takes does not count.
+	waited time.Duration
+	got    int64
 }
 
 var errStalled = errors.New("nothing was sent")
 
 func (s *session) watch(ctx context.Context) (context.Context, *watch) {
-	w := &watch{host: s.host, after: s.stall, outer: ctx}
+	w := &watch{host: s.host, after: s.stall, clock: s.clock, outer: ctx, received: s.received}
 	w.inner, w.cancel = context.WithCancelCause(ctx)
 	w.timer = s.clock.AfterFunc(w.after, func() { w.cancel(errStalled) })
 	return w.inner, w
@@ -130,12 +144,31 @@ func (s *session) watch(ctx context.Context) (context.Context, *watch) {
 
 func (w *watch) Read(p []byte) (int, error) {
 	w.timer.Reset(w.after)
+	begun := w.clock.Now()
 	n, err := w.body.Read(p)
 	w.timer.Stop()
-	if err != nil && !errors.Is(err, io.EOF) {
+	w.received.Add(int64(n))
+	switch {
+	case err == nil:
+		err = w.checkPace(n, w.clock.Since(begun))
+	case !errors.Is(err, io.EOF):
 		err = w.explain(err)
 	}
 	return n, err
+}
+
+// checkPace fails at the end of a window in which too little came.
+func (w *watch) checkPace(n int, waited time.Duration) error {
+	w.got, w.waited = w.got+int64(n), w.waited+waited
+	if w.waited < slowWindow {
+		return nil
+	}
+	if w.got < slowBytes {
+		return fmt.Errorf("%s is %w: %d bytes came within %s, expected %d", w.host, artifact.ErrUnavailable, w.got,
+			w.waited.Round(time.Second), slowBytes)
+	}
+	w.got, w.waited = 0, 0
+	return nil
 }
 
 func (w *watch) Close() error {

@@ -29,6 +29,7 @@ type Source struct {
 	endpoints []endpoint  // the mirrors, then the registry itself
 	tenant    bool        // see TenantSource
 	allowed   atomic.Bool // the owners were asked, see askOwners
+	received  *atomic.Int64
 
 	lock     chan struct{} // locks sessions
 	sessions map[endpoint]*session
@@ -36,6 +37,10 @@ type Source struct {
 
 // Reference returns the reference that the source reads.
 func (s *Source) Reference() artifact.Reference { return s.ref }
+
+// CountInto adds the bytes of all answers to n, so that a caller sees whether the source still brings something. It is called before the
+// first request.
+func (s *Source) CountInto(n *atomic.Int64) { s.received = n }
 
 // Resolve returns the manifest that the reference names now. It reads no blob. It succeeds only if the credentials may read the manifest,
 // so it also tells whether an object may use content that the store already has. For a tenant no mirror answers that, see askOwners.
@@ -168,7 +173,7 @@ func (s *Source) session(ctx context.Context, e endpoint) (*session, error) {
 	if at := s.sessions[e]; at != nil {
 		return at, nil
 	}
-	at, err := s.client.connect(ctx, e, s.keys)
+	at, err := s.client.connect(ctx, e, s.keys, s.received)
 	if err == nil {
 		s.sessions[e] = at
 	}
@@ -183,20 +188,23 @@ func (s *Source) forget(e endpoint, at *session) {
 	}
 }
 
-// wait pauses before the next round: longer each time, or as long as a registry asks for, with a random part.
+// wait pauses before the next round: longer each time, or as long as a registry asks for. A random half of the pause, and a quarter beyond
+// what a registry asks for, keep nodes that failed at the same moment from asking again at the same moment.
 func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	c := &s.client.config
 	pause := c.MaxWait
 	if shift := round - 1; shift < 16 {
 		pause = min(c.Backoff<<shift, c.MaxWait)
 	}
-	pause -= time.Duration(rand.Int64N(int64(pause)/4 + 1)) //nolint:gosec // only spreads the load
+	pause -= upTo(pause / 2)
+	asked := time.Duration(0)
 	for _, err := range failed {
-		pause = max(pause, RetryAfter(err))
+		asked = max(asked, RetryAfter(err))
 	}
-	if pause > c.MaxWait {
+	if asked > c.MaxWait {
 		return joinErrors(failed)
 	}
+	pause = max(pause, asked+upTo(asked/4))
 	timer := c.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -205,6 +213,11 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w; before the next try: %w", joinErrors(failed), context.Cause(ctx))
 	}
+}
+
+// upTo returns a random duration of at most most.
+func upTo(most time.Duration) time.Duration {
+	return time.Duration(rand.Int64N(int64(most) + 1)) //nolint:gosec // only spreads the load
 }
 
 // head asks for the digest of the manifest, and reads the manifest if the answer has no digest. An answer to HEAD never says why it is a

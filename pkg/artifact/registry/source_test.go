@@ -520,14 +520,14 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	config.Clock = pauses
 	_, err := newSource(t, config, h.host()+"/"+repo+":v1").Resolve(t.Context())
 	check.Must(t, err)
-	if len(pauses.waited) != 1 || pauses.waited[0] != 9*time.Second {
+	if len(pauses.waited) != 1 || pauses.waited[0] < 9*time.Second || pauses.waited[0] > 9*time.Second*5/4 {
 		t.Errorf("waited %v", pauses.waited)
 	}
 	for round, most := range map[int]time.Duration{1: time.Millisecond, 3: 4 * time.Millisecond, 60: 10 * time.Second} {
 		src := newSource(t, config, h.host()+"/"+repo+":v1")
 		check.Must(t, src.wait(t.Context(), round, nil))
-		if got := pauses.waited[len(pauses.waited)-1]; got > most || got < most*3/4-1 {
-			t.Errorf("round %d waits %v, want nearly %v", round, got, most)
+		if got := pauses.waited[len(pauses.waited)-1]; got > most || got < most/2-1 {
+			t.Errorf("round %d waits %v, want up to %v", round, got, most)
 		}
 	}
 }
@@ -658,57 +658,6 @@ func TestStall(t *testing.T) {
 			}
 			wantErr(t, err, artifact.ErrUnavailable, "nothing was sent for 30s")
 		})
-	}
-}
-
-// listened is a clock that tells each time that somebody begins to wait for a registry.
-type listened struct {
-	*clocktesting.FakeClock
-	waits chan struct{}
-}
-
-func (l listened) AfterFunc(d time.Duration, f func()) clock.Timer {
-	return listenedTimer{l.FakeClock.AfterFunc(d, f), l.waits}
-}
-
-type listenedTimer struct {
-	clock.Timer
-	waits chan<- struct{}
-}
-
-func (l listenedTimer) Reset(d time.Duration) bool {
-	defer func() { l.waits <- struct{}{} }()
-	return l.Timer.Reset(d)
-}
-
-// TestSlowIsNotStalled: a registry that sends a few bytes now and then does not stall.
-func TestSlowIsNotStalled(t *testing.T) {
-	h := plainHub(t)
-	layer := blobBytes(8, 40)
-	_, blob := h.push(t, "v1", layer)
-	slow := listened{clocktesting.NewFakeClock(time.Now()), make(chan struct{}, 1000)}
-	h.set(func(w http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/blobs/") {
-			return false
-		}
-		w.(http.Flusher).Flush()
-		for i := range layer {
-			select {
-			case <-slow.waits: // for the next byte
-			case <-r.Context().Done():
-				return true
-			}
-			slow.Step(defaultStall - time.Second)
-			_, _ = w.Write(layer[i : i+1])
-			w.(http.Flusher).Flush()
-		}
-		return true
-	})
-	config := h.quick()
-	config.Clock, config.Tries = slow, 1
-	got, err := newSource(t, config, h.host()+"/"+repo+":v1").ReadBlob(t.Context(), blob)
-	if err != nil || !bytes.Equal(got, layer) {
-		t.Errorf("got %d bytes, %v", len(got), err)
 	}
 }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernelcaches
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/budget"
+)
+
+// TestFetchesOfManyNodes: a cache of 1 GB arrives on each of 5,000 nodes that share 10 Gbit/s, also while other namespaces wait for a turn.
+// A fetch that hardly moves makes way.
+func TestFetchesOfManyNodes(t *testing.T) {
+	const size = 1_000_000_000
+	for rate, arrives := range map[int64]bool{10_000_000_000 / 8 / 5000: true, 10_000: false} {
+		synctest.Test(t, func(t *testing.T) {
+			lanes, received := Lanes(budget.Limit{Node: 2, Namespace: 2}), &atomic.Int64{}
+			fetch := func(ctx context.Context) error {
+				for received.Load() < size {
+					select {
+					case <-time.After(time.Second):
+						received.Add(rate)
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
+				return nil
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- lanes.Do(t.Context(), "team-a", pace(received), fetch) }()
+			time.Sleep(quickFetch + time.Second)
+			go func() {
+				_ = lanes.Do(t.Context(), "team-b", pace(&atomic.Int64{}), func(ctx context.Context) error {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				})
+			}()
+			if err := <-ended; (err == nil) != arrives || err != nil && !errors.Is(err, budget.ErrSlow) {
+				t.Errorf("%d bytes a second: %v", rate, err)
+			}
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+// TestFetchIsMeasured: what a fetch receives is counted, since a fetch that receives nothing is ended.
+func TestFetchIsMeasured(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 16))
+	n.cache("team-a", "add", image, digest)
+	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
+	n.must(err)
+	ref, err := reference(o)
+	n.must(err)
+	policies, versions, err := n.policiesFor(t.Context(), o, ref)
+	n.must(err)
+	received := &atomic.Int64{}
+	n.must(n.pullWithPolicies(t.Context(), o, ref, fetchOptions{received: received}, versions, policies))
+	if received.Load() == 0 {
+		t.Error("nothing was counted")
+	}
+}
