@@ -357,11 +357,17 @@ func (f *Feature) unpack(
 	if err != nil {
 		return nil, err
 	}
-	return store.Unpack(ctx, artifact.TreeSpec{
+	spec := artifact.TreeSpec{
 		Digest: image.Digest, Layers: image.Layers, Options: unpack.Options{Paths: kernelcache.ImagePaths()}, Form: form,
 		Room: roomFor(image.Size(), labels.Size, store.Quota()), Labels: image.Labels, Origin: src.Reference().Repository(),
 		Opportunistic: opportunistic, Namespace: namespace,
-	}, src.Layers(image.Layers))
+	}
+	tree, err := store.Unpack(ctx, spec, src.Layers(image.Layers))
+	if own := src.Unmirrored(); own != nil && err != nil && !artifact.IsRetryable(err) {
+		klog.FromContext(ctx).Info("What came from a mirror is refused: asking the registry itself", "image", src.Reference(), "reason", err)
+		return store.Unpack(ctx, spec, own.Layers(image.Layers))
+	}
+	return tree, err
 }
 
 // form returns the form in which the store keeps trees, which depends on the kernel.

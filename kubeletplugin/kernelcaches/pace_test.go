@@ -5,12 +5,16 @@ package kernelcaches
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
 )
 
@@ -49,11 +53,57 @@ func TestFetchesOfManyNodes(t *testing.T) {
 	}
 }
 
+// TestMirrorThatLies: a cache whose layers a mirror replaced by other bytes comes from the registry itself, and an image that is refused is
+// read there once more.
+func TestMirrorThatLies(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	var lies, asked atomic.Int64
+	var origin http.Handler
+	n.registry.Around(func(next http.Handler) http.Handler {
+		origin = next
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/blobs/") {
+				asked.Add(1)
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			origin.ServeHTTP(w, r)
+			return
+		}
+		lies.Add(1)
+		said := httptest.NewRecorder()
+		origin.ServeHTTP(said, r)
+		body := said.Body.Bytes()
+		for i := range body {
+			body[i] ^= 1
+		}
+		_, _ = w.Write(body)
+	}))
+	t.Cleanup(mirror.Close)
+	host := mirror.Listener.Addr().String()
+	client, err := registry.NewClient(registry.Config{
+		PlainHTTP: []string{n.registry.Host, host}, Mirrors: map[string][]string{n.registry.Host: {host}}, Tries: 1,
+	})
+	n.must(err)
+	n.Client = client
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	asked.Store(0)
+	n.cache("team-a", "add", image, digest)
+	n.whole(n.only(n.decide("team-a", "claim", named)).Tree)
+	if lies.Load() == 0 || asked.Load() == 0 {
+		t.Errorf("the mirror lied %d times, and the registry was asked for %d blobs", lies.Load(), asked.Load())
+	}
+}
+
 // TestFetchIsMeasured: what a fetch receives is counted, since a fetch that receives nothing is ended.
 func TestFetchIsMeasured(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
-	image, digest := n.push("team/add", "v1", triton(90, 16))
+	image, digest := n.push("team/add", "v1", triton(90, 32))
 	n.cache("team-a", "add", image, digest)
 	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
 	n.must(err)

@@ -78,6 +78,7 @@ type Client struct {
 // endpoint is a registry or mirror, with the path that its repositories begin with.
 type endpoint struct {
 	host, prefix string
+	mirror       bool
 }
 
 // NewClient checks the configuration. It sends no request.
@@ -93,7 +94,7 @@ func NewClient(config Config) (*Client, error) {
 			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
 		for _, mirror := range config.Mirrors[host] {
-			e := endpoint{}
+			e := endpoint{mirror: true}
 			e.host, e.prefix, _ = strings.Cut(mirror, "/")
 			if e.host = registryname.Host(e.host); !registryname.Valid(e.host) || e.prefix != "" && !registryname.ValidPath(e.prefix) {
 				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
@@ -191,7 +192,8 @@ func (e endpoint) of(repository string) endpoint {
 	if e.prefix != "" {
 		repository = e.prefix + "/" + repository
 	}
-	return endpoint{host: e.host, prefix: repository}
+	e.prefix = repository
+	return e
 }
 
 // schemeGuard chooses between http and https for each request, redirects and requests to token servers included.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // paced is a registry of one blob that sends a piece of so many bytes after each pause. It knows ranges.
@@ -82,6 +83,34 @@ func TestPace(t *testing.T) {
 					wantErr(t, err, artifact.ErrUnavailable, test.err...)
 				}
 			})
+		})
+	}
+}
+
+// TestMirrorBreaksOff: a mirror that breaks off is asked for the rest as long as it brings something, five times in a row. Then the
+// registry gives the rest.
+func TestMirrorBreaksOff(t *testing.T) {
+	blob := blobBytes(22, 3<<20)
+	d := artifact.Descriptor{Digest: artifact.DigestOf(blob), Size: int64(len(blob))}
+	for pieces, rest := range map[int]int64{3: 0, 4: 0, 6: 1 << 19, 3 << 10: 3<<20 - 1<<10} {
+		synctest.Test(t, func(t *testing.T) {
+			origin := &paced{blob: blob, piece: 1 << 20}
+			mirror := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/v2/" {
+					return
+				}
+				body := ranged(blob)(w, r)
+				_, _ = w.Write(body[:min(len(body), len(blob)/pieces)])
+				abort()
+			})
+			src := newSource(t, Config{
+				Mirrors:   map[string][]string{"origin.example": {"mirror.example"}},
+				Transport: network{"mirror.example": mirror, "origin.example": origin},
+			}, "origin.example/"+repo+":v1")
+			check.Must(t, src.Pull(t.Context(), d, &hashed{Hash: sha256.New()}))
+			if got := origin.sent.Load(); got != rest {
+				t.Errorf("%d pieces: %d bytes of the registry, want %d", pieces, got, rest)
+			}
 		})
 	}
 }

@@ -17,7 +17,12 @@ import (
 
 // Pull implements artifact.Puller: it writes a whole blob into the sink and compares it with its digest.
 func (s *Source) Pull(ctx context.Context, d artifact.Descriptor, to artifact.Sink) error {
-	err := s.retry(ctx, to.Size, func(ctx context.Context, at *session) error { return at.blob(ctx, d, to) })
+	err := s.retry(ctx, to.Size, func(ctx context.Context, at *session) error {
+		if at.mirror {
+			s.mirrored.Store(true)
+		}
+		return at.blob(ctx, d, to)
+	})
 	if err != nil {
 		return fmt.Errorf("pull the blob %s of %s: %w", d.Digest, s.ref.Repository(), err)
 	}

@@ -27,6 +27,7 @@ const maxRedirects = 5
 type session struct {
 	// host is the endpoint's name. urlHost is the same as it stands in URLs, and base is where those of its repository begin.
 	host, urlHost, base string
+	mirror              bool
 	http                *http.Client
 	stall               time.Duration
 	clock               clock.WithDelayedExecution
@@ -55,7 +56,7 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain, r
 		}
 	}
 	s := &session{
-		host: e.host, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
+		host: e.host, mirror: e.mirror, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
 		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // GuardScheme changes it for plain http
 	}
 	ctx, watch := s.watch(ctx)

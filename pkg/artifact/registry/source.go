@@ -29,6 +29,7 @@ type Source struct {
 	endpoints []endpoint  // the mirrors, then the registry itself
 	tenant    bool        // see TenantSource
 	allowed   atomic.Bool // the owners were asked, see askOwners
+	mirrored  atomic.Bool // a mirror was asked for a blob
 	received  *atomic.Int64
 
 	lock     chan struct{} // locks sessions
@@ -41,6 +42,19 @@ func (s *Source) Reference() artifact.Reference { return s.ref }
 // CountInto adds the bytes of all answers to n, so that a caller sees whether the source still brings something. It is called before the
 // first request.
 func (s *Source) CountInto(n *atomic.Int64) { s.received = n }
+
+// Unmirrored returns a source that asks no mirror, nil if the registry may not be asked or if no mirror was asked for a blob of this one. A
+// caller of Open, which compares the digests itself, reads from it what it refused of this one: a mirror may have brought other bytes.
+func (s *Source) Unmirrored() *Source {
+	if !s.mirrored.Load() || s.client.mirrorsOnly[s.ref.Registry()] {
+		return nil
+	}
+	u := s.client.Source(s.ref, s.keys)
+	u.endpoints = slices.DeleteFunc(u.endpoints, func(e endpoint) bool { return e.mirror })
+	u.tenant, u.received = s.tenant, s.received
+	u.allowed.Store(s.allowed.Load())
+	return u
+}
 
 // Resolve returns the manifest that the reference names now. It reads no blob. It succeeds only if the credentials may read the manifest,
 // so it also tells whether an object may use content that the store already has. For a tenant no mirror answers that, see askOwners.
@@ -128,7 +142,7 @@ func (s *Source) retryAt(
 			if failed[i] != nil && !mayPass(failed[i]) {
 				continue
 			}
-			failed[i] = s.attempt(ctx, e, act)
+			failed[i] = s.persist(ctx, e, i == len(endpoints)-1, progress, act)
 			if failed[i] == nil {
 				return nil
 			}
@@ -146,6 +160,27 @@ func (s *Source) retryAt(
 		}
 		if err := s.wait(ctx, round, failed); err != nil {
 			s.report(ctx, failed)
+			return err
+		}
+	}
+}
+
+// persist calls act for one endpoint. A mirror that broke off after it brought something is asked for the rest, after a short pause: if
+// all nodes went on at the registry whenever a peer goes away, the registry would have to bring most of it. The last endpoint is not asked
+// again here, but in the next round.
+func (s *Source) persist(
+	ctx context.Context, e endpoint, last bool, progress func() int64, act func(context.Context, *session) error,
+) error {
+	for try := 1; ; try++ {
+		before := progress()
+		err := s.attempt(ctx, e, act)
+		switch {
+		case err == nil, last, try >= s.client.config.Tries, progress() < before+minProgress:
+			return err
+		case ctx.Err() != nil, artifact.IsLocal(err), !mayPass(err):
+			return err
+		}
+		if err := s.wait(ctx, 1, []error{err}); err != nil {
 			return err
 		}
 	}
