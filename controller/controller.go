@@ -123,7 +123,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, scratch strin
 	}
 	return Parts{
 		Services: services, Options: c.Options, Registry: registry, Scratch: bitstreams.NewScratch(scratch),
-		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot, c.Options.Registries.Mirrors),
+		Policies: trustpolicies.NewReader(services.Client, c.Options.PublicTrustRoot, c.Options.Registries.Mirrors.Names()),
 		Volumes:  volumes.NewPlanner(services, c.Options.KernelCacheVolumes),
 		Presets:  shares,
 		Version:  c.version,

@@ -43,7 +43,7 @@ func TestKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Mirrors: map[string][]string{registryName: {host}}})
+	client, err := registry.NewClient(registry.Config{PlainHTTP: []string{host}, Mirrors: registry.Mirrors{registryName: {{Host: host}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

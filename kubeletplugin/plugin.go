@@ -265,7 +265,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Dir: filepath.Join(c.StateDir, "artifacts"), Limits: limits, Client: client, Kube: p.clients.Kube, Retired: p.retirement.On,
 	})
 	p.metrics.registry.MustRegister(p.artifacts.Metrics())
-	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot, c.Registries.Mirrors); err != nil {
+	if p.policies, err = trustpolicies.NewReader(p.clients.Dynamic, c.PublicTrustRoot, c.Registries.Mirrors.Names()); err != nil {
 		return err
 	}
 	f := &p.features

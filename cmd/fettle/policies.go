@@ -95,7 +95,7 @@ func (p *policyFlags) load(a *access) ([]*trust.Policy, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			all = append(all, policy.AtMirrors(registries.Mirrors))
+			all = append(all, policy.AtMirrors(registries.Mirrors.Names()))
 		}
 	}
 	return all, nil

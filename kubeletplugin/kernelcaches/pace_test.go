@@ -86,7 +86,7 @@ func TestMirrorThatLies(t *testing.T) {
 	t.Cleanup(mirror.Close)
 	host := mirror.Listener.Addr().String()
 	client, err := registry.NewClient(registry.Config{
-		PlainHTTP: []string{n.registry.Host, host}, Mirrors: map[string][]string{n.registry.Host: {host}}, Tries: 1,
+		PlainHTTP: []string{n.registry.Host, host}, Mirrors: registry.Mirrors{n.registry.Host: {{Host: host}}}, Tries: 1,
 	})
 	n.must(err)
 	n.Client = client

@@ -127,6 +127,24 @@ func chartFields() []chartField {
 			[]string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"},
 		),
 		listOf(
+			"bitstreams.registries.mirrors.registry~example", in("host"),
+			[]string{"mirror.example", "mirror.example:5000/cache", "m.example/a_b/c-d"},
+		),
+		listOf(
+			"bitstreams.registries.mirrors.registry~example",
+			func(_ int, v string) any {
+				return map[string]any{"host": "m.example", "headers": map[string]any{v: "x"}}
+			},
+			[]string{"X-Dragonfly-Registry", "x-a", "X-1-b-2"},
+		),
+		listOf(
+			"bitstreams.registries.mirrors.registry~example",
+			func(_ int, v string) any {
+				return map[string]any{"host": "m.example", "headers": map[string]any{"X-A": v}}
+			},
+			[]string{"https://index.docker.io", "a", "two words, and more"},
+		),
+		listOf(
 			"health.rules", func(_ int, v string) any { return map[string]any{"source": "xid", "severity": "fatal", "code": v} },
 			[]string{"94", "14[4-9]", "nonfatal.*", "?"},
 		),

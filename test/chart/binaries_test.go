@@ -58,7 +58,13 @@ func TestRegistriesFile(t *testing.T) {
 					want.PlainHTTP, want.CAFile = []string{"registry.local:5000"}, "ca.crt"
 					want.AllowedDestinations = []string{"registry.infra.svc:5000", "[fd00::7]:5000", "10.96.7.0/24"}
 					want.ClusterCIDRs = []string{"10.244.0.0/16", "fd01::/48"}
-					want.Mirrors = map[string][]string{"registry.example": {"mirror.example:5000/cache"}}
+					want.Mirrors = registry.Mirrors{"registry.example": {
+						{Host: "mirror.example:5000/cache"},
+						{
+							Host: "dfdaemon.dragonfly-system.svc:4001", ForwardCredentials: true,
+							Headers: map[string]string{"X-Dragonfly-Registry": "https://registry.example"},
+						},
+					}}
 					want.MirrorsOnly = []string{"registry.example"}
 				}
 				if diff := cmp.Diff(want, config); diff != "" {

@@ -45,6 +45,11 @@ func TestRefusals(t *testing.T) {
 		},
 		{"mirror with a scheme", []string{"--set=bitstreams.registries.mirrors.a=https://b"}, "at '/bitstreams/registries/mirrors/a'"},
 		{
+			"mirror with a header of the client's",
+			[]string{"--set=bitstreams.registries.mirrors.a[0].host=b,bitstreams.registries.mirrors.a[0].headers.Authorization=c"},
+			"at '/bitstreams/registries/mirrors/a/0/headers'",
+		},
+		{
 			"registry without the mirrors that alone are asked",
 			[]string{"--set=bitstreams.registries.mirrorsOnly={a}"},
 			`bitstreams.registries.mirrorsOnly[0]: "a" is not in mirrors`,

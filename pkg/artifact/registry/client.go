@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,9 +32,9 @@ type Config struct {
 	// PlainHTTP lists hosts, each with its port where that is not 80, that get plain http and nothing else. Every other host gets https,
 	// also on loopback and after a redirect.
 	PlainHTTP []string
-	// Mirrors lists, by the host of a reference, the mirrors that are asked first: HOST, HOST:PORT or either with a /PATH to which the
-	// repository is appended. A mirror gets only credentials that are for its own host.
-	Mirrors map[string][]string
+	// Mirrors lists, by the host of a reference, the mirrors that are asked first. A mirror gets only credentials that are for its own host,
+	// unless it is configured to get those for the registry.
+	Mirrors Mirrors
 	// MirrorsOnly lists registries that are never asked themselves, such as those that cannot be reached from here. Their mirrors alone
 	// decide who may read what. What a mirror of any other registry has, a TenantSource reads only if the registry itself lets it.
 	MirrorsOnly []string
@@ -78,7 +77,10 @@ type Client struct {
 // endpoint is a registry or mirror, with the path that its repositories begin with.
 type endpoint struct {
 	host, prefix string
-	mirror       bool
+	// path is the repository's at the registry.
+	path string
+	// mirror is nil for the registry itself.
+	mirror *mirrored
 }
 
 // NewClient checks the configuration. It sends no request.
@@ -93,12 +95,10 @@ func NewClient(config Config) (*Client, error) {
 		if !registryname.Valid(registryname.Host(host)) {
 			return nil, fmt.Errorf("mirrors: the registry %s is %w: expected HOST or HOST:PORT", quote(host), artifact.ErrInvalid)
 		}
-		for _, mirror := range config.Mirrors[host] {
-			e := endpoint{mirror: true}
-			e.host, e.prefix, _ = strings.Cut(mirror, "/")
-			if e.host = registryname.Host(e.host); !registryname.Valid(e.host) || e.prefix != "" && !registryname.ValidPath(e.prefix) {
-				return nil, fmt.Errorf("the mirror %s of %s is %w: expected HOST, HOST:PORT or either with a /PATH, without a scheme",
-					quote(mirror), host, artifact.ErrInvalid)
+		for i := range config.Mirrors[host] {
+			e, err := config.Mirrors[host][i].endpoint(host)
+			if err != nil {
+				return nil, err
 			}
 			c.mirrors[registryname.Host(host)] = append(c.mirrors[registryname.Host(host)], e)
 		}
@@ -172,7 +172,7 @@ func (c *Client) Mirrors() registryname.Mirrors {
 	if c == nil {
 		return nil
 	}
-	return c.config.Mirrors
+	return c.config.Mirrors.Names()
 }
 
 // Source returns a reader of the reference with these credentials. Nil keys: without credentials.
@@ -182,13 +182,17 @@ func (c *Client) Source(ref artifact.Reference, keys authn.Keychain) *Source {
 		s.endpoints = append(s.endpoints, mirror.of(ref.Path()))
 	}
 	if !c.mirrorsOnly[ref.Registry()] {
-		s.endpoints = append(s.endpoints, endpoint{host: ref.Registry(), prefix: ref.Path()})
+		s.endpoints = append(s.endpoints, own(ref))
 	}
 	return s
 }
 
+// own returns the endpoint of a reference at its registry itself.
+func own(ref artifact.Reference) endpoint { return endpoint{host: ref.Registry()}.of(ref.Path()) }
+
 // of returns the endpoint of one repository.
 func (e endpoint) of(repository string) endpoint {
+	e.path = repository
 	if e.prefix != "" {
 		repository = e.prefix + "/" + repository
 	}

@@ -19,8 +19,8 @@ import (
 type ConfigFile struct {
 	// PlainHTTP lists the hosts, with their ports, that get plain http and nothing else.
 	PlainHTTP []string `json:"plainHTTP,omitempty"`
-	// Mirrors lists, by the host of a registry, the mirrors that are asked first: HOST[:PORT][/PATH].
-	Mirrors map[string][]string `json:"mirrors,omitempty"`
+	// Mirrors lists, by the host of a registry, the mirrors that are asked first.
+	Mirrors Mirrors `json:"mirrors,omitempty"`
 	// MirrorsOnly lists registries that are never asked themselves. Whatever their mirrors have, every namespace can read.
 	MirrorsOnly []string `json:"mirrorsOnly,omitempty"`
 	// CAFile names a file of PEM certificates that are trusted besides the system's. A relative name is relative to this file.

@@ -72,7 +72,7 @@ func TestLoad(t *testing.T) {
 		{
 			name: "everything", content: "plainHTTP: [a.example:5000]\nmirrors:\n  docker.io: [b.example/cache, c.example]\n",
 			want: Config{
-				PlainHTTP: []string{"a.example:5000"}, Mirrors: map[string][]string{"docker.io": {"b.example/cache", "c.example"}},
+				PlainHTTP: []string{"a.example:5000"}, Mirrors: Mirrors{"docker.io": {{Host: "b.example/cache"}, {Host: "c.example"}}},
 			},
 		},
 		{name: "unknown field", content: "insecure: true\n", wantErr: "registries.yaml: expected plainHTTP, mirrors, mirrorsOnly, caFile"},

@@ -172,10 +172,10 @@ func TestNewClientRefuses(t *testing.T) {
 	for _, c := range []Config{
 		{PlainHTTP: []string{"http://a.b"}},
 		{PlainHTTP: []string{""}},
-		{Mirrors: map[string][]string{"a/b": nil}},
-		{Mirrors: map[string][]string{"a.b": {"https://c.d"}}},
-		{Mirrors: map[string][]string{"a.b": {"c.d/../e"}}},
-		{Mirrors: map[string][]string{"a.b": {""}}},
+		{Mirrors: Mirrors{"a/b": nil}},
+		{Mirrors: Mirrors{"a.b": {{Host: "https://c.d"}}}},
+		{Mirrors: Mirrors{"a.b": {{Host: "c.d/../e"}}}},
+		{Mirrors: Mirrors{"a.b": {{Host: ""}}}},
 	} {
 		_, err := NewClient(c)
 		wantErr(t, err, artifact.ErrInvalid, "HOST")

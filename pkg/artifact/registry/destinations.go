@@ -93,8 +93,8 @@ func newDestinations(c *Config) (*destinations, error) {
 		d.hosts[registryname.Host(host)] = true
 	}
 	for _, mirrors := range c.Mirrors {
-		for _, mirror := range mirrors {
-			host, _, _ := strings.Cut(mirror, "/")
+		for i := range mirrors {
+			host, _, _ := strings.Cut(mirrors[i].Host, "/")
 			d.hosts[registryname.Host(host)] = true
 		}
 	}

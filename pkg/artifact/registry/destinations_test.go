@@ -73,7 +73,7 @@ func TestAddresses(t *testing.T) {
 func TestNames(t *testing.T) {
 	d := rules(t, Config{
 		AllowedDestinations: []string{"Registry.infra.svc:5000", "10.96.0.7:443", "[fd00:10:96::7]:5000"}, PlainHTTP: []string{"localhost:5000"},
-		Mirrors: map[string][]string{"docker.io": {"mirror.svc:5000/cache"}},
+		Mirrors: Mirrors{"docker.io": {{Host: "mirror.svc:5000/cache"}}},
 	})
 	for host, refused := range map[string]bool{
 		"registry.infra.svc:5000": false, "registry.infra.svc:05000": false, "registry.infra.svc": true, "10.96.0.7": false,

@@ -190,7 +190,7 @@ func TestOpenOfMirrors(t *testing.T) {
 		}))
 		config := h.quick()
 		config.PlainHTTP = append(config.PlainHTTP, mirror.host())
-		config.Mirrors = map[string][]string{h.host(): {mirror.host()}}
+		config.Mirrors = Mirrors{h.host(): {{Host: mirror.host()}}}
 		got, err := readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
 		check.Must(t, err)
 		if !bytes.Equal(got[150_000:], layer[150_000:]) || !bytes.Equal(got[:150_000], begins[:150_000]) {

@@ -56,7 +56,7 @@ func (s *Source) askOwners(ctx context.Context) (own *artifact.Descriptor, err e
 
 // headAt asks the registry that a reference names, and none of its mirrors.
 func (s *Source) headAt(ctx context.Context, ref artifact.Reference) (d artifact.Descriptor, err error) {
-	at := []endpoint{{host: ref.Registry(), prefix: ref.Path()}}
+	at := []endpoint{own(ref)}
 	err = s.retryAt(ctx, at, nothing, func(ctx context.Context, at *session) error {
 		d, err = at.head(ctx, ref)
 		return err

@@ -37,7 +37,7 @@ func newPrivate(t *testing.T, prefix string) *private {
 	})
 	p.config = p.origin.quick()
 	p.config.PlainHTTP = append(p.config.PlainHTTP, p.mirror.host())
-	p.config.Mirrors = map[string][]string{p.origin.host(): {strings.TrimSuffix(p.mirror.host()+"/"+prefix, "/")}}
+	p.config.Mirrors = Mirrors{p.origin.host(): {{Host: strings.TrimSuffix(p.mirror.host()+"/"+prefix, "/")}}}
 	return p
 }
 

@@ -63,7 +63,7 @@ func TestPace(t *testing.T) {
 				mirror, origin := test.mirror, test.origin
 				mirror.blob, origin.blob = blob, blob
 				src := newSource(t, Config{
-					Mirrors:   map[string][]string{"origin.example": {"mirror.example"}},
+					Mirrors:   Mirrors{"origin.example": {{Host: "mirror.example"}}},
 					Transport: network{"mirror.example": mirror, "origin.example": origin},
 				}, "origin.example/"+repo+":v1")
 				var received atomic.Int64
@@ -104,7 +104,7 @@ func TestMirrorBreaksOff(t *testing.T) {
 				abort()
 			})
 			src := newSource(t, Config{
-				Mirrors:   map[string][]string{"origin.example": {"mirror.example"}},
+				Mirrors:   Mirrors{"origin.example": {{Host: "mirror.example"}}},
 				Transport: network{"mirror.example": mirror, "origin.example": origin},
 			}, "origin.example/"+repo+":v1")
 			check.Must(t, src.Pull(t.Context(), d, &hashed{Hash: sha256.New()}))
@@ -113,4 +113,28 @@ func TestMirrorBreaksOff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestIdleMirror: a mirror that says nothing holds up one request of a source and not each of them.
+func TestIdleMirror(t *testing.T) {
+	layer := blobBytes(23, 1<<20)
+	origin, _, blob := stocked(t, layer)
+	synctest.Test(t, func(t *testing.T) {
+		silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		src := newSource(t, Config{
+			Mirrors:   Mirrors{"origin.example": {{Host: "mirror.example"}}},
+			Transport: network{"mirror.example": silent, "origin.example": origin},
+		}, "origin.example/"+repo+":v1")
+		begun := time.Now()
+		d, err := src.Resolve(t.Context())
+		check.Must(t, err)
+		m, err := src.Manifest(t.Context(), d)
+		check.Must(t, err)
+		_, err = src.ReadBlob(t.Context(), m.Config)
+		check.Must(t, err)
+		check.Must(t, src.Pull(t.Context(), blob, &hashed{Hash: sha256.New()}))
+		if took := time.Since(begun); took != defaultStall {
+			t.Errorf("it took %s, want %s", took, defaultStall)
+		}
+	})
 }

@@ -278,7 +278,7 @@ func TestReferrersOfMirror(t *testing.T) {
 	mirror.push(t, "v1", []byte("x"))
 	config := h.quick()
 	config.PlainHTTP = append(config.PlainHTTP, mirror.host())
-	config.Mirrors = map[string][]string{h.host(): {mirror.host()}}
+	config.Mirrors = Mirrors{h.host(): {{Host: mirror.host()}}}
 	got, err := newSource(t, config, h.host()+"/"+repo+":v1").Referrers(t.Context(), image.Digest, signatureType)
 	check.Must(t, err)
 	if len(got) != 1 || got[0].Digest != want.Digest || mirror.count("/referrers/") == 0 {

@@ -49,24 +49,46 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain, r
 		return nil, err
 	}
 	repository := registry.Repo(e.prefix)
-	auth := authn.Anonymous
-	if keys != nil {
-		if auth, err = authn.Resolve(ctx, keys, repository); err != nil {
-			return nil, told{fmt.Errorf("find credentials for %s: %w", repository, err)}
-		}
+	auth, err := e.credentials(ctx, keys, repository)
+	if err != nil {
+		return nil, told{err}
+	}
+	through := c.transport
+	if e.mirror != nil {
+		through = &mirrorTransport{mirrored: e.mirror, host: registry.RegistryStr(), inner: through}
 	}
 	s := &session{
-		host: e.host, mirror: e.mirror, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
+		host: e.host, mirror: e.mirror != nil, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
 		base: fmt.Sprintf("https://%s/v2/%s/", registry.RegistryStr(), repository.RepositoryStr()), // GuardScheme changes it for plain http
 	}
 	ctx, watch := s.watch(ctx)
 	defer watch.stop()
-	authenticated, err := transport.NewWithContext(ctx, registry, auth, c.transport, []string{repository.Scope(transport.PullScope)})
+	authenticated, err := transport.NewWithContext(ctx, registry, auth, through, []string{repository.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, watch.explain(err)
 	}
 	s.http = &http.Client{Transport: &serialTransport{inner: authenticated, lock: make(chan struct{}, 1)}}
 	return s, nil
+}
+
+// credentials returns those for the endpoint's own repository. If there are none, a mirror that is configured so gets those for the
+// registry.
+func (e endpoint) credentials(ctx context.Context, keys authn.Keychain, repository name.Repository) (authn.Authenticator, error) {
+	if keys == nil {
+		return authn.Anonymous, nil
+	}
+	auth, err := authn.Resolve(ctx, keys, repository)
+	if err == nil && auth == authn.Anonymous && e.mirror != nil && e.mirror.forward {
+		var registry name.Registry
+		if registry, err = name.NewRegistry(e.mirror.registry); err == nil {
+			repository = registry.Repo(e.path)
+			auth, err = authn.Resolve(ctx, keys, repository)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find credentials for %s: %w", repository, err)
+	}
+	return auth, nil
 }
 
 // serialTransport sends one request at a time, since the library's renewal of a token is not safe for concurrent use. The bodies of answers

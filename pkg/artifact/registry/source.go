@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,7 @@ type Source struct {
 	allowed   atomic.Bool // the owners were asked, see askOwners
 	mirrored  atomic.Bool // a mirror was asked for a blob
 	received  *atomic.Int64
+	idle      sync.Map // endpoints of mirrors that failed after a long time
 
 	lock     chan struct{} // locks sessions
 	sessions map[endpoint]*session
@@ -50,7 +52,7 @@ func (s *Source) Unmirrored() *Source {
 		return nil
 	}
 	u := s.client.Source(s.ref, s.keys)
-	u.endpoints = slices.DeleteFunc(u.endpoints, func(e endpoint) bool { return e.mirror })
+	u.endpoints = slices.DeleteFunc(u.endpoints, func(e endpoint) bool { return e.mirror != nil })
 	u.tenant, u.received = s.tenant, s.received
 	u.allowed.Store(s.allowed.Load())
 	return u
@@ -135,6 +137,7 @@ func (s *Source) retry(ctx context.Context, progress func() int64, act func(cont
 func (s *Source) retryAt(
 	ctx context.Context, endpoints []endpoint, progress func() int64, act func(context.Context, *session) error,
 ) error {
+	endpoints = s.ordered(endpoints)
 	failed := make([]error, len(endpoints))
 	furthest := progress()
 	for round := 0; ; {
@@ -172,8 +175,11 @@ func (s *Source) persist(
 	ctx context.Context, e endpoint, last bool, progress func() int64, act func(context.Context, *session) error,
 ) error {
 	for try := 1; ; try++ {
-		before := progress()
+		before, begun := progress(), s.client.config.Clock.Now()
 		err := s.attempt(ctx, e, act)
+		if err != nil && e.mirror != nil && progress() <= before && s.client.config.Clock.Since(begun) >= idleMirror {
+			s.idle.Store(e, true)
+		}
 		switch {
 		case err == nil, last, try >= s.client.config.Tries, progress() < before+minProgress:
 			return err
@@ -184,6 +190,27 @@ func (s *Source) persist(
 			return err
 		}
 	}
+}
+
+// idleMirror is how long a mirror may take to fail without bringing anything. After that it is asked last for everything else of this
+// source: a pull of an image has some ten requests, each of which would wait for it.
+const idleMirror = 10 * time.Second
+
+// ordered returns the endpoints with idle mirrors last.
+func (s *Source) ordered(endpoints []endpoint) []endpoint {
+	endpoints = slices.Clone(endpoints)
+	slices.SortStableFunc(endpoints, func(a, b endpoint) int {
+		_, first := s.idle.Load(a)
+		_, second := s.idle.Load(b)
+		switch {
+		case first == second:
+			return 0
+		case first:
+			return 1
+		}
+		return -1
+	})
+	return endpoints
 }
 
 func (s *Source) attempt(ctx context.Context, e endpoint, act func(context.Context, *session) error) error {

@@ -425,7 +425,7 @@ func TestMirrors(t *testing.T) {
 	})
 	config := origin.quick()
 	config.PlainHTTP = append(config.PlainHTTP, mirror.host(), dead.host())
-	config.Mirrors = map[string][]string{origin.host(): {dead.host(), mirror.host() + "/cache/of"}}
+	config.Mirrors = Mirrors{origin.host(): {{Host: dead.host()}, {Host: mirror.host() + "/cache/of"}}}
 	c, err := NewClient(config)
 	check.Must(t, err)
 	keys, err := credentials(secret(login(origin.host(), "me")))
