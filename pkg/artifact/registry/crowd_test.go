@@ -92,7 +92,7 @@ func (m *pullThrough) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if k == nil {
 		k = &kept{done: make(chan struct{}), said: httptest.NewRecorder()}
 		m.known[r.Method+r.URL.Path] = k
-		go func() {
+		go func() { //nolint:contextcheck // other requests wait for it, too
 			defer close(k.done)
 			m.origin.ServeHTTP(k.said, httptest.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, r.URL.Path, http.NoBody))
 		}()
