@@ -362,10 +362,15 @@ func (f *Feature) unpack(
 		Room: roomFor(image.Size(), labels.Size, store.Quota()), Labels: image.Labels, Origin: src.Reference().Repository(),
 		Opportunistic: opportunistic, Namespace: namespace,
 	}
-	tree, err := store.Unpack(ctx, spec, src.Layers(image.Layers))
-	if own := src.Unmirrored(); own != nil && err != nil && !artifact.IsRetryable(err) {
-		klog.FromContext(ctx).Info("What came from a mirror is refused: asking the registry itself", "image", src.Reference(), "reason", err)
-		return store.Unpack(ctx, spec, own.Layers(image.Layers))
+	tree, err := store.Unpack(ctx, spec, src.LayersKept(store, image.Layers, namespace))
+	if err != nil && artifact.IsRetryable(err) {
+		return nil, err
+	}
+	store.DropKept(image.Layers, spec.Origin, namespace)
+	if again := src.Again(); err != nil && again != nil {
+		klog.FromContext(ctx).Info("What came from a mirror or an earlier try is refused: asking the registry once more",
+			"image", src.Reference(), "reason", err)
+		return store.Unpack(ctx, spec, again.Layers(image.Layers))
 	}
 	return tree, err
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
 )
@@ -116,4 +119,85 @@ func TestFetchIsMeasured(t *testing.T) {
 	if received.Load() == 0 {
 		t.Error("nothing was counted")
 	}
+}
+
+// rangeWriter counts the bytes of an answer, and breaks off after half of a whole blob if it is told to.
+type rangeWriter struct {
+	http.ResponseWriter
+	sent *atomic.Int64
+	cut  bool
+}
+
+func (w *rangeWriter) Write(p []byte) (int, error) {
+	if w.cut {
+		_, _ = w.ResponseWriter.Write(p[:len(p)/2])
+		w.ResponseWriter.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.sent.Add(int64(n))
+	return n, err
+}
+
+// TestFetchGoesOn: what came of a large layer before a fetch ended is not read again by the next one, also if the disk changed it. Then all
+// of it is read once more. Nothing of it is left afterwards.
+func TestFetchGoesOn(t *testing.T) {
+	for _, damaged := range []bool{false, true} {
+		n := newNode(t)
+		n.trusting()
+		store, err := artifact.OpenStore(filepath.Join(n.root, "artifacts"), artifact.StoreConfig{KeepFrom: 1})
+		n.must(err)
+		n.Cleanup(func() { n.must(store.Close()) })
+		n.host = store
+		image, digest := n.push("team/add", "v1", triton(90, 32))
+		n.cache("team-a", "add", image, digest)
+		var config string // the first blob that is read
+		var sent atomic.Int64
+		var cut atomic.Bool
+		n.registry.Around(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "/blobs/") {
+					if config == "" {
+						config = r.URL.Path
+					} else if config != r.URL.Path {
+						w = &rangeWriter{ResponseWriter: w, sent: &sent, cut: cut.Load()}
+					}
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		cut.Store(true)
+		if _, err := n.decide("team-a", "claim", named); !IsNotReady(err) {
+			t.Fatal(err)
+		}
+		kept := n.unfinished()
+		if len(kept) != 1 {
+			t.Fatalf("%v is kept, want one layer", kept)
+		}
+		half, err := os.ReadFile(kept[0])
+		n.must(err)
+		if damaged {
+			n.must(os.WriteFile(kept[0], make([]byte, len(half)), 0o600))
+		}
+		cut.Store(false)
+		n.whole(n.only(n.decide("team-a", "claim", named)).Tree)
+		rest := int64(len(half)) // half of it, or a byte more
+		if damaged {
+			rest *= 3
+		}
+		if got := sent.Load(); len(half) == 0 || got < rest || got > rest+2 {
+			t.Errorf("damaged %v: %d bytes were sent, want %d", damaged, got, rest)
+		}
+		if left := n.unfinished(); len(left) != 0 {
+			t.Errorf("left over: %v", left)
+		}
+	}
+}
+
+// unfinished lists what the store has not finished.
+func (n *node) unfinished() []string {
+	n.Helper()
+	names, err := filepath.Glob(filepath.Join(n.root, "artifacts/tmp/*"))
+	n.must(err)
+	return names
 }

@@ -11,6 +11,7 @@
 //	tmp/HEX.SIZE       a blob that is being fetched, or was when its process ended; SIZE is reserved for it
 //	trees/sha256/HEX   the tree of an image with that digest: metadata.json, and root or an EROFS image in two files
 //	tmp/HEX.SIZE.tree  a tree that is being made
+//	tmp/HEX.SIZE.layer what came of a large layer, for the next try; HEX is a digest of layer, repository and namespace
 //	pins/HEX/OWNER     a file for each owner that needs the blob or tree, with its namespace or empty; the directory stays as long as those
 //	trash/HEX.RANDOM   a blob or tree that was evicted, until Sweep deletes it
 //	lock               byte ranges of it are locked: one for each digest, and one for the names in the store
@@ -22,7 +23,7 @@
 //
 // Blobs and trees share a store, so that one quota, one order of eviction and one lock hold for all artifacts of a node. Package unpack
 // decides what a layer may hold; it does not know the store. A tree is made in tmp, read to the end of every layer, synced and renamed,
-// under the lock of its image's digest. An interrupted tree is not resumed.
+// under the lock of its image's digest. An interrupted tree is not resumed, but the bytes of its large layers are, see KeptLayer.
 //
 // Nothing is cached in memory, so changes by another process are seen at once and nothing has to be rebuilt at start. Pin, Unpin and Open
 // cost the same whatever the store holds; only fetching, unpacking, Digests, Usage and Sweep list it.

@@ -32,10 +32,11 @@ type spaceRequest struct {
 	share     int64
 }
 
-// planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes them
-// out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. A tree
-// that is being made counts with the room that is reserved for it: two at once could otherwise both take what is left of the share. A tree
-// that only other namespaces pin does not count, since this one can neither use up less nor evict it: what those may pin is limited, too.
+// planShare chooses what to evict of a namespace's own trees, least recently used first, so that they stay within its share, and takes
+// them out of the inventory. So a namespace that fetches many images evicts its own, and of others' only what its share may displace. A
+// tree that is being made counts with the room that is reserved for it: two at once could otherwise both take what is left of the share.
+// A tree that only other namespaces pin does not count, since this one can neither use up less nor evict it: what those may pin is
+// limited, too.
 func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 	if r.namespace == "" || r.share == 0 || r.size == 0 {
 		return nil, nil
@@ -162,8 +163,17 @@ type reservation struct {
 	namespace string
 }
 
-// reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest.
+// reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest. Layers that are
+// only kept for a later try give way.
 func (s *Store) reserve(ctx context.Context, r reservation, create func() error) error {
+	err := s.reserveOnce(ctx, r, create)
+	if errors.Is(err, ErrNoSpace) && !r.opportunistic && s.kept.end() {
+		err = s.reserveOnce(ctx, r, create)
+	}
+	return err
+}
+
+func (s *Store) reserveOnce(ctx context.Context, r reservation, create func() error) error {
 	if s.config.MaxBytes > 0 && r.Size > s.config.MaxBytes {
 		return s.aboveQuota(r.Digest, r.Size)
 	}
@@ -182,8 +192,8 @@ func (s *Store) reserve(ctx context.Context, r reservation, create func() error)
 	return create()
 }
 
-// makeSpace evicts what a reservation needs, or, if that is empty, what the limits need. The caller holds the locks of the names and of the
-// digest.
+// makeSpace evicts what a reservation needs, or, if that is empty, what the limits need. The caller holds the locks of the names and of
+// the digest.
 func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 	inv, err := s.inventory()
 	if err != nil {
@@ -362,6 +372,9 @@ func (s *Store) clean() (err error) {
 	failed := s.each(tmpDir, func(name string, info fs.FileInfo) {
 		if info.IsDir() {
 			err = errors.Join(err, s.cleanTree(name))
+			return
+		}
+		if _, _, _, kept := parseKept(name); kept {
 			return
 		}
 		d, _, ok := parsePartial(name)

@@ -126,7 +126,7 @@ func parsePartial(name string) (d Digest, size int64, ok bool) {
 
 // parsePartialTree reads the name that partialTree made.
 func parsePartialTree(name string) (d Digest, room int64, namespace string, ok bool) {
-	name, tree := strings.CutSuffix(name, ".tree")
+	name, tree := strings.CutSuffix(name, treeSuffix)
 	if parts := strings.SplitN(name, ".", 3); len(parts) == 3 {
 		name, namespace = parts[0]+"."+parts[1], parts[2]
 		tree = tree && validNamespace(namespace)

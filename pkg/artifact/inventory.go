@@ -44,6 +44,12 @@ func (s *Store) inventory() (inv inventory, err error) {
 				namespace: namespace,
 			})
 		}
+		if d, size, namespace, ok := parseKept(name); ok {
+			inv.partials = append(inv.partials, item{
+				digest: d, size: size, written: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
+				namespace: namespace,
+			})
+		}
 		if d, size, ok := parsePartial(name); ok {
 			inv.partials = append(inv.partials, item{
 				digest: d, size: size, written: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,

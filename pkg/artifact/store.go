@@ -24,6 +24,7 @@ const (
 	defaultPartialAge = 24 * time.Hour
 	defaultPace       = 100 * time.Millisecond
 	defaultGrowBy     = 64 << 20
+	defaultKeepFrom   = 128 << 20
 
 	// bufferSize is large enough that hashing and writing outweigh the calls.
 	bufferSize = 128 << 10
@@ -40,6 +41,8 @@ type StoreConfig struct {
 	Margin int64
 	// GrowBy is how much space is reserved at once for a tree that is being made. 0: 64 MiB.
 	GrowBy int64
+	// KeepFrom is the size from which KeepLayer keeps layers. 0: 128 MiB.
+	KeepFrom int64
 	// PartialAge is how long an interrupted fetch can be resumed. 0: a day.
 	PartialAge time.Duration
 	// Pace is the pause of Sweep between two deletions. 0: 100 ms.
@@ -62,6 +65,8 @@ type Store struct {
 	config StoreConfig
 	// free returns the free bytes of the disk.
 	free func() (int64, error)
+
+	kept *keptLayers
 }
 
 // OpenStore opens the store in a directory. It makes the directory if necessary, and closes it to other users.
@@ -106,13 +111,16 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	if config.GrowBy <= 0 {
 		config.GrowBy = defaultGrowBy
 	}
+	if config.KeepFrom <= 0 {
+		config.KeepFrom = defaultKeepFrom
+	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
 	if config.InUse == nil {
 		config.InUse = func(*Store, Digest) bool { return false }
 	}
-	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}}
+	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}, kept: &keptLayers{open: map[*KeptLayer]bool{}}}
 	s.free = s.statfs
 	return s, nil
 }

@@ -89,8 +89,10 @@ func partialTree(d Digest, room int64, namespace string) string {
 	if namespace != "" {
 		namespace = "." + namespace
 	}
-	return fmt.Sprintf("%s/%s.%d%s.tree", tmpDir, d.Hex(), room, namespace)
+	return fmt.Sprintf("%s/%s.%d%s%s", tmpDir, d.Hex(), room, namespace, treeSuffix)
 }
+
+const treeSuffix = ".tree"
 
 // growingTree is a tree that is being made, and its reservation. The label of an image may say any size: what it says is the most that the
 // tree may take, and is reserved only as its content arrives. So a label evicts nothing.

@@ -13,13 +13,18 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 )
 
-// Open opens a blob as a stream. If the connection breaks or stalls, the stream resumes where it stopped, at the next endpoint and with the
-// same pauses as a fetch. The stream ends with io.EOF after exactly the declared number of bytes, and with another error if that cannot be
-// reached; the error is artifact.ErrUnavailable if a later try may succeed.
+// Open opens a blob as a stream. If the connection breaks or stalls, the stream resumes where it stopped, at the next endpoint and with
+// the same pauses as a fetch. The stream ends with io.EOF after exactly the declared number of bytes, and with another error if that
+// cannot be reached; the error is artifact.ErrUnavailable if a later try may succeed.
 //
 // The caller must compare the bytes with the digest. The stream only guarantees that all bytes are of one blob: if it has to start again
 // from the beginning, the bytes that the caller already has must come again, or the stream ends with artifact.ErrMismatch.
 func (s *Source) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser, error) {
+	return s.open(ctx, d, nil)
+}
+
+// open is Open. If kept is not nil, the stream begins with what it has, and everything else is added to it.
+func (s *Source) open(ctx context.Context, d artifact.Descriptor, kept *artifact.KeptLayer) (io.ReadCloser, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
@@ -31,6 +36,13 @@ func (s *Source) Open(ctx context.Context, d artifact.Descriptor) (io.ReadCloser
 	to := &replay{ctx: ctx, want: d, out: r}
 	go func() {
 		defer close(r.filled)
+		if kept != nil {
+			defer kept.Close()
+			to.begin(kept)
+			if to.sent > 0 {
+				s.resumed.Store(true)
+			}
+		}
 		if r.err = s.Pull(ctx, d, to); r.err == nil {
 			r.err = io.EOF
 		}
@@ -49,6 +61,31 @@ func (s *Source) Layers(layers []artifact.TreeLayer) unpack.Opener {
 		}
 		return s.Open(ctx, layers[layer].Descriptor)
 	}
+}
+
+// LayersKept is Layers for a namespace's object. What comes of large layers is kept in the store until DropKept, and read from there the
+// next time. Then a refusal of the tree may be due to the store's disk: see Again.
+func (s *Source) LayersKept(store *artifact.Store, layers []artifact.TreeLayer, namespace string) unpack.Opener {
+	plain := s.Layers(layers)
+	return func(ctx context.Context, layer int) (io.ReadCloser, error) {
+		if layer < 0 || layer >= len(layers) {
+			return plain(ctx, layer)
+		}
+		d := layers[layer].Descriptor
+		return s.open(ctx, d, store.KeepLayer(ctx, d, s.ref.Repository(), namespace))
+	}
+}
+
+// Again returns the source from which layers are to be read once more whose tree was refused: one that asks no mirror, if a mirror was
+// asked, or the same, if some bytes came from the store. Otherwise it returns nil.
+func (s *Source) Again() *Source {
+	if u := s.unmirrored(); u != nil {
+		return u
+	}
+	if s.resumed.Load() {
+		return s
+	}
+	return nil
 }
 
 // streamBuffers is how many buffers a stream may be ahead of its reader, so that network and reader work at the same time.
@@ -119,13 +156,35 @@ type replay struct {
 	// digest would cost more, and the caller compares that.
 	sent     int64
 	sentHash maphash.Hash
+	// kept gets all bytes, too, if it is not nil.
+	kept *artifact.KeptLayer
 	// replayed is how many of them came again after a Reset, and replayHash the hash of those. It is nil if none has to come again.
 	replayed   int64
 	replayHash *maphash.Hash
 }
 
+// begin gives the caller what is kept, and keeps what comes. If not all of it can be read, nothing is kept.
+func (r *replay) begin(kept *artifact.KeptLayer) {
+	size := kept.Size()
+	if size > 0 {
+		if f, err := kept.Open(); err == nil {
+			_, _ = io.CopyBuffer(struct{ io.Writer }{r}, io.LimitReader(f, size), make([]byte, bufferSize))
+			_ = f.Close()
+		}
+	}
+	switch {
+	case r.sent == size:
+		r.kept = kept
+	case r.ctx.Err() == nil:
+		kept.End()
+	}
+}
+
 // Write implements artifact.Sink.
 func (r *replay) Write(p []byte) (int, error) {
+	if r.kept != nil {
+		r.kept.Write(p)
+	}
 	n := 0
 	if r.replayHash != nil {
 		n = int(min(int64(len(p)), r.sent-r.replayed))
@@ -165,6 +224,9 @@ func (r *replay) Sum() artifact.Digest { return r.want.Digest }
 // Reset implements artifact.Sink.
 func (r *replay) Reset() error {
 	r.replayHash, r.replayed = nil, 0
+	if r.kept != nil {
+		r.kept.Reset()
+	}
 	if r.sent > 0 {
 		r.replayHash = &maphash.Hash{}
 		r.replayHash.SetSeed(r.sentHash.Seed())

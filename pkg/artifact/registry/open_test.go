@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -249,4 +250,70 @@ func TestOpenEnds(t *testing.T) {
 	}))
 	_, err = readAll(t.Context(), newSource(t, config, h.host()+"/"+repo+":v1"), blob)
 	wantErr(t, err, artifact.ErrUnavailable, errStalled.Error())
+}
+
+// TestLayersKept: a layer that broke off for good is gone on with by the next source, also after a restart, with a request for the rest
+// only. A registry without ranges sends all of it again. Bytes of the store that are wrong are the reader's to find, and are said to be
+// of the store.
+func TestLayersKept(t *testing.T) {
+	layer := blobBytes(51, 200_000)
+	for name, c := range map[string]struct {
+		knows, damaged bool
+		sent           int
+	}{
+		"ranges": {true, false, 80_000}, "no ranges": {false, false, 200_000}, "damaged": {true, true, 80_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := plainHub(t)
+			blob := h.pushBlob(t, layer)
+			s := newStore(t, artifact.StoreConfig{KeepFrom: 1})
+			layers := []artifact.TreeLayer{{Descriptor: blob}}
+			read := func() (*Source, []byte, error) {
+				src := h.source(t)
+				r, err := src.LayersKept(s.Store, layers, "team-a")(t.Context(), 0)
+				if err != nil {
+					return src, nil, err
+				}
+				defer func() { _ = r.Close() }()
+				got, err := io.ReadAll(r)
+				return src, got, err
+			}
+			h.set(blobsBy(func(n int, w http.ResponseWriter, r *http.Request) {
+				if n > 1 {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				_, _ = w.Write(ranged(layer)(w, r)[:120_000])
+				w.(http.Flusher).Flush()
+				abort()
+			}))
+			src, got, err := read()
+			if len(got) != 120_000 || !artifact.IsRetryable(err) || src.Again() != nil {
+				t.Fatalf("at first: %d bytes, %v", len(got), err)
+			}
+			if names := partials(t, s); c.damaged && len(names) == 1 {
+				check.Must(t, os.WriteFile(s.path("tmp/"+names[0]), make([]byte, 120_000), 0o600))
+			}
+			s = openStore(t, s.dir, artifact.StoreConfig{KeepFrom: 1})
+			sent := 0
+			h.set(blobsBy(func(_ int, w http.ResponseWriter, r *http.Request) {
+				if !c.knows {
+					r.Header.Del("Range")
+				}
+				n, _ := w.Write(ranged(layer)(w, r))
+				sent += n
+			}))
+			src, got, err = read()
+			if err != nil || bytes.Equal(got, layer) == c.damaged || sent != c.sent {
+				t.Errorf("then: %d bytes of which %d were sent, want %d: %v", len(got), sent, c.sent, err)
+			}
+			if src.Again() != src {
+				t.Error("nothing came from the store")
+			}
+			s.DropKept(layers, h.host()+"/"+repo, "team-a")
+			if left := partials(t, s); len(left) != 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
+	}
 }

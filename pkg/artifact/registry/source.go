@@ -31,6 +31,7 @@ type Source struct {
 	tenant    bool        // see TenantSource
 	allowed   atomic.Bool // the owners were asked, see askOwners
 	mirrored  atomic.Bool // a mirror was asked for a blob
+	resumed   atomic.Bool // a stream began with bytes of the store
 	received  *atomic.Int64
 	idle      sync.Map // endpoints of mirrors that failed after a long time
 
@@ -45,9 +46,8 @@ func (s *Source) Reference() artifact.Reference { return s.ref }
 // first request.
 func (s *Source) CountInto(n *atomic.Int64) { s.received = n }
 
-// Unmirrored returns a source that asks no mirror, nil if the registry may not be asked or if no mirror was asked for a blob of this one. A
-// caller of Open, which compares the digests itself, reads from it what it refused of this one: a mirror may have brought other bytes.
-func (s *Source) Unmirrored() *Source {
+// unmirrored returns a source that asks no mirror, nil if the registry may not be asked or if no mirror was asked for a blob of this one.
+func (s *Source) unmirrored() *Source {
 	if !s.mirrored.Load() || s.client.mirrorsOnly[s.ref.Registry()] {
 		return nil
 	}
