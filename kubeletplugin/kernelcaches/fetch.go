@@ -366,7 +366,7 @@ func (f *Feature) unpack(
 	if err != nil && artifact.IsRetryable(err) {
 		return nil, err
 	}
-	store.DropKept(image.Layers, spec.Origin, namespace)
+	artifact.DropKept(store, image.Layers, spec.Origin, namespace)
 	if again := src.Again(); err != nil && again != nil {
 		klog.FromContext(ctx).Info("What came from a mirror or an earlier try is refused: asking the registry once more",
 			"image", src.Reference(), "reason", err)

@@ -166,14 +166,14 @@ type reservation struct {
 // reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest. Layers that are
 // only kept for a later try give way.
 func (s *Store) reserve(ctx context.Context, r reservation, create func() error) error {
-	err := s.reserveOnce(ctx, r, create)
+	err := reserveOnce(ctx, s, r, create)
 	if errors.Is(err, ErrNoSpace) && !r.opportunistic && s.kept.end() {
-		err = s.reserveOnce(ctx, r, create)
+		err = reserveOnce(ctx, s, r, create)
 	}
 	return err
 }
 
-func (s *Store) reserveOnce(ctx context.Context, r reservation, create func() error) error {
+func reserveOnce(ctx context.Context, s *Store, r reservation, create func() error) error {
 	if s.config.MaxBytes > 0 && r.Size > s.config.MaxBytes {
 		return s.aboveQuota(r.Digest, r.Size)
 	}

@@ -52,7 +52,7 @@ func parseKept(name string) (own Digest, size int64, namespace string, ok bool) 
 
 // KeepLayer opens what an earlier try of a namespace kept of a layer from a repository, or begins to keep it. It returns nil if the layer
 // is small, if another fetch reads it now, or if there is no room.
-func (s *Store) KeepLayer(ctx context.Context, d Descriptor, repository, namespace string) *KeptLayer {
+func KeepLayer(ctx context.Context, s *Store, d Descriptor, repository, namespace string) *KeptLayer {
 	if d.Check() != nil || d.Size < s.config.KeepFrom {
 		return nil
 	}
@@ -178,7 +178,7 @@ func (l *keptLayers) end() (ended bool) {
 }
 
 // DropKept removes what was kept of the layers of an image: the tree is there, or can never be made of them.
-func (s *Store) DropKept(layers []TreeLayer, repository, namespace string) {
+func DropKept(s *Store, layers []TreeLayer, repository, namespace string) {
 	for i := range layers {
 		own := keptBy(layers[i].Digest, repository, namespace)
 		if unlock := s.tryLock(digestOffset(own)); unlock != nil {

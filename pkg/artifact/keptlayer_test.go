@@ -18,7 +18,7 @@ import (
 // keep keeps some bytes of a layer of a namespace, and returns what was there before.
 func keep(t *testing.T, s *Store, d Descriptor, namespace string, add []byte) (before string) {
 	t.Helper()
-	k := s.KeepLayer(t.Context(), d, "registry.example/x", namespace)
+	k := KeepLayer(t.Context(), s, d, "registry.example/x", namespace)
 	if k == nil {
 		return "nothing is kept"
 	}
@@ -52,16 +52,16 @@ func TestKeptLayer(t *testing.T) {
 	wantKept(t, "at first", keep(t, s, d, "team-a", []byte("0123")), "")
 	wantKept(t, "another process", keep(t, s.again(t), d, "team-a", []byte("45")), "0123")
 	wantKept(t, "another namespace", keep(t, s, d, "team-b", []byte("x")), "")
-	k := s.KeepLayer(t.Context(), d, "registry.example/other", "team-a")
+	k := KeepLayer(t.Context(), s, d, "registry.example/other", "team-a")
 	if k == nil || k.Size() != 0 {
 		t.Fatalf("another repository: %v", k)
 	}
-	if s.KeepLayer(t.Context(), d, "registry.example/other", "team-a") != nil {
+	if KeepLayer(t.Context(), s, d, "registry.example/other", "team-a") != nil {
 		t.Error("two fetches keep one layer at once")
 	}
 	k.Write([]byte("0123456789 and more"))
 	k.Close()
-	k = s.KeepLayer(t.Context(), d, "registry.example/other", "team-a")
+	k = KeepLayer(t.Context(), s, d, "registry.example/other", "team-a")
 	if k.Size() != 0 {
 		t.Errorf("more than the layer has: %d bytes", k.Size())
 	}
@@ -73,7 +73,7 @@ func TestKeptLayer(t *testing.T) {
 	}
 	wantKept(t, "small", keep(t, s, Descriptor{Digest: d.Digest, Size: 9}, "team-a", nil), "nothing is kept")
 
-	s.DropKept([]TreeLayer{layer}, "registry.example/x", "team-a")
+	DropKept(s, []TreeLayer{layer}, "registry.example/x", "team-a")
 	wantKept(t, "dropped", keep(t, s, d, "team-a", []byte("0")), "")
 	if got := len(partials(t, s)); got != 3 {
 		t.Errorf("%d files, want 3", got)
@@ -102,7 +102,7 @@ func TestKeptLayersTakeNoRoom(t *testing.T) {
 	if u.Partial != 40 {
 		t.Errorf("%d bytes are reserved, want 40", u.Partial)
 	}
-	k := s.KeepLayer(t.Context(), d, "registry.example/x", "team-a")
+	k := KeepLayer(t.Context(), s, d, "registry.example/x", "team-a")
 	check.Must(t, s.Fetch(t.Context(), h, next))
 	checkStore(t, s, 1)
 	k.Write([]byte("23"))

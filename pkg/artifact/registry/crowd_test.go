@@ -57,7 +57,7 @@ func (o *throttled) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
-		time.Sleep(time.Second / crowdPieces)
+		time.Sleep(time.Second / crowdPieces) // fragile: the time is that of TestCrowd's bubbles
 		<-o.turn
 		n, err := w.Write(body[:min(crowdPiece, len(body))])
 		o.sent.Add(int64(n))
@@ -143,7 +143,7 @@ func faultyMirrors() map[string]struct {
 				if _, err := w.Write(body[i : i+1]); err != nil {
 					break
 				}
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // fragile: the time is that of TestCrowd's bubbles
 			}
 			return true
 		}, all},

@@ -72,7 +72,7 @@ func (s *Source) LayersKept(store *artifact.Store, layers []artifact.TreeLayer, 
 			return plain(ctx, layer)
 		}
 		d := layers[layer].Descriptor
-		return s.open(ctx, d, store.KeepLayer(ctx, d, s.ref.Repository(), namespace))
+		return s.open(ctx, d, artifact.KeepLayer(ctx, store, d, s.ref.Repository(), namespace))
 	}
 }
 

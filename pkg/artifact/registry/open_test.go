@@ -310,7 +310,7 @@ func TestLayersKept(t *testing.T) {
 			if src.Again() != src {
 				t.Error("nothing came from the store")
 			}
-			s.DropKept(layers, h.host()+"/"+repo, "team-a")
+			artifact.DropKept(s.Store, layers, h.host()+"/"+repo, "team-a")
 			if left := partials(t, s); len(left) != 0 {
 				t.Errorf("left over: %v", left)
 			}
