@@ -98,6 +98,8 @@ func (b *bench) measure(ctx context.Context) error {
 	switch {
 	case b.caches:
 		return b.measureCaches(ctx)
+	case b.drivers:
+		return b.measureDriver(ctx)
 	case b.partitions:
 		return b.measurePartitions(ctx)
 	case b.plans:
@@ -121,6 +123,9 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	if err := b.measurePresets(); err != nil {
+		return err
+	}
+	if err := b.measureDriver(ctx); err != nil {
 		return err
 	}
 	if err := b.measurePartitions(ctx); err != nil {

@@ -53,7 +53,7 @@ func TestAPI(t *testing.T) {
 		form: form{
 			levels: []int{0, 6}, parallel: []int{1, 2}, passes: 1, rounds: 1, limit: time.Minute, claims: 2,
 			caches: []cacheSize{{bytes: 2e6, files: 64, pulls: 1}},
-			shares: []int{1, 3}, plan: planForm{nodes: 2, claims: 20},
+			shares: []int{1, 3}, plan: planForm{nodes: 2, claims: 20}, idle: time.Second,
 		},
 	}, &out, &progress)
 	if err != nil {

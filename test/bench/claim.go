@@ -41,11 +41,19 @@ type shape struct {
 	what string
 	// configs are those of an FPGA's claim.
 	configs []resourceapi.DeviceAllocationConfiguration
-	// pod is the UID of the pod of the same name. Empty: there is no pod.
-	pod types.UID
+	// pod is the UID of the pod of the same name. Empty: there is no pod. owned says that the claim was made for it.
+	pod   types.UID
+	owned bool
+	// together says that all devices are of one request.
+	together bool
 }
 
-func (s shape) request(i int) string { return fmt.Sprintf("device-%d", i) }
+func (s shape) request(i int) string {
+	if s.together {
+		i = 0
+	}
+	return fmt.Sprintf("device-%d", i)
+}
 
 // spec is what a user would have written: a request for each device.
 func (s shape) spec() (*resourceapi.ResourceClaim, error) {
@@ -55,10 +63,17 @@ func (s shape) spec() (*resourceapi.ResourceClaim, error) {
 	}
 	class := s.class(configs)
 	c := objects.Claim(namespace, s.name)
-	for i := range s.devices {
+	if s.owned {
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: s.name, UID: s.pod, Controller: new(true)}}
+	}
+	requests, count := len(s.devices), int64(1)
+	if s.together {
+		requests, count = 1, int64(requests)
+	}
+	for i := range requests {
 		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: s.request(i), Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+				DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
 			},
 		})
 	}

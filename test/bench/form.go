@@ -24,6 +24,8 @@ type form struct {
 	// shares are the numbers of shares of one device that are held, ascending.
 	shares []int
 	plan   planForm
+	// idle is how long a plugin is watched that has nothing to do.
+	idle time.Duration
 }
 
 // leastSamples is what a cell measures however long it takes.
@@ -36,7 +38,7 @@ func full() form {
 		caches: []cacheSize{
 			{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 3}, {bytes: 1e9, files: 20_000, pulls: 3},
 		},
-		shares: []int{1, 10, 100}, plan: planForm{nodes: 500, claims: 5000},
+		shares: []int{1, 10, 100}, plan: planForm{nodes: 500, claims: 5000}, idle: driverIdleTime,
 	}
 }
 
@@ -45,7 +47,7 @@ func short() form {
 		// fragile: leastSamples are measured however long it takes
 		limit: time.Second / 2, levels: []int{0, 1000}, parallel: []int{1, 64}, passes: 1, rounds: 3, claims: 8,
 		caches: []cacheSize{{bytes: 15e6, files: 480, pulls: 10}, {bytes: 250e6, files: 4000, pulls: 2}},
-		shares: []int{1, 10, 100}, plan: planForm{nodes: 100, claims: 1000},
+		shares: []int{1, 10, 100}, plan: planForm{nodes: 100, claims: 1000}, idle: driverIdleTime / 6,
 	}
 }
 

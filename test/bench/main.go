@@ -19,7 +19,7 @@
 //	held      claims that were prepared already
 //	devices   devices of a claim
 //	parallel  calls at once, one claim each
-//	case      what a Prepare has to do: plain, own or effect; gzip or zstd for a cache of kernels; short for a search for one
+//	case      what a Prepare has to do: plain, own, effect or driver; gzip or zstd for a cache of kernels; short for a search for one
 //	          device more than there is
 //	bytes     size of the tar of a cache of kernels
 //	files     how many files that cache has
@@ -54,8 +54,8 @@ type options struct {
 	plugin string
 	state  string
 	check  bool
-	// caches, partitions and plans are the parts that can be measured alone.
-	caches, partitions, plans bool
+	// caches, drivers, partitions and plans are the parts that can be measured alone.
+	caches, drivers, partitions, plans bool
 
 	form form
 }
@@ -92,6 +92,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.state, "state-dir", ".cache", "directory on the disk that the plugin's records shall be on")
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
 	flags.BoolVar(&o.caches, "caches", false, "measure caches of kernels and nothing else")
+	flags.BoolVar(&o.drivers, "drivers", false, "measure claims with the driver's preset and nothing else")
 	flags.BoolVar(&o.partitions, "partitions", false, "measure MIG instances and shares of GPUs, and nothing else")
 	flags.BoolVar(&o.plans, "plans", false, "measure fettle plan and nothing else, which needs no cluster")
 	brief := flags.Bool("short", false, "fewer claims and samples, in about a minute")
