@@ -116,13 +116,21 @@ func (r *Root) failed(verb, name string, err error) error {
 
 // openFlags opens a name below the root, whatever it is: the caller's flags keep that harmless.
 func (r *Root) openFlags(verb, name string, flags int) (*os.File, error) {
+	fd, err := r.descriptor(verb, name, flags)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), r.Path(name)), nil
+}
+
+func (r *Root) descriptor(verb, name string, flags int) (int, error) {
 	inside := strings.TrimPrefix(path.Join("/", name), "/")
 	inside = cmp.Or(inside, ".")
 	fd, err := OpenIn(r.dir, inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|r.resolve)
 	if err != nil {
-		return nil, r.failed(verb, name, err)
+		return -1, r.failed(verb, name, err)
 	}
-	return os.NewFile(uintptr(fd), r.Path(name)), nil
+	return fd, nil
 }
 
 // Stat describes a name, links followed.
@@ -132,12 +140,16 @@ func (r *Root) Stat(name string) (unix.Stat_t, error) { return r.stat(name, 0) }
 func (r *Root) Lstat(name string) (unix.Stat_t, error) { return r.stat(name, unix.O_NOFOLLOW) }
 
 func (r *Root) stat(name string, flags int) (unix.Stat_t, error) {
-	f, err := r.openFlags("look at", name, unix.O_PATH|flags)
+	fd, err := r.descriptor("look at", name, unix.O_PATH|flags)
 	if err != nil {
 		return unix.Stat_t{}, err
 	}
-	defer f.Close()
-	return r.fstat(f, name)
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return stat, r.failed("look at", name, err)
+	}
+	return stat, nil
 }
 
 func (r *Root) fstat(f *os.File, name string) (unix.Stat_t, error) {

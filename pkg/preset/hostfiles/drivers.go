@@ -3,16 +3,19 @@
 package hostfiles
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,19 +55,18 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // it was only read
-	list, err := l.files.Drivers.list(seen, root)
+	answer, err := l.files.Drivers.list(seen, root)
 	if errors.Is(err, nvml.ErrNoDriver) {
 		return fmt.Errorf("the driver in %s: %w: install it, set the chart's nvidia.driverRoot to where it is, or say optional", hostRoot, err)
 	}
 	if err != nil {
 		return fmt.Errorf("the driver in %s: %w", hostRoot, err)
 	}
-	hostPaths := make([]string, len(list.Files))
-	for i, f := range list.Files {
-		if hostPaths[i], err = hostFile(root, hostRoot, f); err != nil {
-			return fmt.Errorf("the driver in %s: %w", hostRoot, err)
-		}
+	hostPaths, err := answer.find(l, root, hostRoot)
+	if err != nil {
+		return fmt.Errorf("the driver in %s: %w", hostRoot, err)
 	}
+	list := &answer.driver
 	for i, f := range list.Files {
 		if err := l.driverFile(from, hostPaths[i], f.ContainerPath); err != nil {
 			return err
@@ -81,6 +83,38 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		}
 	}
 	return nil
+}
+
+// find returns the paths of the host that the files of an answer are at. It follows each path again only if something on its way
+// has changed, or containers write elsewhere.
+func (a *driverAnswer) find(l *lookup, root *rootfs.Root, hostRoot string) ([]string, error) {
+	if err := l.findWritable(); err != nil {
+		return nil, err
+	}
+	if known := a.places.Load(); known != nil && known.isFor(l, hostRoot) && known.trail.current(l.host) {
+		l.located = known.located
+		return known.hostPaths, nil
+	}
+	p := &driverPlaces{hostRoot: hostRoot, rootOwner: l.rootOwner, trees: l.trees, located: map[string]located{}}
+	for _, f := range a.driver.Files {
+		at, err := hostFile(root, hostRoot, f)
+		if err != nil {
+			return nil, err
+		}
+		p.hostPaths = append(p.hostPaths, at)
+	}
+	clear(l.known) // what is kept is of one look
+	trail, whole := trailOf(l.host, p.hostPaths)
+	for _, at := range p.hostPaths {
+		s, err := l.locate(at)
+		whole = whole && (err == nil || errors.Is(err, fs.ErrNotExist))
+		p.located[at] = located{s, err}
+	}
+	if p.trail = trail; whole && trail.current(l.host) { // so nothing changed meanwhile
+		a.places.Store(p)
+	}
+	l.located = p.located
+	return p.hostPaths, nil
 }
 
 // driverFile mounts a file of the vendor's list. It was found in the driver's directory, which this process may have at another path alone.
@@ -113,20 +147,31 @@ type Drivers struct {
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	known map[string]driverAnswer
+	known map[string]*driverAnswer
 }
 
 // driverAnswer is a list and the state of everything that it depends on.
 type driverAnswer struct {
 	driver  nvml.Driver
 	version string
-	stamps  map[string]stamp
+	trail   trail
+	// places are where the files are on the host, as the last claim found them. Nil: not known.
+	places atomic.Pointer[driverPlaces]
 }
 
-// stamp tells whether the file at a path is still the same. The zero value stands for no file.
-type stamp struct {
-	dev, inode, rdev    uint64
-	mtime, ctime, bytes int64
+// driverPlaces are the paths of the host that the files of a list are at, where each leads, and all that this depends on.
+type driverPlaces struct {
+	hostRoot  string
+	hostPaths []string
+	located   map[string]located
+	trail     trail
+	trees     map[string]file
+	rootOwner uint32
+}
+
+// isFor reports whether places are for a root of the host, and for the trees that containers write to now.
+func (p *driverPlaces) isFor(l *lookup, hostRoot string) bool {
+	return p.hostRoot == hostRoot && p.rootOwner == l.rootOwner && maps.Equal(p.trees, l.trees)
 }
 
 // NewDrivers asks the program fettle-nvml at command. It runs one at a time for each root.
@@ -162,64 +207,55 @@ func kernelDriver(hostRoot string) string {
 
 // list returns the vendor's list for a driver whose root this process sees. It has a timeout of its own, since the answer serves other
 // claims, too.
-func (d *Drivers) list(seen string, root *rootfs.Root) (nvml.Driver, error) {
+func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	version := d.Version()
-	if a, ok := d.known[seen]; ok && a.version == version && maps.Equal(a.stamps, stampsOf(root, &a.driver)) {
-		return a.driver, nil
+	if a, ok := d.known[seen]; ok && a.version == version && a.trail.current(root) {
+		return a, nil
 	}
 	delete(d.known, seen)
-	asked := d.Now()
+	asked, mounts := d.Now(), mountTable()
 	driver, err := d.Ask(context.Background(), seen, version)
 	if err != nil {
-		return nvml.Driver{}, err
+		return nil, err
 	}
-	a := driverAnswer{driver: driver, version: version, stamps: stampsOf(root, &driver)}
-	if a.changedBefore(asked.Add(-settled)) {
+	a := &driverAnswer{driver: driver, version: version}
+	trail, whole := trailOf(root, dependencies(&driver))
+	a.trail = trail
+	if whole && trail.settled(asked.Add(-settled)) && bytes.Equal(mounts, mountTable()) {
 		if d.known == nil {
-			d.known = map[string]driverAnswer{}
+			d.known = map[string]*driverAnswer{}
 		}
 		d.known[seen] = a
 	}
-	return driver, nil
+	return a, nil
 }
 
-// stampsOf records the state of everything that an answer depends on: the cache of the loader, the files and their directories, and the
-// paths of files that may appear.
-func stampsOf(root *rootfs.Root, d *nvml.Driver) map[string]stamp {
-	out := map[string]stamp{}
-	add := func(name string) {
-		if _, ok := out[name]; !ok {
-			out[name] = stampOf(root, name)
-		}
-	}
-	for _, name := range []string{"/", "/etc/ld.so.cache", "/usr/bin", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager"} {
-		add(name)
-	}
+// dependencies lists everything that a list depends on: the cache of the loader, the files and their directories, and the paths of files
+// that may appear.
+func dependencies(d *nvml.Driver) []string {
+	names := []string{"/", "/etc/ld.so.cache", "/usr/bin", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager"}
 	for _, f := range d.Files {
-		add(f.Path)
-		add(path.Dir(f.Path))
+		names = append(names, f.Path, path.Dir(f.Path))
 	}
-	return out
+	return names
 }
 
-func stampOf(root *rootfs.Root, name string) stamp {
-	s, err := root.Stat(name)
-	if err != nil {
-		return stamp{}
+// trailOf returns the trail of paths. It is not whole if one of them cannot be followed.
+func trailOf(root *rootfs.Root, names []string) (t trail, whole bool) {
+	t, whole = trail{}, true
+	for _, name := range names {
+		whole = t.add(root, name) == nil && whole
 	}
-	return stamp{dev: s.Dev, inode: s.Ino, rdev: s.Rdev, mtime: s.Mtim.Nano(), ctime: s.Ctim.Nano(), bytes: s.Size}
+	return t, whole
 }
 
-// changedBefore reports whether the last change happened before a time.
-func (a *driverAnswer) changedBefore(when time.Time) bool {
-	for _, s := range a.stamps {
-		if s.ctime >= when.UnixNano() {
-			return false
-		}
-	}
-	return true
+// mountTable returns the mounts that this process sees. A mount changes no time of a file, so that one which is made while a list is made
+// would be missed.
+func mountTable() []byte {
+	table, _ := os.ReadFile("/proc/self/mountinfo") // two times nothing: proc is missing, and so are mounts
+	return table
 }
 
 // isSeen reports whether a path of the host is in the driver's directory, and this process has that at another path than the host's root.

@@ -106,8 +106,10 @@ type lookup struct {
 	overrides []string
 	errs      []error
 	// known says who but root can change what a directory of the host holds, "" for nobody. trees are those that containers write to.
-	known     map[string]string
-	trees     map[string]file
+	known map[string]string
+	trees map[string]file
+	// located has where paths of the driver lead.
+	located   map[string]located
 	rootOwner uint32
 }
 

@@ -41,8 +41,17 @@ func (s *spot) copy() *hostmount.Copy {
 // maxLinks is how many links one path may have, as for the kernel.
 const maxLinks = 40
 
-// locate follows a path as far as root alone can change what it leads to, links too.
+// located is the result of a locate.
+type located struct {
+	spot
+	err error
+}
+
+// locate follows a path as far as root alone can change what it leads to, links too. The files of a driver are located once.
 func (l *lookup) locate(name string) (spot, error) {
+	if known, ok := l.located[name]; ok {
+		return known.spot, known.err
+	}
 	at, left, links := "/", strings.Split(name, "/"), 0
 	for len(left) > 0 {
 		next := left[0]
@@ -110,15 +119,11 @@ func (l *lookup) readLink(name string) (string, error) {
 	if _, known := l.known[name]; known {
 		return "", nil // a directory
 	}
-	buffer := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(int(l.host.Dir().Fd()), inRoot(name), buffer)
-	switch {
-	case errors.Is(err, unix.EINVAL):
+	target, err := linkTarget(l.host, name)
+	if errors.Is(err, unix.EINVAL) {
 		return "", nil
-	case err != nil:
-		return "", &os.PathError{Op: "look at", Path: name, Err: err}
 	}
-	return string(buffer[:n]), nil
+	return target, err
 }
 
 // inRoot returns a path relative to the host's root.
@@ -136,11 +141,8 @@ func (l *lookup) changeable(dir string) (why string, err error) {
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return "", &os.PathError{Op: "look into", Path: dir, Err: unix.ENOTDIR}
 	}
-	if l.known == nil {
-		l.known = map[string]string{}
-		if err := l.findWritable(); err != nil {
-			return "", err
-		}
+	if err := l.findWritable(); err != nil {
+		return "", err
 	}
 	l.known[dir] = l.writers(dir, &stat)
 	return l.known[dir], nil
@@ -163,13 +165,16 @@ func (l *lookup) statx(name string) (stat unix.Statx_t, err error) {
 }
 
 // findWritable finds the trees that containers write to, and who owns the host's root. What a preset gives from / is left out: whoever has
-// that has the node.
+// that has the node. It looks once.
 func (l *lookup) findWritable() error {
+	if l.known != nil {
+		return nil
+	}
 	root, err := l.statx("/")
 	if err != nil {
 		return err
 	}
-	l.rootOwner, l.trees = root.Uid, map[string]file{}
+	l.known, l.rootOwner, l.trees = map[string]string{}, root.Uid, map[string]file{}
 	for _, tree := range l.files.ContainersWrite() {
 		if tree != "/" {
 			stat, err := l.host.Stat(tree)
