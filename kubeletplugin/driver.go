@@ -96,8 +96,8 @@ func (p *Plugin) prepareClaim(
 	if holdsRegion(r) {
 		p.review.Send() // now only this tenant may use its siblings
 	}
-	if err := p.claims.WriteDevices(ctx, c, r); err != nil {
-		logger.Error(err, "Cannot write bitstreams and presets to the claim's status")
+	if err := p.claims.WriteDevicesLater(c, r); err != nil {
+		logger.Error(err, "Cannot tell bitstreams and presets for the claim's status")
 	}
 	logger.V(2).Info("Prepared", "devices", len(r.Devices), "seconds", took.Seconds())
 	return kubeletplugin.PrepareResult{Devices: p.kubeletDevices(r)}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -78,6 +79,8 @@ type observer struct {
 	settling func(name string) bool
 	// review and claims are sent after a claim was released.
 	review, claims notify.Signal
+	// show writes to a claim's status what its devices have.
+	show func(c *resourceapi.ResourceClaim, r *record.Record) error
 }
 
 var _ prepare.Observer = (*observer)(nil)
@@ -92,6 +95,13 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 		kind = corev1.EventTypeNormal
 	}
 	o.node.IncidentEvent(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
+}
+
+// Held has the claim's status written if a process ended between its answer to kubelet and that.
+func (o *observer) Held(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) {
+	if err := o.show(c, r); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot tell bitstreams and presets for the claim's status", "claim", klog.KObj(c))
+	}
 }
 
 // DeletedChanged has the scanner withhold or publish devices.

@@ -30,6 +30,7 @@ func TestParts(t *testing.T) {
 		"reviews": {names[inventory.Reviewer](p), []string{"hostdirs.Feature", "fpgas.Feature", "partitions.Feature", "quiesce.State"}},
 		"runs": {names[runner](p), []string{
 			"kernelcaches.Feature", "partitions.Feature", "sharing.Feature", "devicehealth.Monitor", "artifacts.Node", "status.Reporter",
+			"status.ClaimWriter",
 		}},
 		"watches": {names[watcher](p), []string{
 			"nodeview.View", "deviceclasses.Classes", "kernelcaches.Feature", "partitions.Feature", "presets.Feature",

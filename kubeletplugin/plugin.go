@@ -172,6 +172,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		Limits: p.limits(),
 		Observer: &observer{
 			node: p.node, metrics: p.metrics, settling: p.features.partitions.Settling, review: p.review, claims: p.claimsChanged,
+			show: func(c *resourceapi.ResourceClaim, r *record.Record) error { return p.claims.WriteDevicesLater(c, r) },
 		},
 	})
 	p.newServices(bootID, rescan, requery)
@@ -424,7 +425,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 		},
 	})
 	p.view.OnSlices(p.claimsChanged.Send)
-	p.parts = append(p.parts, p.reporter)
+	p.parts = append(p.parts, p.reporter, p.claims)
 	if len(c.File.BindLate()) > 0 {
 		p.parts = append(p.parts, p.binder)
 	}

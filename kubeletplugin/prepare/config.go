@@ -67,6 +67,8 @@ type Observer interface {
 	Released(r *record.Record)
 	// DeletedChanged is called when HeldByDeleted returns something else than before.
 	DeletedChanged()
+	// Held is called when a prepared claim of this boot was looked up, and has the devices of its record.
+	Held(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record)
 }
 
 // Machine is the result of one scan of the node's devices.

@@ -103,13 +103,13 @@ func (d *deletedClaims) check(ctx context.Context, uids []string) {
 		if r == nil || ctx.Err() != nil {
 			continue
 		}
-		switch isGone, err := d.lookUp(ctx, r); {
+		switch c, err := d.lookUp(ctx, r); {
 		case err != nil:
 			logUnknown(ctx, r, err)
-		case isGone:
+		case c == nil:
 			gone = append(gone, uid)
 		default:
-			d.forget(uid)
+			d.tellHeld(ctx, c, r)
 		}
 	}
 	if len(gone) == 0 {
@@ -129,6 +129,14 @@ func (d *deletedClaims) check(ctx context.Context, uids []string) {
 			d.report(ctx, ReasonClaimDeleted, r,
 				"it was deleted, or lost its devices, while its pod runs: no other claim gets them until the pod ends")
 		}
+	}
+}
+
+// tellHeld notes that a claim has its devices.
+func (d *deletedClaims) tellHeld(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) {
+	d.forget(r.UID)
+	if r.Phase == record.Prepared && r.BootID == d.BootID {
+		d.Observer.Held(ctx, c, r)
 	}
 }
 
@@ -226,29 +234,29 @@ func (d *deletedClaims) explain(err error) error {
 
 // isGone reports whether the API server has no claim with the devices of a record. It returns false if it cannot be asked.
 func (d *deletedClaims) isGone(ctx context.Context, r *record.Record) bool {
-	gone, err := d.lookUp(ctx, r)
+	c, err := d.lookUp(ctx, r)
 	if err != nil {
 		logUnknown(ctx, r, err)
 	}
-	return err == nil && gone
+	return err == nil && c == nil
 }
 
 func logUnknown(ctx context.Context, r *record.Record, err error) {
 	klog.FromContext(ctx).V(2).Info("Cannot look up a claim that holds devices", "claim", klog.KRef(r.Namespace, r.Name), "reason", err)
 }
 
-// lookUp asks the API server whether it has no claim with the devices of a record.
-func (d *deletedClaims) lookUp(ctx context.Context, r *record.Record) (gone bool, err error) {
+// lookUp asks the API server for the claim with the devices of a record. It returns nil if there is none.
+func (d *deletedClaims) lookUp(ctx context.Context, r *record.Record) (*resourceapi.ResourceClaim, error) {
 	c, err := d.Claim(ctx, r.Namespace, r.Name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return true, nil
+		return nil, nil //nolint:nilnil // documented above
 	case err != nil:
-		return false, err
-	case string(c.UID) != r.UID || c.Status.Allocation == nil:
-		return true, nil
+		return nil, err
+	case string(c.UID) != r.UID || c.Status.Allocation == nil || !matchesAllocation(r, allocatedTo(c)):
+		return nil, nil //nolint:nilnil // documented above
 	}
-	return !matchesAllocation(r, allocatedTo(c)), nil
+	return c, nil
 }
 
 // allocatedTo returns which devices a claim was allocated, whatever the configurations beside them are worth.

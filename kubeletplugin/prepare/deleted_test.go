@@ -261,3 +261,22 @@ func TestAllocatedElsewhereUnresolved(t *testing.T) {
 		s.heldBy("", aGPU("gpu0"))
 	})
 }
+
+// TestHeldIsTold: a claim that holds its devices is told of at the start, so that what a process did not come to write of it is written.
+// One that is deleted or was released is not.
+func TestHeldIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		gone := allocated("u1", aGPU("gpu0"))
+		s.prepare(gone)
+		s.prepare(allocated("u2", aGPU("gpu1")))
+		s.prepare(allocated("u3", aDisk("ssd0")))
+		s.unprepare("u3")
+		s.drop(gone)
+		s.follow()
+		time.Sleep(2 * unprepareGrace)
+		synctest.Wait()
+		if got := s.Observer.(*fakeObserver).held.Load(); got != 1 {
+			t.Errorf("%d claims were told of, want one", got)
+		}
+	})
+}

@@ -152,6 +152,12 @@ type fakeObserver struct {
 	released func(r *record.Record)
 	// deleted counts the calls of DeletedChanged.
 	deleted atomic.Int32
+	// held counts the calls of Held.
+	held atomic.Int32
+}
+
+func (o *fakeObserver) Held(context.Context, *resourceapi.ResourceClaim, *record.Record) {
+	o.held.Add(1)
 }
 
 func (o *fakeObserver) DeletedChanged() { o.deleted.Add(1) }

@@ -11,12 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/fpga/region"
 	"github.com/fettle-dev/fettle/pkg/message"
@@ -51,10 +53,15 @@ type ClaimConfig struct {
 
 // ClaimWriter writes the results of Prepare to a claim: an Event for people, conditions and data in status.devices for machines. A claim
 // that is prepared at the first attempt and has nothing to show costs no write.
-type ClaimWriter struct{ ClaimConfig }
+type ClaimWriter struct {
+	ClaimConfig
+	later deviceWrites
+}
 
 // NewClaimWriter returns a writer.
-func NewClaimWriter(c ClaimConfig) *ClaimWriter { return &ClaimWriter{c} }
+func NewClaimWriter(c ClaimConfig) *ClaimWriter {
+	return &ClaimWriter{ClaimConfig: c, later: deviceWrites{wake: notify.New(), pending: map[types.UID]deviceWrite{}}}
+}
 
 // WriteRefusal writes why a claim could not be prepared.
 func (w *ClaimWriter) WriteRefusal(ctx context.Context, c *resourceapi.ResourceClaim, cause error) error {

@@ -35,7 +35,7 @@ import (
 func TestOvertakenIsNotTold(t *testing.T) {
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
 	for _, cause := range []error{&record.StaleError{UID: "u1"}, prepare.ErrChanged, prepare.ErrOvertaken} {
-		w := &ClaimWriter{ClaimConfig{Overtaken: prepare.Overtaken}}
+		w := NewClaimWriter(ClaimConfig{Overtaken: prepare.Overtaken})
 		if err := w.WriteRefusal(t.Context(), c, fmt.Errorf("claim x: %w", cause)); err != nil {
 			t.Errorf("%v: %v", cause, err)
 		}
@@ -161,7 +161,7 @@ func TestPreparedWithoutARefusal(t *testing.T) {
 // TestWarnIgnored: a configuration that no driver reads is said in an Event, one that is read is not.
 func TestWarnIgnored(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
-	w := &ClaimWriter{ClaimConfig{Events: recorder}}
+	w := NewClaimWriter(ClaimConfig{Events: recorder})
 	c := nodefixture.Allocated("u1", nodefixture.Result("gpu", device.KindGPU, "gpu0"))
 	config := func(driver string) resourceapi.DeviceAllocationConfiguration {
 		return resourceapi.DeviceAllocationConfiguration{

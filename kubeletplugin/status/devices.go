@@ -56,17 +56,13 @@ func (s *deviceStatus) conditions() []metav1.Condition {
 	return out
 }
 
-// WriteDevices writes the known content of regions and the applied presets to a claim. It writes nothing for a claim with neither.
-func (w *ClaimWriter) WriteDevices(ctx context.Context, c *resourceapi.ResourceClaim, r *record.Record) error {
-	const patience = 5 * time.Second // kubelet waits
+// writeDevices writes the known content of regions and the applied presets to a claim, unless it shows that already.
+func (w *ClaimWriter) writeDevices(ctx context.Context, write deviceWrite) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	devices, err := w.deviceStatuses(r)
-	if err != nil || len(devices) == 0 {
-		return err
-	}
-	err = w.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
-		return withDevices(c, devices, w.Clock.Now())
+	c := write.claim
+	err := w.update(ctx, c, func(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
+		return withDevices(c, write.devices, w.Clock.Now())
 	})
 	if err != nil {
 		return fmt.Errorf("write status.devices of claim %s/%s: %w", c.Namespace, c.Name, err)

@@ -90,12 +90,12 @@ func TestDevicesPresets(t *testing.T) {
 	for _, result := range c.Status.Allocation.Devices.Results {
 		r.Devices = append(r.Devices, record.Device{Request: result.Request, Pool: result.Pool, Name: result.Device})
 	}
-	w := &ClaimWriter{ClaimConfig{
+	w := NewClaimWriter(ClaimConfig{
 		Presets: func(*record.Record) (map[string][]preset.Origin, error) { return presets, nil },
 		Programmed: func(*record.Record) (map[string]region.Programmed, error) {
 			return map[string]region.Programmed{}, nil
 		},
-	}}
+	})
 	devices, err := w.deviceStatuses(r)
 	check.Must(t, err)
 	got, changed := withDevices(c, devices, now)
