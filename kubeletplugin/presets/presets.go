@@ -320,19 +320,3 @@ func publishedDevices(v *inventory.Snapshot) func(pool, name string) *resourceap
 		return nil
 	}
 }
-
-// ownerPod returns the one pod that a claim was made for. Nil: pods may share the claim.
-func (f *Feature) ownerPod(ctx context.Context, c *resourceapi.ResourceClaim) (*corev1.Pod, error) {
-	owner := metav1.GetControllerOf(c)
-	if owner == nil || owner.APIVersion != "v1" || owner.Kind != "Pod" {
-		return nil, nil //nolint:nilnil // documented above
-	}
-	pod, err := f.Kube.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read pod %s for presets: %w", owner.Name, err)
-	}
-	if pod.UID != owner.UID {
-		return nil, fmt.Errorf("pod %s is another than the one that claim %s was made for", owner.Name, c.Name)
-	}
-	return pod, nil
-}

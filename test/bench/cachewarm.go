@@ -178,10 +178,12 @@ func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, cache v1
 }
 
 // makePod makes a pod that is on a node, as far as the API server knows.
-func (b *bench) makePod(ctx context.Context, name, node string) (types.UID, error) {
+func (b *bench) makePod(ctx context.Context, name, node string, claims ...corev1.PodResourceClaim) (types.UID, error) {
 	pod, err := b.cluster.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "kernels", Image: "kernels"}}},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{{Name: "kernels", Image: "kernels"}}, ResourceClaims: claims,
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("create pod %s: %w", name, err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -161,7 +162,7 @@ func (b *bench) newDriverNode(ctx context.Context, command, hook string) (*drive
 	for i := range shapes {
 		s := &shapes[i]
 		s.node, s.pool, s.what, s.owned = object.Name, "gpu", casePlain, true
-		if s.pod, err = b.makePod(ctx, s.name, s.node); err != nil {
+		if s.pod, err = b.makePod(ctx, s.name, s.node, corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: &s.name}); err != nil {
 			return n, err
 		}
 	}
