@@ -37,6 +37,8 @@ type operation struct {
 	err     error
 	// inDoubt says that the claim's record is lost and the claim is neither prepared again nor released yet. The work sets it.
 	inDoubt bool
+	// reading is what the work read of the claim's record.
+	reading record.Reading
 	// followUp is the rest of the work, which runs after done is closed.
 	followUp func()
 

@@ -22,6 +22,8 @@ type input struct {
 	claim      *resourceapi.ResourceClaim
 	siblings   []*resourceapi.ResourceClaim
 	allocation claim.Allocation
+	// reading is what was read of the claim's record when its allocation was resolved.
+	reading record.Reading
 	// recorded says that the allocation was resolved with the policies in it alone, because the claim holds its devices.
 	recorded bool
 	// cards are the locks of the chips of its regions that the Prepare holds.
@@ -32,15 +34,17 @@ type input struct {
 
 // Resolve returns what a claim holds, under the policies that Prepare applies.
 func (e *Engine) Resolve(ctx context.Context, c *resourceapi.ResourceClaim) (claim.Allocation, error) {
-	allocation, _, err := e.resolve(ctx, c)
+	allocation, _, err := e.resolve(ctx, c, &record.Reading{})
 	return allocation, err
 }
 
 // resolve resolves an allocation. Policies are read from the classes as they are now, unless the claim holds its devices since this boot:
-// that was decided, and an edit of a class must not stop the pod. recorded reports the latter.
-func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a claim.Allocation, recorded bool, err error) {
+// that was decided, and an edit of a class must not stop the pod. recorded reports the latter. reading becomes what it read of the record.
+func (e *Engine) resolve(
+	ctx context.Context, c *resourceapi.ResourceClaim, reading *record.Reading,
+) (a claim.Allocation, recorded bool, err error) {
 	in := claim.Input{Claim: c, Driver: v1alpha1.DriverName, Node: e.Node}
-	if old, err := e.Store.Load(string(c.UID)); err == nil {
+	if old, err := reading.Load(e.Store, string(c.UID)); err == nil {
 		a, err := claim.Resolve(in)
 		if err != nil || isHeldIn(e.BootID, old, a) {
 			return a, true, err
@@ -57,7 +61,7 @@ func (e *Engine) resolve(ctx context.Context, c *resourceapi.ResourceClaim) (a c
 // fetch has the features fetch what they need to plan a claim, before anything is locked. A claim that was planned in this boot needs what
 // it lost. Files are fetched for as long as it takes, and the next call finds them.
 func (e *Engine) fetch(op *operation, in *input) error {
-	old, err := e.Store.Load(op.uid)
+	old, err := op.reading.Load(e.Store, op.uid)
 	if err != nil || e.mustRelease(old, in.allocation) { // planned as a claim that has nothing
 		old = nil
 	}

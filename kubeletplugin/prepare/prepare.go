@@ -30,19 +30,21 @@ const freshFor = time.Second
 func (e *Engine) Prepare(
 	ctx context.Context, c *resourceapi.ResourceClaim, arrived record.Moment, siblings ...*resourceapi.ResourceClaim,
 ) (*record.Record, error) {
-	allocation, recorded, err := e.resolve(ctx, c)
+	var reading record.Reading
+	allocation, recorded, err := e.resolve(ctx, c, &reading)
 	if err != nil {
 		return nil, err
 	}
 	accept := func(op *operation) bool { return matchesAllocation(op.record, allocation) }
 	//nolint:contextcheck // the work has its operation's context, which outlives the call's
 	return e.operations.do(ctx, string(c.UID), preparing, accept, func(op *operation) (*record.Record, error) {
-		return e.prepare(op, input{claim: c, siblings: siblings, allocation: allocation, recorded: recorded}, arrived)
+		return e.prepare(op, input{claim: c, siblings: siblings, allocation: allocation, reading: reading, recorded: recorded}, arrived)
 	})
 }
 
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
 	a := in.allocation
+	op.reading = in.reading
 	if err := e.fetch(op, &in); err != nil {
 		return nil, err
 	}
@@ -183,7 +185,7 @@ func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, pl
 	case old.Phase == record.Renewing:
 		return e.resume(op, old, planned)
 	}
-	return old, e.specs.verify(op.ctx, old)
+	return old, e.specs.verify(op.ctx, old, planned.shared)
 }
 
 // restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.

@@ -44,7 +44,7 @@ func (s *records) lock(ctx context.Context, op *operation, devices []string) (*r
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := s.load(ctx, op.uid)
+	r, err := s.load(ctx, op.uid, &op.reading)
 	if err == nil {
 		op.inDoubt = r == nil && s.Store.InDoubt(op.uid)
 		op.setActivity("waits for its devices")
@@ -80,8 +80,8 @@ func heldAgain(node string, d *device.Device) record.Device {
 }
 
 // load reads a record and returns nil if there is none. The caller has locked the claim.
-func (s *records) load(ctx context.Context, uid string) (*record.Record, error) {
-	r, err := s.Store.Load(uid)
+func (s *records) load(ctx context.Context, uid string, last *record.Reading) (*record.Record, error) {
+	r, err := last.Load(s.Store, uid)
 	switch {
 	case isNotExist(err):
 		return nil, nil //nolint:nilnil // documented above

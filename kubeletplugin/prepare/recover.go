@@ -45,7 +45,7 @@ func (c *collection) index(ctx context.Context, uid string) {
 		return // another process works on it
 	}
 	defer hold.Release()
-	r, err := c.records.load(ctx, uid)
+	r, err := c.records.load(ctx, uid, &record.Reading{})
 	switch {
 	case errors.Is(err, record.ErrForeign):
 		c.report(ctx, ReasonRecordForeign, &record.Record{UID: uid}, err.Error())
@@ -147,7 +147,7 @@ func (c *collection) adoptOne(ctx context.Context, o Orphan) error {
 	if holders, err := c.Store.Holders(pool, o.Device.Name); err != nil || len(holders) > 0 {
 		return err
 	}
-	if r, err := c.records.load(ctx, o.UID); err != nil || r != nil {
+	if r, err := c.records.load(ctx, o.UID, &record.Reading{}); err != nil || r != nil {
 		return err
 	}
 	r := &record.Record{
@@ -200,7 +200,7 @@ func (c *collection) undoInterrupted(op *operation) (*record.Record, error) {
 		return nil, err
 	}
 	defer hold.Release()
-	r, err := c.records.load(op.ctx, op.uid)
+	r, err := c.records.load(op.ctx, op.uid, &op.reading)
 	if err != nil || r == nil || !interrupted(r) {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func TestReleasedMeanwhile(t *testing.T) {
 	s := newSite(t)
 	c := ofClass(allocated("u1", aDisk("ssd0")), forTeamA)
 	s.prepare(c)
-	allocation, recorded, err := s.Engine.resolve(t.Context(), c)
+	allocation, recorded, err := s.Engine.resolve(t.Context(), c, &record.Reading{})
 	check.Must(t, err)
 	if !recorded {
 		t.Fatal("the record was not believed")

@@ -40,15 +40,20 @@ func (s *cdiSpecs) ensure(ctx context.Context, shared []cdi.Spec) error {
 	return nil
 }
 
-// verify checks that all that an earlier Prepare did is still there, and restores what it can.
-func (s *cdiSpecs) verify(ctx context.Context, r *record.Record) error {
+// verify checks that all that an earlier Prepare did is still there, and restores what it can. shared are the shared specs of the record,
+// as a plan that gives the same answer has them.
+func (s *cdiSpecs) verify(ctx context.Context, r *record.Record, shared []cdi.Spec) error {
 	if err := s.Store.Acquire(r); err != nil {
 		return err
 	}
 	if err := s.verifySteps(ctx, r); err != nil {
 		return err
 	}
-	return s.restoreShared(ctx, r)
+	shown, err := shownSpecs(r)
+	if err != nil {
+		return err
+	}
+	return s.ensure(ctx, slices.Concat(shared, shown))
 }
 
 // verifySteps checks each effect of an earlier Prepare.

@@ -3,6 +3,7 @@
 package record
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,7 +64,17 @@ func (s *Store) makeDirs() error {
 }
 
 // Load reads the record of one claim. For a claim without a record the error is fs.ErrNotExist; see also ErrDamaged and ErrForeign.
-func (s *Store) Load(uid string) (*Record, error) {
+func (s *Store) Load(uid string) (*Record, error) { return new(Reading).Load(s, uid) }
+
+// Reading is what was read of a claim's record. The zero value is nothing.
+type Reading struct {
+	content []byte
+	record  *Record
+}
+
+// Load is Store.Load for a caller that may have read the record before. A file with the same content is not decoded once more. The caller
+// changes only steps and phase of the record.
+func (last *Reading) Load(s *Store, uid string) (*Record, error) {
 	path, err := s.claimPath(uid)
 	if err != nil {
 		return nil, err
@@ -72,11 +83,14 @@ func (s *Store) Load(uid string) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the record of claim %s: %w", uid, err)
 	}
-	r, err := decode(data, uid)
-	if err != nil {
-		return nil, fmt.Errorf("the record of claim %s (%s) %w", uid, path, err)
+	if last.record == nil || last.record.UID != uid || !bytes.Equal(last.content, data) {
+		r, err := decode(data, uid)
+		if err != nil {
+			return nil, fmt.Errorf("the record of claim %s (%s) %w", uid, path, err)
+		}
+		*last = Reading{content: data, record: r}
 	}
-	return r, nil
+	return last.record.Clone(), nil
 }
 
 // Stamp tells whether a file is the one that was read before.
