@@ -99,7 +99,7 @@ func (b *bench) measure(ctx context.Context) error {
 	case b.caches:
 		return b.measureCaches(ctx)
 	case b.drivers:
-		return b.measureDriver(ctx)
+		return measureDriver(ctx, b)
 	case b.partitions:
 		return b.measurePartitions(ctx)
 	case b.plans:
@@ -125,7 +125,7 @@ func (b *bench) measure(ctx context.Context) error {
 	if err := b.measurePresets(); err != nil {
 		return err
 	}
-	if err := b.measureDriver(ctx); err != nil {
+	if err := measureDriver(ctx, b); err != nil {
 		return err
 	}
 	if err := b.measurePartitions(ctx); err != nil {

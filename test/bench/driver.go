@@ -28,6 +28,9 @@ const (
 	driverPrepare   = "driver.prepare"
 	driverAgain     = "driver.again"
 	driverUnprepare = "driver.unprepare"
+	// The processor's time that the plugin takes for such calls.
+	driverPrepareCPU = "driver.prepare.cpu"
+	driverAgainCPU   = "driver.again.cpu"
 	// driverCost is what the preset makes of a Prepare at the median.
 	driverCost = "driver.prepare.over_plain"
 	// driverRecord is the size of a claim's record, driverIdle the processor's time of a plugin for driverIdleTime in which nothing happens.
@@ -56,7 +59,9 @@ kind: KubeletPluginConfiguration
 nvml: {disabled: true}
 `
 
-func driverSeries() []string { return []string{driverPrepare, driverAgain, driverUnprepare} }
+func driverSeries() []string {
+	return []string{driverPrepare, driverAgain, driverUnprepare, driverPrepareCPU, driverAgainCPU}
+}
 
 // driverNode is a node with the driver, and a claim for each GPU and one for all.
 type driverNode struct {
@@ -67,7 +72,7 @@ type driverNode struct {
 }
 
 // measureDriver measures claims with the shipped preset in turn with the same claims without any preset.
-func (b *bench) measureDriver(ctx context.Context) (err error) {
+func measureDriver(ctx context.Context, b *bench) (err error) {
 	b.say("%s: building fettle-nvml and fettle-hook", migMachine)
 	command, hook := filepath.Join(b.disk, "driver-nvml"), filepath.Join(b.disk, "driver-hook")
 	if err := buildWith(ctx, b.root, command, "./cmd/fettle-nvml", "CGO_ENABLED=1"); err != nil {
@@ -76,7 +81,7 @@ func (b *bench) measureDriver(ctx context.Context) (err error) {
 	if err := build(ctx, b.root, hook, "./cmd/fettle-hook"); err != nil {
 		return err
 	}
-	n, err := b.newDriverNode(ctx, command, hook)
+	n, err := newDriverNode(ctx, b, command, hook)
 	if n != nil {
 		defer func() { err = errors.Join(err, n.plugin.Stop()) }()
 	}
@@ -88,7 +93,7 @@ func (b *bench) measureDriver(ctx context.Context) (err error) {
 	begin := time.Now()
 	for i := -1; i < 0 || b.form.more(i, begin, 4*b.form.limit); i++ {
 		for _, what := range []string{caseDriver, casePlain} {
-			if err := b.switchPreset(ctx, n, what); err != nil {
+			if err := n.switchPreset(ctx, b, what); err != nil {
 				return err
 			}
 			for _, c := range []claim{n.single, n.wide} {
@@ -105,14 +110,14 @@ func (b *bench) measureDriver(ctx context.Context) (err error) {
 	if err := b.report.driver(n, measured); err != nil {
 		return err
 	}
-	return b.measureIdle(ctx, n.plugin)
+	return n.measureIdle(ctx, b)
 }
 
 // rounds prepares a claim some times.
 func (n *driverNode) rounds(ctx context.Context, s samples, what string, c claim) error {
 	const times = 4
 	for range times {
-		if err := s.time(ctx, driverPrepare, c, n.plugin.prepare); err != nil {
+		if err := n.timeBoth(ctx, s, driverPrepare, driverPrepareCPU, c); err != nil {
 			return err
 		}
 		if c.devices == 1 {
@@ -122,7 +127,7 @@ func (n *driverNode) rounds(ctx context.Context, s samples, what string, c claim
 			}
 			n.record[what] = len(bytes.Trim(content, "\x00"))
 		}
-		if err := s.time(ctx, driverAgain, c, n.plugin.prepare); err != nil {
+		if err := n.timeBoth(ctx, s, driverAgain, driverAgainCPU, c); err != nil {
 			return err
 		}
 		if err := s.time(ctx, driverUnprepare, c, n.plugin.unprepare); err != nil {
@@ -132,8 +137,22 @@ func (n *driverNode) rounds(ctx context.Context, s samples, what string, c claim
 	return nil
 }
 
+// timeBoth prepares a claim, and adds what that took and the processor's time of the plugin meanwhile.
+func (n *driverNode) timeBoth(ctx context.Context, s samples, wall, processor string, c claim) error {
+	before, err := processorTime(n.plugin.PID())
+	if err != nil {
+		return err
+	}
+	if err := s.time(ctx, wall, c, n.plugin.prepare); err != nil {
+		return err
+	}
+	after, err := processorTime(n.plugin.PID())
+	s.add(processor, after-before)
+	return err
+}
+
 // newDriverNode starts a plugin on a machine with the driver.
-func (b *bench) newDriverNode(ctx context.Context, command, hook string) (*driverNode, error) {
+func newDriverNode(ctx context.Context, b *bench, command, hook string) (*driverNode, error) {
 	object, err := b.newNode(ctx, "driver", unlimited()...)
 	if err != nil {
 		return nil, err
@@ -201,7 +220,7 @@ func installDriver(root string) error {
 }
 
 // switchPreset has the preset be there or not, and waits until the plugin knows.
-func (b *bench) switchPreset(ctx context.Context, n *driverNode, what string) error {
+func (n *driverNode) switchPreset(ctx context.Context, b *bench, what string) error {
 	client := b.cluster.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("clusterdevicepresets"))
 	if what == caseDriver {
 		object, err := shippedPreset(b.root)
@@ -249,19 +268,19 @@ func shippedPreset(root string) (*unstructured.Unstructured, error) {
 }
 
 // measureIdle measures what a plugin takes of a processor while nothing happens.
-func (b *bench) measureIdle(ctx context.Context, p *plugin) error {
+func (n *driverNode) measureIdle(ctx context.Context, b *bench) error {
 	b.say("%s: idle", migMachine)
 	if err := lone.Pause(ctx, b.form.idle/4); err != nil { // what calls left to do is done
 		return err
 	}
-	before, err := processorTime(p.PID())
+	before, err := processorTime(n.plugin.PID())
 	if err != nil {
 		return err
 	}
 	if err := lone.Pause(ctx, b.form.idle); err != nil {
 		return err
 	}
-	after, err := processorTime(p.PID())
+	after, err := processorTime(n.plugin.PID())
 	if err != nil {
 		return err
 	}
