@@ -109,6 +109,7 @@ func (r *reader) pages(ctx context.Context, p location, list lister, begin func(
 		begin()
 	}
 	err := paging.List(restart, func(token string) (string, error) {
+		boundMemory()
 		page, err := list(ctx, metav1.ListOptions{FieldSelector: p.fields, Limit: pageSize, Continue: token})
 		if err != nil {
 			return "", err

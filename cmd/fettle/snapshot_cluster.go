@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/equal"
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/pkg/plan/saved"
 )
@@ -102,7 +103,7 @@ func (r *snapshotReader) objects() (err error) {
 	for _, version := range []string{"v1beta1", "v1alpha3"} {
 		groups = append(groups, schema.GroupVersionResource{Group: schedulingapi.GroupName, Version: version, Resource: "podgroups"})
 	}
-	var equal plan.Equal
+	var parts equal.Parts
 	for _, read := range []func() error{
 		func() error { r.Nodes, err = listInto(r, core("nodes"), false, trimmed(saved.Node)); return err },
 		func() error {
@@ -116,7 +117,7 @@ func (r *snapshotReader) objects() (err error) {
 		},
 		func() error {
 			r.Slices, err = listInto(r, devices("resourceslices"), false, func(s *resourceapi.ResourceSlice) bool {
-				equal.Share(s)
+				parts.Share(s)
 				return true
 			})
 			return err

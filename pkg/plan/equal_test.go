@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/equal"
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fleet"
@@ -37,9 +38,9 @@ func migNodes(t *testing.T, nodes int) plan.Snapshot {
 // TestEqual: slices that share equal parts are as they were, are planned as they were, and have a fraction of the maps.
 func TestEqual(t *testing.T) {
 	apart, shared := migNodes(t, 3), migNodes(t, 3)
-	var equal plan.Equal
+	var parts equal.Parts
 	for _, s := range shared.Slices {
-		equal.Share(s)
+		parts.Share(s)
 	}
 	if diff := cmp.Diff(apart.Slices, shared.Slices, cmp.Comparer(func(a, b resource.Quantity) bool { return a == b })); diff != "" {
 		t.Error(diff)

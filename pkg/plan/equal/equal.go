@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+// Package equal keeps what ResourceSlices have in common in memory once.
+package equal
 
 import (
 	"hash/maphash"
@@ -11,9 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Equal keeps equal attributes, capacities and counters of devices in memory once. Nodes with the same cards publish the same devices: of a
+// Parts keeps equal attributes, capacities and counters of devices in memory once. Nodes with the same cards publish the same devices: of a
 // node with eight H100 and all of their MIG instances it keeps a fifth. The zero value is ready.
-type Equal struct {
+type Parts struct {
 	seed       maphash.Seed
 	texts      map[string]string
 	pointers   map[string]*string
@@ -24,7 +25,7 @@ type Equal struct {
 
 // Share has a slice use what equal devices of other slices have. Whoever changes such a map changes it for all of them: a cluster clears
 // fields of gates that are off, which is the same for all.
-func (e *Equal) Share(slice *resourceapi.ResourceSlice) {
+func (e *Parts) Share(slice *resourceapi.ResourceSlice) {
 	if e.texts == nil {
 		e.seed, e.texts, e.pointers = maphash.MakeSeed(), map[string]string{}, map[string]*string{}
 	}
@@ -42,7 +43,7 @@ func (e *Equal) Share(slice *resourceapi.ResourceSlice) {
 	}
 }
 
-func (e *Equal) counter(set *string, counters *map[string]resourceapi.Counter) {
+func (e *Parts) counter(set *string, counters *map[string]resourceapi.Counter) {
 	*set = e.text(*set)
 	hash := func(name string, c resourceapi.Counter) uint64 { return e.hash(name, uint64(c.Value.MilliValue())) }
 	*counters = e.counters.of(*counters, hash, func(a, b resourceapi.Counter) bool { return a == b }, e.text, same[resourceapi.Counter])
@@ -51,7 +52,7 @@ func (e *Equal) counter(set *string, counters *map[string]resourceapi.Counter) {
 func same[T any](value T) T { return value }
 
 // text returns the one string of those that are equal.
-func (e *Equal) text(s string) string {
+func (e *Parts) text(s string) string {
 	if known, found := e.texts[s]; found {
 		return known
 	}
@@ -59,12 +60,12 @@ func (e *Equal) text(s string) string {
 	return s
 }
 
-func (e *Equal) qualified(name resourceapi.QualifiedName) resourceapi.QualifiedName {
+func (e *Parts) qualified(name resourceapi.QualifiedName) resourceapi.QualifiedName {
 	return resourceapi.QualifiedName(e.text(string(name)))
 }
 
 // attribute has an attribute use the one pointer to its text.
-func (e *Equal) attribute(a resourceapi.DeviceAttribute) resourceapi.DeviceAttribute {
+func (e *Parts) attribute(a resourceapi.DeviceAttribute) resourceapi.DeviceAttribute {
 	for _, field := range []**string{&a.StringValue, &a.VersionValue} {
 		if *field == nil {
 			continue
@@ -78,11 +79,11 @@ func (e *Equal) attribute(a resourceapi.DeviceAttribute) resourceapi.DeviceAttri
 	return a
 }
 
-func (e *Equal) hash(name string, value uint64) uint64 {
+func (e *Parts) hash(name string, value uint64) uint64 {
 	return (maphash.String(e.seed, name) ^ value*0x9e3779b97f4a7c15) * 0xff51afd7ed558ccd
 }
 
-func (e *Equal) attributeHash(name resourceapi.QualifiedName, a resourceapi.DeviceAttribute) uint64 {
+func (e *Parts) attributeHash(name resourceapi.QualifiedName, a resourceapi.DeviceAttribute) uint64 {
 	value := uint64(ptr.Deref(a.IntValue, 0))
 	if ptr.Deref(a.BoolValue, false) {
 		value++
@@ -105,7 +106,7 @@ func hasList(a resourceapi.DeviceAttribute) bool {
 	return a.IntValues != nil || a.BoolValues != nil || a.StringValues != nil || a.VersionValues != nil
 }
 
-func (e *Equal) capacityHash(name resourceapi.QualifiedName, c resourceapi.DeviceCapacity) uint64 {
+func (e *Parts) capacityHash(name resourceapi.QualifiedName, c resourceapi.DeviceCapacity) uint64 {
 	return e.hash(string(name), uint64(c.Value.MilliValue()))
 }
 
