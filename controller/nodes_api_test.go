@@ -169,10 +169,12 @@ func (c cluster) testWaitingClaims(t *testing.T) {
 	named("waited", "default/first")
 	c.accelerator(t, "waited-later", "", true)
 	named("waited-later", "default/second")
-	first.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: v1alpha1.DriverName, Pool: "waited/gpu", Device: "gpu0",
+	first.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
+		Driver: v1alpha1.DriverName, Pool: "waited/gpu", Device: "gpu0",
 		Conditions: []metav1.Condition{{
 			Type: "fettle.dev/KernelCachesReady", Status: metav1.ConditionTrue, Reason: "Fetched", LastTransitionTime: metav1.Now(),
-		}}}}
+		}},
+	}}
 	check.Must(t, c.client.Status().Update(t.Context(), first))
 	named("waited", "")
 	check.Must(t, c.client.Delete(t.Context(), second))

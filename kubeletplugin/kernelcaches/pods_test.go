@@ -29,14 +29,12 @@ func TestUsers(t *testing.T) {
 	kube := kubefake.NewClientset(pod("known", "uid-1"), pod("new", "uid-9"), pod("other", "uid-2"))
 	p := &pods{kube: kube}
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a"}}
-	for _, consumer := range []resourceapi.ResourceClaimConsumerReference{
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
 		{Resource: "pods", Name: "gone", UID: "uid-0"},
 		{Resource: "pods", Name: "known", UID: "uid-1"},
 		{Resource: "pods", Name: "new", UID: "uid-3"},
 		{APIGroup: "example.com", Resource: "pods", Name: "known", UID: "uid-1"},
 		{Resource: "pods", Name: "other", UID: "uid-2"},
-	} {
-		c.Status.ReservedFor = append(c.Status.ReservedFor, consumer)
 	}
 	var got []string
 	for pod, err := range p.users(t.Context(), c) {
