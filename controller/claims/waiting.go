@@ -15,7 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
-	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/waitlist"
 )
 
 // waiting names on each AcceleratorNode the claims whose pods wait for that node (KEP-5007). The work is that of what changed: it knows the
@@ -73,7 +73,7 @@ func request(node string) reconcile.Request {
 
 // waitsOn returns the nodes for which a claim's pod waits.
 func waitsOn(c *resourceapi.ResourceClaim) []string {
-	return nodesWhere(c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return claim.Waits(c, r) })
+	return nodesWhere(c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return waitlist.Waits(c, r) })
 }
 
 // note adds a claim to those that wait for a node, or removes it.
@@ -95,7 +95,7 @@ func (w *waiting) note(node string, key types.NamespacedName, waits bool) {
 func (w *waiting) names(node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return claim.WaitingNames(w.byNode[node])
+	return waitlist.Names(w.byNode[node])
 }
 
 // Reconcile writes the names for one node.

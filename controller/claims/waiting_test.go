@@ -17,7 +17,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
-	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/waitlist"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -138,7 +138,7 @@ func TestWaitingClaims(t *testing.T) {
 					want = append(want, client.ObjectKeyFromObject(c).String())
 				}
 			}
-			for _, key := range claim.ParseWaitingNames(named(a)) {
+			for _, key := range waitlist.Parse(named(a)) {
 				got = append(got, key.String())
 			}
 			slices.Sort(want)

@@ -25,6 +25,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/waitlist"
 )
 
 // Kind is a device kind whose pods wait for one of publish.BindingConditions.
@@ -102,7 +103,7 @@ func New(c Config) *Binder {
 func (b *Binder) Named(text string) {
 	b.mu.Lock()
 	before := b.named
-	b.named = claim.ParseWaitingNames(text)
+	b.named = waitlist.Parse(text)
 	now := b.named
 	b.mu.Unlock()
 	for _, key := range now {
@@ -135,7 +136,7 @@ func (b *Binder) lookAgain(context.Context) {
 func (b *Binder) waitsFor(c *resourceapi.ResourceClaim, k *Kind) bool {
 	return c.Status.Allocation != nil &&
 		slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-			return b.waitsOn(&r, k) && claim.Waits(c, &r)
+			return b.waitsOn(&r, k) && waitlist.Waits(c, &r)
 		})
 }
 

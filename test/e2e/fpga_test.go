@@ -455,7 +455,10 @@ func (f *fpgas) convertedExample(ctx SpecContext) {
 	Expect(f.clock(port)).To(Equal("400000 200000"))
 	Expect(f.attribute(port, "debug")).To(Equal("1"))
 	eventuallyEvent(ctx, namespace, "ResourceClaim", claim.Name, "Programmed", openCL)
-	Expect(claim.Status.Devices).To(HaveLen(1))
+	Eventually(ctx, func() []resourceapi.AllocatedDeviceStatus { // it is written after kubelet's answer
+		claim = readClaim(ctx, claim.Namespace, claim.Name)
+		return claim.Status.Devices
+	}).Should(HaveLen(1))
 	Expect(meta.IsStatusConditionTrue(claim.Status.Devices[0].Conditions, "Programmed")).To(BeTrue())
 	Expect(string(claim.Status.Devices[0].Data.Raw)).To(MatchRegexp(`"digest":"sha256:[0-9a-f]{64}"`))
 	f.end(ctx, pod)

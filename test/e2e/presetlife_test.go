@@ -184,8 +184,9 @@ func presetsTold(ctx SpecContext) {
 func toldOnClaims(ctx context.Context, train, out *corev1.Pod) {
 	GinkgoHelper()
 	claim := onlyClaim(ctx, train)
+	Eventually(ctx, func() *metav1.Condition { return applied(ctx, claim) }).ShouldNot(BeNil()) // it is written after kubelet's answer
+	claim = readClaim(ctx, claim.Namespace, claim.Name)
 	condition := applied(ctx, claim)
-	Expect(condition).NotTo(BeNil())
 	Expect(condition.Status).To(Equal(metav1.ConditionTrue))
 	Expect(condition.Message).To(Equal("ClusterDevicePreset e2e-plain (generation 1), ClusterDevicePreset e2e-selected (generation 2), " +
 		"DevicePreset " + train.Namespace + "/team (generation 1)"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package claim
+package waitlist
 
 import (
 	"fmt"
@@ -62,10 +62,10 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-func TestWaitingNames(t *testing.T) {
+func TestNames(t *testing.T) {
 	claims := func(names ...string) (out []types.NamespacedName) {
 		for _, name := range names {
-			out = append(out, ParseWaitingNames(name)...)
+			out = append(out, Parse(name)...)
 		}
 		return out
 	}
@@ -79,35 +79,35 @@ func TestWaitingNames(t *testing.T) {
 		"turns":          {claims("a/1", "a/2", "a/3", "b/1", "b/2", "c/1"), "a/1,b/1,c/1,a/2,b/2,a/3"},
 		"one of another": {claims("a/1", "a/2", "b/1"), "a/1,b/1,a/2"},
 	} {
-		if got := WaitingNames(tt.claims); got != tt.want {
+		if got := Names(tt.claims); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 }
 
-// TestManyWaitingNames: however many claims wait, the text is bounded, no name in it is cut, and each namespace has its turn.
-func TestManyWaitingNames(t *testing.T) {
+// TestManyNames: however many claims wait, the text is bounded, no name in it is cut, and each namespace has its turn.
+func TestManyNames(t *testing.T) {
 	var all []types.NamespacedName
 	for i := range 5000 {
 		all = append(all, types.NamespacedName{Namespace: "mallory", Name: fmt.Sprint(strings.Repeat("x", 60), i)})
 	}
 	all = append(all, types.NamespacedName{Namespace: "alice", Name: strings.Repeat("y", 253)})
-	text := WaitingNames(all)
-	if len(text) > MaxWaitingBytes || len(text) < MaxWaitingBytes-400 {
-		t.Errorf("%d bytes, want close to %d", len(text), MaxWaitingBytes)
+	text := Names(all)
+	if len(text) > MaxBytes || len(text) < MaxBytes-400 {
+		t.Errorf("%d bytes, want close to %d", len(text), MaxBytes)
 	}
-	for _, c := range ParseWaitingNames(text) {
+	for _, c := range Parse(text) {
 		if !slices.Contains(all, c) {
 			t.Errorf("%s is no claim", c)
 		}
 	}
-	if second := ParseWaitingNames(text)[1]; second.Namespace != "alice" {
+	if second := Parse(text)[1]; second.Namespace != "alice" {
 		t.Errorf("second is %s", second)
 	}
 }
 
-func TestParseWaitingNames(t *testing.T) {
-	got := ParseWaitingNames("a/b,,c,/d,e/,f/g/h,i/j")
+func TestParse(t *testing.T) {
+	got := Parse("a/b,,c,/d,e/,f/g/h,i/j")
 	want := []types.NamespacedName{{Namespace: "a", Name: "b"}, {Namespace: "i", Name: "j"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package claim
+// Package waitlist tells nodes which claims wait for them before their pods are bound (KEP-5007).
+package waitlist
 
 import (
 	"slices"
@@ -9,10 +10,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fettle-dev/fettle/pkg/claim"
 )
 
-// MaxWaitingBytes bounds WaitingNames, and so what waiting claims add to an AcceleratorNode.
-const MaxWaitingBytes = 2048
+// MaxBytes bounds Names, and so what waiting claims add to an AcceleratorNode.
+const MaxBytes = 2048
 
 // Waits reports whether the scheduler waits before it binds the claim's pod, for conditions of a device that it allocated (KEP-5007): not
 // all of the device's binding conditions are true, and no failure condition is.
@@ -21,7 +24,7 @@ func Waits(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationR
 		return false
 	}
 	i := slices.IndexFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
-		return KeyOf(d.Driver, d.Pool, d.Device, d.ShareID) == KeyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID))
+		return claim.KeyOf(d.Driver, d.Pool, d.Device, d.ShareID) == claim.KeyOf(r.Driver, r.Pool, r.Device, (*string)(r.ShareID))
 	})
 	if i < 0 {
 		return true
@@ -33,10 +36,10 @@ func Waits(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationR
 	return slices.ContainsFunc(r.BindingConditions, unsaid) && !slices.ContainsFunc(r.BindingFailureConditions, said)
 }
 
-// WaitingNames writes the names of claims that wait on a node, for v1alpha1.WaitingClaimsAnnotation: "namespace/name", separated by commas.
+// Names writes the names of claims that wait on a node, for v1alpha1.WaitingClaimsAnnotation: "namespace/name", separated by commas.
 // Namespaces come in turns, so that many claims of one hold up another's by one; of a namespace, the claims that are named first. It ends
-// before it would have more than MaxWaitingBytes: the next claims are named once these do not wait any more.
-func WaitingNames(claims []types.NamespacedName) string {
+// before it would have more than MaxBytes: the next claims are named once these do not wait any more.
+func Names(claims []types.NamespacedName) string {
 	turn, turns := make([]int, len(claims)), map[string]int{}
 	order := make([]int, len(claims))
 	for i, c := range claims {
@@ -47,7 +50,7 @@ func WaitingNames(claims []types.NamespacedName) string {
 	var text strings.Builder
 	for _, i := range order {
 		name := claims[i].String()
-		if text.Len()+len(",")+len(name) > MaxWaitingBytes {
+		if text.Len()+len(",")+len(name) > MaxBytes {
 			break
 		}
 		if text.Len() > 0 {
@@ -58,8 +61,8 @@ func WaitingNames(claims []types.NamespacedName) string {
 	return text.String()
 }
 
-// ParseWaitingNames reads what WaitingNames wrote. It leaves out what names no claim.
-func ParseWaitingNames(text string) (claims []types.NamespacedName) {
+// Parse reads what Names wrote. It leaves out what names no claim.
+func Parse(text string) (claims []types.NamespacedName) {
 	for name := range strings.SplitSeq(text, ",") {
 		namespace, name, ok := strings.Cut(name, "/")
 		if ok && namespace != "" && name != "" && !strings.Contains(name, "/") {
