@@ -48,7 +48,7 @@ var refusedValues = map[string][]string{
 	"class": {"A", "a_b", "a/b", tooLong}, "compression": {"", "xz", "Gzip"}, "digest": {"sha256:", "sha256:12", tooLong[:64]},
 	"driver-namespace": {"", "A", "a.b", tooLong}, "drivers-namespace": {"", "A", "a.b", tooLong},
 	"feature-gates": {"", "DRADeviceTaints", "DRADeviceTaints=perhaps"}, "gpu": {"", "05:00.0", "0000:05:00", "0000:0A:00.0", "0"},
-	"gpu-class": {"A", "a_b", "a/b", tooLong},
+	"gpu-class": {"A", "a_b", "a/b", tooLong}, "gpu-memory": {"", "0", "-1", "80GB"},
 	"image":     {"a/b", "oci:dir", "registry.example/A:v1", "[::1]:80/a:v1", "a--b.example/a:v1", "a_b.example/a:v1"},
 	"interface": {"1", "zz424dc4a4a3c413f89e433683f9040b"}, "kernel-caches": {"", "files"}, "kind": {"", "Intel-fpga"},
 	"kubernetes-version": {"abc", "1.20", "1.33", "2", "-1", "1.99999999999999999999"}, "map": {"", "a", "=b", "a=", "a=b_c/d/e"},
