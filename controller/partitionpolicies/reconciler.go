@@ -108,11 +108,13 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: reconciler.Sooner(again, early)}, nil
 }
 
-// isNews reports whether a status has more to say than what nodes report: of another spec, another verdict, or what was read for it.
+// isNews reports whether a status has more to say than what nodes report: of another spec, another verdict, what was read for it, or which
+// taints new pods tolerate.
 func isNews(before, now *v1alpha1.PartitionPolicy) bool {
 	was, is := before.Status.Conditions, now.Status.Conditions
 	read := func(c []metav1.Condition) metav1.Condition { return status.Condition(c, v1alpha1.ConditionRepelling) }
 	return before.Status.ObservedGeneration != now.Status.ObservedGeneration || read(was) != read(is) ||
+		!slices.Equal(before.Status.ToleratedTaints, now.Status.ToleratedTaints) ||
 		!slices.EqualFunc(was, is, func(a, b metav1.Condition) bool {
 			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
 		})

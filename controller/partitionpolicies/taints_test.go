@@ -5,6 +5,7 @@ package partitionpolicies
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestRecordTaints is what the status says of the nodes of a policy about nodes alone.
@@ -168,4 +170,38 @@ func TestForeignTaints(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForeignTaintIsNews: what pods tolerate is written at once, however much nodes report, also where the condition Tainted has said
+// before that another taint is somebody else's: a pod that is made meanwhile would run on a node against its owner's will.
+func TestForeignTaintIsNews(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	budget := status.NewBudget(clock)
+	budget.Take(1e6)
+	first := v1alpha1.NodeTaint{Key: "first", Effect: corev1.TaintEffectNoSchedule}
+	second := v1alpha1.NodeTaint{Key: "second", Effect: corev1.TaintEffectNoSchedule}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	n.Spec.Taints = []corev1.Taint{{Key: first.Key, Effect: first.Effect}}
+	p := &v1alpha1.PartitionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: generation}}
+	p.Spec.Nodes = &v1alpha1.NodePartition{Taints: []v1alpha1.NodeTaint{first, second}}
+	api := cluster(t, n, p)
+	r := New(reconciler.Services{
+		Client: api, Live: api, Recorder: events.NewFakeRecorder(100), Clock: clock, Budget: budget,
+	}, true, nil, nil).Queues[0].Reconciler
+	expect := func(want ...v1alpha1.NodeTaint) {
+		t.Helper()
+		_, err := r.Reconcile(t.Context(), request("p"))
+		check.Must(t, err)
+		check.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+		if !slices.Equal(p.Status.ToleratedTaints, want) {
+			t.Errorf("pods tolerate %v, want %v", p.Status.ToleratedTaints, want)
+		}
+	}
+	expect(second)
+	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: second.Key, Effect: second.Effect})
+	check.Must(t, api.Update(t.Context(), n))
+	expect()
+	n.Spec.Taints = n.Spec.Taints[:1]
+	check.Must(t, api.Update(t.Context(), n))
+	expect(second)
 }
