@@ -57,6 +57,9 @@ func (t trail) current(root *rootfs.Root) bool {
 // add follows a path and adds what it leads through and to.
 func (t trail) add(root *rootfs.Root, name string) error {
 	at, left, links := "/", strings.Split(name, "/"), 0
+	if _, err := t.mark(root, at); err != nil {
+		return err
+	}
 	for len(left) > 0 {
 		next := left[0]
 		left = left[1:]

@@ -161,3 +161,25 @@ func TestDriverPlacesKept(t *testing.T) {
 		})
 	}
 }
+
+// TestDriverPlacesBelowRoot: who may write to the host's root decides, too, where the driver has a root of its own.
+func TestDriverPlacesBelowRoot(t *testing.T) {
+	m := newMountedTree(t)
+	m.write("opt/driver/lib.so")
+	f := m.finder(false)
+	f.Drivers = &Drivers{
+		Host: "/opt/driver", Version: func() string { return "" }, Now: func() time.Time { return time.Now().Add(time.Hour) },
+		Ask: func(context.Context, string, string) (nvml.Driver, error) {
+			return nvml.Driver{Files: []nvml.DriverFile{{Path: "/lib.so", ContainerPath: "/lib.so"}}}, nil
+		},
+	}
+	request := preset.Request{Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}}}}
+	_, err := f.Find("u1", request)
+	check.Must(t, err)
+	if f.Drivers.known[m.at("opt/driver")].places.Load() == nil {
+		t.Fatal("nothing is kept")
+	}
+	check.Must(t, os.Chmod(m.root, 0o777))
+	_, err = f.Find("u1", request)
+	check.WantErr(t, err, nil, "every user may write to /")
+}
