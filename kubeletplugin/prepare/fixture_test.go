@@ -100,9 +100,10 @@ type place struct {
 
 	mu      sync.Mutex
 	machine Machine
-	// found is what the next scan finds, nil if that is what the last one found. scanErr is why none ends.
-	found   Machine
-	scanErr error
+	// found is what the next scan finds, nil if that is what the last one found. scanErr is why none ends, scanTakes how long one takes.
+	found     Machine
+	scanErr   error
+	scanTakes time.Duration
 	// remade is appended to the names of namespaces to be their UIDs.
 	remade string
 	names  *cdi.Names
@@ -208,7 +209,12 @@ func (p *place) setMachine(m Machine) {
 }
 
 // scanAgain is a scan that somebody asks for.
-func (p *place) scanAgain(context.Context) error {
+func (p *place) scanAgain(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(p.scanTakes):
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.found != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/pkg/container"
@@ -115,9 +116,11 @@ func (s *cdiSpecs) anyMissing(expected map[string]bool) bool {
 // checkPrepared restores the missing effects and specs of a prepared claim, and adds its CDI files to expected.
 func (s *cdiSpecs) checkPrepared(ctx, waiting context.Context, r *record.Record, there, expected map[string]bool) {
 	if s.moved(r) {
-		if err := s.withdraw(ctx, waiting, r.UID); err != nil {
-			s.report(ctx, ReasonRecoveryFailed, r, err.Error())
-		}
+		s.operations.attend(waiting, r.UID, func() {
+			if err := s.withdraw(ctx, r); err != nil && ctx.Err() == nil {
+				s.report(ctx, ReasonRecoveryFailed, r, err.Error())
+			}
+		})
 		return
 	}
 	var gone []string
@@ -169,35 +172,47 @@ func (s *cdiSpecs) moved(r *record.Record) bool {
 	return false
 }
 
+// scanPatience is how long a scan may take that decides whether a device moved.
+const scanPatience = 30 * time.Second
+
 // withdraw removes the specs of a claim whose devices moved, so that the restart of a container fails instead. They are restored when the
 // numbers return, or written with the new numbers when kubelet asks again. The plugin of an upgrade may have prepared a claim by what it
-// scanned later than this one, so the machine is scanned again when no claim's specs can change any more. If that takes too long, the next
-// pass tries again.
-func (s *cdiSpecs) withdraw(ctx, waiting context.Context, uid string) error {
-	claim, r, err := s.records.tryLock(uid)
+// scanned later than this one, so the machine is scanned again, and what was prepared since then is left to the next pass. The scan may
+// take long, so nothing is locked meanwhile.
+func (s *cdiSpecs) withdraw(ctx context.Context, read *record.Record) error {
+	if stale, err := s.presentFiles(read); err != nil || len(stale) == 0 {
+		return err
+	}
+	before, err := s.stamps()
+	if err != nil {
+		return err
+	}
+	scanning, cancel := context.WithTimeout(ctx, scanPatience)
+	defer cancel()
+	if err := s.ScanAgain(scanning); err != nil {
+		return err
+	}
+	moved := func(r *record.Record) bool {
+		now, err := s.Store.Stamp(r.UID)
+		return err == nil && now == before[r.UID] && s.moved(r)
+	}
+	claim, r, err := s.records.tryLock(read.UID)
 	if err != nil || r == nil {
 		return err
 	}
 	defer claim.Release()
-	there, err := s.Specs.Files()
-	if err != nil || !s.moved(r) {
-		return err
-	}
-	stale := slices.DeleteFunc(editFiles(r), func(file string) bool { return !there[file] })
-	if len(stale) == 0 {
-		return nil
-	}
 	hold, err := s.Store.LockSpecs(ctx, true)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
-	if err := s.ScanAgain(waiting); err != nil || !s.moved(r) {
+	stale, err := s.presentFiles(r)
+	if err != nil || !moved(r) {
 		return err
 	}
 	// What a claim needs whose devices did not move stays. A record that cannot be read keeps nothing: a container must not get another
 	// device.
-	inUse, _ := s.sharedFilesInUse(func(other *record.Record) bool { return !s.moved(other) })
+	inUse, _ := s.sharedFilesInUse(func(other *record.Record) bool { return !moved(other) })
 	if stale = slices.DeleteFunc(stale, func(file string) bool { return inUse[file] }); len(stale) == 0 {
 		return nil
 	}
@@ -207,6 +222,30 @@ func (s *cdiSpecs) withdraw(ctx, waiting context.Context, uid string) error {
 	s.report(ctx, ReasonDeviceMoved, r, "a device of it got other device numbers, or these are another device's: its containers cannot be "+
 		"restarted; delete the pod")
 	return nil
+}
+
+// presentFiles lists the CDI files with what a claim's containers get, as far as they are there.
+func (s *cdiSpecs) presentFiles(r *record.Record) ([]string, error) {
+	there, err := s.Specs.Files()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(editFiles(r), func(file string) bool { return !there[file] }), nil
+}
+
+// stamps returns the stamps of all records.
+func (s *cdiSpecs) stamps() (map[string]record.Stamp, error) {
+	uids, err := s.Store.UIDs()
+	if err != nil {
+		return nil, err
+	}
+	stamps := map[string]record.Stamp{}
+	for _, uid := range uids {
+		if stamp, err := s.Store.Stamp(uid); err == nil { // else it was just removed
+			stamps[uid] = stamp
+		}
+	}
+	return stamps, nil
 }
 
 // restoreEffects verifies the steps of a prepared claim and restores its specs. It does nothing if the claim is locked, or was released

@@ -329,6 +329,37 @@ func TestMovedByAnOldScan(t *testing.T) {
 	s.reported("DeviceMoved u1")
 }
 
+// TestMovedWhileScansAreSlow: a scan may take longer than a pass waits, as with many GPUs that NVML initialises. The specs of a claim whose
+// device moved go nevertheless. Nobody waits for the scan, and a claim that is prepared meanwhile keeps its specs: the plugin that did that
+// may have scanned later.
+func TestMovedWhileScansAreSlow(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		moved := s.prepare(allocated("u1", aGPU("gpu0")))
+		s.prepare(allocated("u2", aGPU("gpu1")))
+		s.scanTakes, s.found = 5*time.Second, machine{gpu("gpu0", 2), gpu("gpu1", 3)}
+		s.setMachine(machine{gpu("gpu0", 1), gpu("gpu1", 0)})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.tidy()
+		}()
+		time.Sleep(2 * time.Second)
+		asked := time.Now()
+		again := s.prepare(allocated("u2", aGPU("gpu1")))
+		if took := time.Since(asked); took > 0 {
+			t.Errorf("another claim waited %s", took)
+		}
+		<-done
+		s.reported("DeviceMoved u1")
+		if s.Specs.Has(moved.Devices[0].CDIDevice) {
+			t.Error("the old numbers can still be had")
+		}
+		s.isWhole(again)
+		s.tidy()
+		s.reported("DeviceMoved u2")
+	})
+}
+
 // TestDeviceMovedBack: the numbers come back before kubelet asks.
 func TestDeviceMovedBack(t *testing.T) {
 	s := newSite(t)
