@@ -25,8 +25,8 @@ type spaceRequest struct {
 	now          time.Time
 	// partialAge is the age from which a partial is evicted in any case.
 	partialAge time.Duration
-	// opportunistic: nothing may be evicted for it.
-	opportunistic bool
+	// opportunistic: nothing may be evicted for it but kept layers, and not these either if it keeps a layer itself.
+	opportunistic, keeps bool
 	// namespace is that of the object which a tree is for, and share the most that trees of one namespace may take. Empty or 0: no limit.
 	namespace string
 	share     int64
@@ -49,9 +49,9 @@ func (inv *inventory) planShare(r *spaceRequest) (victims []item, err error) {
 	}
 	evict := func(it item) bool {
 		switch {
-		case over <= 0 || r.opportunistic || !r.counts(it):
+		case over <= 0 || !r.mayEvict(it) || !r.counts(it):
 			return false
-		case it.partial && r.inUse(it.digest), !it.partial && (len(it.pins) > 0 || r.mounted(it.digest)):
+		case it.partial && !it.kept && r.inUse(it.digest), !it.partial && (len(it.pins) > 0 || r.mounted(it.digest)):
 			kept += it.size
 			return false
 		}
@@ -75,36 +75,19 @@ func (r *spaceRequest) counts(it item) bool {
 	return it.namespace == r.namespace && !r.heldByOthers(it)
 }
 
+// mayEvict reports whether anything may go for the request that nobody needs.
+func (r *spaceRequest) mayEvict(it item) bool { return !r.opportunistic || it.kept && !r.keeps }
+
 // plan chooses what to evict, least recently used first, so that the quota holds and the disk keeps its margin with all reservations. If
 // that is not possible, it returns an error for a blob, and all that may be evicted for Sweep. deleteNow is true if the disk has no space
 // before the victims are deleted.
 func (inv *inventory) plan(r *spaceRequest) (victims []item, deleteNow bool, err error) {
-	overQuota := r.size - r.max
-	diskShort := r.margin + r.size - r.written - r.free
-	var candidates []item
-	pinned := int64(0)
-	for _, p := range inv.partials {
-		overQuota += p.size
-		if r.inUse(p.digest) {
-			diskShort += p.size - p.written // it will take the rest of its reservation
-			continue
-		}
-		candidates = append(candidates, p)
-	}
-	for _, b := range inv.blobs {
-		overQuota += b.size
-		if len(b.pins) > 0 {
-			pinned += b.size
-			continue
-		}
-		candidates = append(candidates, b)
-	}
+	candidates, reserved, rest, pinned := inv.candidates(r)
+	overQuota, diskShort := r.size+reserved-r.max, r.margin+r.size-r.written+rest-r.free
 	if r.max == 0 {
 		overQuota = 0
 	}
-	if r.opportunistic {
-		candidates = nil
-	} else {
+	if !r.opportunistic {
 		deleteNow, diskShort = diskShort > 0, diskShort-inv.trash
 	}
 	for _, c := range candidates {
@@ -120,6 +103,31 @@ func (inv *inventory) plan(r *spaceRequest) (victims []item, deleteNow bool, err
 		}
 	}
 	return victims, deleteNow, r.shortage(overQuota, diskShort, pinned)
+}
+
+// candidates returns what may be evicted for a request, in this order. reserved is what everything takes, rest how much of that will still
+// be written, and pinned what is pinned.
+func (inv *inventory) candidates(r *spaceRequest) (candidates []item, reserved, rest, pinned int64) {
+	for _, p := range inv.partials {
+		reserved += p.size
+		if r.inUse(p.digest) {
+			rest += p.size - p.written
+			if !p.kept {
+				continue
+			}
+			p.written = p.size // it gives back what it would write, too
+		}
+		candidates = append(candidates, p)
+	}
+	for _, b := range inv.blobs {
+		reserved += b.size
+		if len(b.pins) > 0 {
+			pinned += b.size
+			continue
+		}
+		candidates = append(candidates, b)
+	}
+	return slices.DeleteFunc(candidates, func(c item) bool { return !r.mayEvict(c) }), reserved, rest, pinned
 }
 
 // shortage returns the error for a blob if the quota or the disk is short whatever is evicted.
@@ -155,8 +163,8 @@ func (s *Store) aboveQuota(d Digest, size int64) error {
 // reservation is space for a blob or tree. The zero value asks for none.
 type reservation struct {
 	Descriptor
-	// opportunistic: nothing is evicted for it.
-	opportunistic bool
+	// opportunistic: nothing is evicted for it but kept layers. keeps: it is one.
+	opportunistic, keeps bool
 	// arrived is how much of a tree that is being made is on the disk already.
 	arrived int64
 	// namespace is that of the object which a tree is for, if it has one.
@@ -166,14 +174,6 @@ type reservation struct {
 // reserve makes space and calls create, which makes the name that reserves it. The caller holds the lock of the digest. Layers that are
 // only kept for a later try give way.
 func (s *Store) reserve(ctx context.Context, r reservation, create func() error) error {
-	err := reserveOnce(ctx, s, r, create)
-	if errors.Is(err, ErrNoSpace) && !r.opportunistic && s.kept.end() {
-		err = reserveOnce(ctx, s, r, create)
-	}
-	return err
-}
-
-func reserveOnce(ctx context.Context, s *Store, r reservation, create func() error) error {
 	if s.config.MaxBytes > 0 && r.Size > s.config.MaxBytes {
 		return s.aboveQuota(r.Digest, r.Size)
 	}
@@ -203,7 +203,7 @@ func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 		size: r.Size, max: s.config.MaxBytes, margin: s.config.Margin,
 		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), partialAge: s.config.PartialAge,
 		heldByOthers:  func(it item) bool { return heldByOthers(s, it) },
-		opportunistic: r.opportunistic, namespace: r.namespace, share: s.config.NamespaceBytes,
+		opportunistic: r.opportunistic, keeps: r.keeps, namespace: r.namespace, share: s.config.NamespaceBytes,
 	}
 	if request.free, err = s.free(); err != nil {
 		return false, onDisk(err)
@@ -261,6 +261,9 @@ func (s *Store) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err
 func (s *Store) evict(v item) error {
 	if !v.partial {
 		return s.moveToTrash(v.name, v.digest)
+	}
+	if v.kept {
+		return s.dropKept(v.name)
 	}
 	unlock := s.tryLock(digestOffset(v.digest))
 	if unlock == nil {

@@ -21,6 +21,7 @@ type item struct {
 	used          time.Time
 	partial       bool
 	tree          bool
+	kept          bool // a KeptLayer
 	name          string
 	pins          []string
 	// namespace is that of a tree's object.
@@ -46,8 +47,8 @@ func (s *Store) inventory() (inv inventory, err error) {
 		}
 		if d, size, namespace, ok := parseKept(name); ok {
 			inv.partials = append(inv.partials, item{
-				digest: d, size: size, written: min(size, info.Size()), used: info.ModTime(), partial: true, name: tmpDir + "/" + name,
-				namespace: namespace,
+				digest: d, size: size, written: min(size, info.Size()), used: info.ModTime(), partial: true, kept: true,
+				name: tmpDir + "/" + name, namespace: namespace,
 			})
 		}
 		if d, size, ok := parsePartial(name); ok {

@@ -15,15 +15,15 @@ import (
 )
 
 // KeptLayer has the bytes of a layer as they come from a registry, so that a later try need not read them again. It is a convenience: it
-// is made only if nothing has to be evicted for it, any failure ends it, and what needs its space ends it, too. Its bytes may be wrong,
-// as after a loss of power: who unpacks them compares the digest of the whole, and reads them again from the registry if that is another
-// one.
+// is made only if nothing has to be evicted for it, any failure ends it, and what needs its space ends it, too, before anything complete is
+// evicted. Its bytes may be wrong, as after a loss of power: who unpacks them compares the digest of the whole, and reads them again from
+// the registry if that is another one.
 type KeptLayer struct {
 	store  *Store
 	name   string
 	unlock func()
 
-	// mu guards the rest, since the space may be needed at any moment.
+	// mu guards the rest.
 	mu   sync.Mutex
 	file disk.File // nil after the end
 	size int64
@@ -61,7 +61,7 @@ func KeepLayer(ctx context.Context, s *Store, d Descriptor, repository, namespac
 	if k.unlock == nil {
 		return nil
 	}
-	r := reservation{Descriptor: Descriptor{Digest: own, Size: d.Size}, opportunistic: true, namespace: namespace}
+	r := reservation{Descriptor: Descriptor{Digest: own, Size: d.Size}, opportunistic: true, keeps: true, namespace: namespace}
 	err := s.reserve(ctx, r, func() (err error) {
 		k.file, err = s.fs.OpenFile(s.path(k.name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		return onDisk(err)
@@ -76,7 +76,6 @@ func KeepLayer(ctx context.Context, s *Store, d Descriptor, repository, namespac
 	} else if err == nil {
 		k.size = info.Size()
 	}
-	s.kept.add(k)
 	if err != nil {
 		k.End()
 	}
@@ -93,11 +92,15 @@ func (k *KeptLayer) Size() int64 {
 // Open opens what it has.
 func (k *KeptLayer) Open() (io.ReadCloser, error) { return k.store.root.Open(k.name) }
 
-// Write appends bytes. A failure ends it.
+// Write appends bytes. A failure ends it, and so does that its space was needed.
 func (k *KeptLayer) Write(p []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.file == nil {
+		return
+	}
+	if _, err := k.store.root.Lstat(k.name); err != nil {
+		k.end()
 		return
 	}
 	n, err := k.file.Write(p)
@@ -142,39 +145,16 @@ func (k *KeptLayer) Close() {
 		k.file = nil
 	}
 	k.mu.Unlock()
-	k.store.kept.remove(k)
 	k.unlock()
 }
 
-// keptLayers are the layers that this process keeps now.
-type keptLayers struct {
-	mu   sync.Mutex
-	open map[*KeptLayer]bool
-}
-
-func (l *keptLayers) add(k *KeptLayer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open[k] = true
-}
-
-func (l *keptLayers) remove(k *KeptLayer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, k)
-}
-
-// end ends all of them, and reports whether that gave space back.
-func (l *keptLayers) end() (ended bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for k := range l.open {
-		k.mu.Lock()
-		ended = ended || k.file != nil
-		k.end()
-		k.mu.Unlock()
+// dropKept removes the file of a kept layer, also while it is kept: whoever keeps it, in this process or another, finds that it is gone.
+// The caller holds the lock of the names. The space is free at once, although the file is open.
+func (s *Store) dropKept(name string) error {
+	if f, err := s.fs.OpenFile(s.path(name), os.O_WRONLY|os.O_TRUNC, 0); err == nil {
+		_ = f.Close()
 	}
-	return ended
+	return s.remove(name)
 }
 
 // DropKept removes what was kept of the layers of an image: the tree is there, or can never be made of them.

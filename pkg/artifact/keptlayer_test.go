@@ -3,9 +3,11 @@
 package artifact
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,6 +112,88 @@ func TestKeptLayersTakeNoRoom(t *testing.T) {
 		t.Errorf("it has %d bytes, and there is %v", k.Size(), partials(t, s))
 	}
 	k.Close()
+}
+
+// TestKeptLayersGoFirst: a layer that is kept goes before anything is evicted, for a prefetch too, and whichever process reads it. It stays
+// where its space would not help: what exceeds the share of another namespace is that one's to give, and another layer is not kept instead.
+func TestKeptLayersGoFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		left, others bool // whether an earlier try left it, and whether another process reads it
+		namespace    string
+		need         func(s *Store, size int64) error
+		size         int64
+		goes         bool
+	}{
+		"a file":                    {need: fetchOf, size: 50, goes: true},
+		"a file, left":              {need: fetchOf, size: 50, goes: true, left: true},
+		"a file, another process's": {need: fetchOf, size: 50, goes: true, others: true},
+		"a prefetch":                {need: prefetchOf, size: 50, goes: true},
+		"a prefetch, left":          {need: prefetchOf, size: 50, goes: true, left: true},
+		"another's share":           {need: treeOf("team-b"), size: 51},
+		"its own share":             {need: treeOf("team-a"), size: 20, goes: true},
+		"another layer":             {need: layerOf, size: 50, left: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, StoreConfig{KeepFrom: 10, MaxBytes: 120, NamespaceBytes: 50})
+			old := newHub()
+			check.Must(t, s.Fetch(t.Context(), old, old.pushBlob(blobBytes(1, 30))))
+			d, by := Descriptor{Digest: DigestOf([]byte("layer")), Size: 45}, s
+			if c.others {
+				by = s.again(t)
+			}
+			k := KeepLayer(t.Context(), by, d, "registry.example/x", "team-a")
+			k.Write([]byte("0123"))
+			if c.left {
+				k.Close()
+			}
+			if err := c.need(s, c.size); (err == nil) != c.goes {
+				t.Errorf("what needs the space: %v", err)
+			}
+			if digests, err := s.Digests(); err != nil || len(digests) == 0 || !has(digests, blobBytes(1, 30)) {
+				t.Errorf("the old file is evicted: %v, %v", digests, err)
+			}
+			if c.left {
+				k = KeepLayer(t.Context(), s, Descriptor{Digest: d.Digest, Size: 45}, "registry.example/x", "team-a")
+			}
+			if k != nil {
+				k.Write([]byte("45"))
+				defer k.Close()
+			}
+			if stays := k != nil && k.Size() == 6; stays == c.goes {
+				t.Errorf("it stays: %v, want it to go: %v", stays, c.goes)
+			}
+		})
+	}
+}
+
+func has(digests []Digest, data []byte) bool { return slices.Contains(digests, DigestOf(data)) }
+
+func fetchOf(s *Store, size int64) error {
+	h := newHub()
+	return s.Fetch(context.Background(), h, h.pushBlob(blobBytes(2, int(size))))
+}
+
+func prefetchOf(s *Store, size int64) error {
+	h := newHub()
+	return s.FetchOpportunistic(context.Background(), h, h.pushBlob(blobBytes(2, int(size))))
+}
+
+// treeOf reserves space for a tree of a namespace.
+func treeOf(namespace string) func(*Store, int64) error {
+	return func(s *Store, size int64) error {
+		r := reservation{Descriptor: Descriptor{Digest: DigestOf([]byte("tree")), Size: size}, namespace: namespace}
+		return s.reserve(context.Background(), r, func() error { return nil })
+	}
+}
+
+// layerOf keeps another layer.
+func layerOf(s *Store, size int64) error {
+	k := KeepLayer(context.Background(), s, Descriptor{Digest: DigestOf(nil), Size: size}, "registry.example/x", "team-b")
+	if k == nil {
+		return ErrNoSpace
+	}
+	k.Close()
+	return nil
 }
 
 // failing is a file whose writes fail.

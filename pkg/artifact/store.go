@@ -65,8 +65,6 @@ type Store struct {
 	config StoreConfig
 	// free returns the free bytes of the disk.
 	free func() (int64, error)
-
-	kept *keptLayers
 }
 
 // OpenStore opens the store in a directory. It makes the directory if necessary, and closes it to other users.
@@ -120,7 +118,7 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	if config.InUse == nil {
 		config.InUse = func(*Store, Digest) bool { return false }
 	}
-	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}, kept: &keptLayers{open: map[*KeptLayer]bool{}}}
+	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}}
 	s.free = s.statfs
 	return s, nil
 }
