@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,8 +20,11 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
-// RetryAfter returns the pause that the registry asked for, or 0.
+// RetryAfter returns the pause that the registry asked for, or 0. Of several endpoints it is the shortest.
 func RetryAfter(err error) time.Duration {
+	if several, ok := errors.AsType[*joined](err); ok {
+		return several.after
+	}
 	if e, ok := errors.AsType[*unreachable](err); ok {
 		err = e.reason
 	}
@@ -42,16 +46,33 @@ func (e *statusError) Error() string { return e.text }
 
 func (e *statusError) Unwrap() error { return artifact.ErrUnavailable }
 
+// joined are the errors of several endpoints.
+type joined struct {
+	error
+	// after is the shortest pause after which one of them may be asked again.
+	after time.Duration
+}
+
+func (j *joined) Unwrap() error { return j.error }
+
 // joinErrors combines the errors of several endpoints on one line.
 func joinErrors(errs []error) (all error) {
+	var pauses []time.Duration
+	several := false
 	for _, err := range errs {
+		if err != nil && mayPass(err) {
+			pauses = append(pauses, RetryAfter(err))
+		}
 		switch {
 		case err == nil:
 		case all == nil:
 			all = err
 		default:
-			all = fmt.Errorf("%w; %w", all, err)
+			all, several = fmt.Errorf("%w; %w", all, err), true
 		}
+	}
+	if several && len(pauses) > 0 {
+		return &joined{error: all, after: slices.Min(pauses)}
 	}
 	return all
 }

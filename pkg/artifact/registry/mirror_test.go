@@ -260,3 +260,44 @@ func TestPeers(t *testing.T) {
 		t.Errorf("spegel was asked for %d blobs and dragonfly for %d manifests", blobs, manifests)
 	}
 }
+
+// TestPauseOfMirror: a mirror that asks for a long pause is left alone, and holds up neither the tries at the registry nor the next fetch.
+func TestPauseOfMirror(t *testing.T) {
+	layer := blobBytes(34, 1000)
+	origin, _, blob := stocked(t, layer)
+	asked, busy := map[string]int{}, 0
+	refuse := func(host string, code int, pause string, next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.Contains(r.URL.Path, "/blobs/") {
+				next.ServeHTTP(w, r)
+				return
+			}
+			if asked[host]++; asked[host] > busy && host != "mirror" {
+				next.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Retry-After", pause)
+			w.WriteHeader(code)
+		})
+	}
+	pull := func() error {
+		clear(asked)
+		src := newSource(t, Config{
+			Mirrors: Mirrors{"origin.example": {{Host: "mirror.example"}}}, Backoff: 1, Tries: 3,
+			Transport: network{
+				"mirror.example": refuse("mirror", http.StatusTooManyRequests, "36000", origin),
+				"origin.example": refuse("origin", http.StatusServiceUnavailable, "", origin),
+			},
+		}, "origin.example/"+repo+":v1")
+		return src.Pull(t.Context(), blob, &hashed{Hash: sha256.New()})
+	}
+	busy = 2
+	check.Must(t, pull())
+	if asked["mirror"] != 1 || asked["origin"] != 3 {
+		t.Errorf("asked %v, want the mirror once and the registry three times", asked)
+	}
+	busy = 9
+	if err := pull(); !artifact.IsRetryable(err) || RetryAfter(err) != 0 {
+		t.Errorf("%v, and the next try is after %s", err, RetryAfter(err))
+	}
+}

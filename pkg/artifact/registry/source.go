@@ -32,6 +32,7 @@ type Source struct {
 	allowed   atomic.Bool // the owners were asked, see askOwners
 	mirrored  atomic.Bool // a mirror was asked for a blob
 	resumed   atomic.Bool // a stream began with bytes of the store
+	mixed     atomic.Bool // see Mixed
 	received  *atomic.Int64
 	idle      sync.Map // endpoints of mirrors that failed after a long time
 
@@ -142,7 +143,7 @@ func (s *Source) retryAt(
 	furthest := progress()
 	for round := 0; ; {
 		for i, e := range endpoints {
-			if failed[i] != nil && !mayPass(failed[i]) {
+			if failed[i] != nil && !s.askable(failed[i]) {
 				continue
 			}
 			failed[i] = s.persist(ctx, e, i == len(endpoints)-1, progress, act)
@@ -157,7 +158,7 @@ func (s *Source) retryAt(
 		if n := progress(); n >= furthest+minProgress {
 			furthest, round = n, 0
 		}
-		if round++; round >= s.client.config.Tries || !slices.ContainsFunc(failed, mayPass) {
+		if round++; round >= s.client.config.Tries || !slices.ContainsFunc(failed, s.askable) {
 			s.report(ctx, failed)
 			return joinErrors(failed)
 		}
@@ -183,7 +184,7 @@ func (s *Source) persist(
 		switch {
 		case err == nil, last, try >= s.client.config.Tries, progress() < before+minProgress:
 			return err
-		case ctx.Err() != nil, artifact.IsLocal(err), !mayPass(err):
+		case ctx.Err() != nil, artifact.IsLocal(err), !s.askable(err):
 			return err
 		}
 		if err := s.wait(ctx, 1, []error{err}); err != nil {
@@ -250,6 +251,12 @@ func (s *Source) forget(e endpoint, at *session) {
 	}
 }
 
+// askable reports whether an endpoint that failed so is asked again in this call: not if it asks for a longer pause than that waits. A
+// mirror that does so would otherwise hold up the tries at the registry.
+func (s *Source) askable(err error) bool {
+	return mayPass(err) && RetryAfter(err) <= s.client.config.MaxWait
+}
+
 // wait pauses before the next round: longer each time, or as long as a registry asks for. A random half of the pause, and a quarter beyond
 // what a registry asks for, keep nodes that failed at the same moment from asking again at the same moment.
 func (s *Source) wait(ctx context.Context, round int, failed []error) error {
@@ -261,10 +268,9 @@ func (s *Source) wait(ctx context.Context, round int, failed []error) error {
 	pause -= upTo(pause / 2)
 	asked := time.Duration(0)
 	for _, err := range failed {
-		asked = max(asked, RetryAfter(err))
-	}
-	if asked > c.MaxWait {
-		return joinErrors(failed)
+		if s.askable(err) {
+			asked = max(asked, RetryAfter(err))
+		}
 	}
 	pause = max(pause, asked+upTo(asked/4))
 	timer := c.Clock.NewTimer(pause)
