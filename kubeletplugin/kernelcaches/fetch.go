@@ -363,7 +363,7 @@ func (f *Feature) unpack(
 		Opportunistic: opportunistic, Namespace: namespace,
 	}
 	tree, err := store.Unpack(ctx, spec, src.LayersKept(store, image.Layers, namespace))
-	if err != nil && artifact.IsRetryable(err) {
+	if err != nil && artifact.IsRetryable(err) && !src.Mixed() {
 		return nil, err
 	}
 	artifact.DropKept(store, image.Layers, spec.Origin, namespace)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
@@ -38,13 +39,16 @@ func (s *Source) open(ctx context.Context, d artifact.Descriptor, kept *artifact
 		defer close(r.filled)
 		if kept != nil {
 			defer kept.Close()
-			to.begin(kept)
+			to.begin(kept, s.received)
 			if to.sent > 0 {
 				s.resumed.Store(true)
 			}
 		}
 		if r.err = s.Pull(ctx, d, to); r.err == nil {
 			r.err = io.EOF
+		}
+		if to.changed {
+			s.mixed.Store(true)
 		}
 	}()
 	if err := r.next(); err != nil && !errors.Is(err, io.EOF) {
@@ -87,6 +91,11 @@ func (s *Source) Again() *Source {
 	}
 	return nil
 }
+
+// Mixed reports whether a stream ended because an endpoint, from which it had to start again, does not have the bytes that came before,
+// from another one or from the store. The error does not always tell: it may be retryable, since another endpoint only broke off. Another
+// try would mix the same.
+func (s *Source) Mixed() bool { return s.mixed.Load() }
 
 // streamBuffers is how many buffers a stream may be ahead of its reader, so that network and reader work at the same time.
 const streamBuffers = 4
@@ -161,14 +170,17 @@ type replay struct {
 	// replayed is how many of them came again after a Reset, and replayHash the hash of those. It is nil if none has to come again.
 	replayed   int64
 	replayHash *maphash.Hash
+	// changed: other bytes came again.
+	changed bool
 }
 
-// begin gives the caller what is kept, and keeps what comes. If not all of it can be read, nothing is kept.
-func (r *replay) begin(kept *artifact.KeptLayer) {
+// begin gives the caller what is kept, and keeps what comes. If not all of it can be read, nothing is kept. What the caller takes counts as
+// received: a fetch that goes on with much of it moves, although no registry sends anything.
+func (r *replay) begin(kept *artifact.KeptLayer, received *atomic.Int64) {
 	size := kept.Size()
 	if size > 0 {
 		if f, err := kept.Open(); err == nil {
-			_, _ = io.CopyBuffer(struct{ io.Writer }{r}, io.LimitReader(f, size), make([]byte, bufferSize))
+			_, _ = io.CopyBuffer(&counted{to: r, n: received}, io.LimitReader(f, size), make([]byte, bufferSize))
 			_ = f.Close()
 		}
 	}
@@ -178,6 +190,18 @@ func (r *replay) begin(kept *artifact.KeptLayer) {
 	case r.ctx.Err() == nil:
 		kept.End()
 	}
+}
+
+// counted counts what is written.
+type counted struct {
+	to io.Writer
+	n  *atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // Write implements artifact.Sink.
@@ -191,6 +215,7 @@ func (r *replay) Write(p []byte) (int, error) {
 		_, _ = r.replayHash.Write(p[:n])
 		if r.replayed += int64(n); r.replayed == r.sent {
 			if r.replayHash.Sum64() != r.sentHash.Sum64() {
+				r.changed = true
 				return 0, fmt.Errorf("the blob is %w: the first %d bytes changed while it was read", artifact.ErrMismatch, r.sent)
 			}
 			r.replayHash = nil

@@ -319,3 +319,28 @@ func TestLayersKept(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptBytesCount: bytes that come from the store count as they are read, like those of a registry. A large layer of which everything is
+// kept would otherwise count as one that does not move, and would be ended in each try.
+func TestKeptBytesCount(t *testing.T) {
+	h := plainHub(t)
+	layer := blobBytes(52, 40*bufferSize)
+	blob := h.pushBlob(t, layer)
+	s := newStore(t, artifact.StoreConfig{KeepFrom: 1})
+	k := artifact.KeepLayer(t.Context(), s.Store, blob, h.host()+"/"+repo, "team-a")
+	k.Write(layer)
+	k.Close()
+	received, src := &atomic.Int64{}, h.source(t)
+	src.CountInto(received)
+	r, err := src.LayersKept(s.Store, []artifact.TreeLayer{{Descriptor: blob}}, "team-a")(t.Context(), 0)
+	check.Must(t, err)
+	defer r.Close()
+	for part := 1; part <= 2; part++ {
+		_, err := io.ReadFull(r, make([]byte, len(layer)/2))
+		check.Must(t, err)
+		taken, got := int64(part*len(layer)/2), received.Load()
+		if ahead := int64(streamBuffers+2) * bufferSize; got < taken-ahead || got > taken+ahead {
+			t.Errorf("%d bytes are counted when %d were taken", got, taken)
+		}
+	}
+}
