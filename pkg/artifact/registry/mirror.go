@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -132,4 +133,54 @@ func (t *mirrorTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.URL.RawQuery += "ns=" + url.QueryEscape(t.registry)
 	}
 	return t.inner.RoundTrip(r)
+}
+
+// mirrorGuard keeps a registry from sending requests on to a mirror of others. The mirror would answer with what it reads by credentials of
+// its own, and none of those others were asked, see askOwners. What the registry's own mirrors have is the registry's.
+type mirrorGuard struct {
+	inner http.RoundTripper
+	from  string
+	// others are the hosts of other registries' mirrors.
+	others map[string]bool
+}
+
+// guardMirrors returns the transport of an endpoint that is no mirror.
+func (c *Client) guardMirrors(host string, inner http.RoundTripper) http.RoundTripper {
+	g := &mirrorGuard{inner: inner, from: host, others: map[string]bool{}}
+	for _, mirrors := range c.mirrors {
+		for i := range mirrors {
+			g.others[mirrors[i].host] = true
+		}
+	}
+	delete(g.others, host)
+	for _, own := range c.mirrors[host] {
+		delete(g.others, own.host)
+	}
+	return g
+}
+
+// RoundTrip implements http.RoundTripper. A request that follows from an answer is one that was redirected.
+func (g *mirrorGuard) RoundTrip(r *http.Request) (*http.Response, error) {
+	host, known := connectedHost(r.URL)
+	if r.Response == nil || known && !g.others[host] {
+		return g.inner.RoundTrip(r)
+	}
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return nil, fmt.Errorf("%s is %w: %s sent the request there, and it is a mirror of other registries, or its name is not of ASCII letters",
+		quote(r.URL.Host), artifact.ErrDestination, quote(g.from))
+}
+
+// connectedHost returns the one name of the host that a request goes to. What is written otherwise and leads there has the same: with a
+// dot at its end, or with an empty port. It returns false for letters that a name server does not know, since several mean the same.
+func connectedHost(u *url.URL) (host string, ok bool) {
+	host, port := strings.TrimRight(u.Hostname(), "."), u.Port()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		host += ":" + port
+	}
+	return registryname.Host(host), strings.IndexFunc(host, func(c rune) bool { return c >= utf8.RuneSelf }) < 0
 }

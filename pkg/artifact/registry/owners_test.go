@@ -4,6 +4,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -165,5 +166,86 @@ func TestMirrorsOnly(t *testing.T) {
 	wantErr(t, err, artifact.ErrNotFound)
 	if n := p.origin.count(""); n != 0 {
 		t.Errorf("the registry was asked %d times", n)
+	}
+}
+
+// TestRedirectToMirror: a registry of a tenant sends nobody to a mirror of another registry, which gives anybody what it has. The registry
+// itself and the mirror may.
+func TestRedirectToMirror(t *testing.T) {
+	p, evil := newPrivate(t, "cache/of/"), plainHub(t)
+	p.config.PlainHTTP = append(p.config.PlainHTTP, evil.host())
+	at := "http://" + p.mirror.host() + "/v2/cache/of/" + repo + "/blobs/" + p.blob.Digest.String()
+	send := func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.Redirect(w, r, at, http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	}
+	evil.set(send)
+	for name, read := range p.reads() {
+		if name != "ReadBlob" && name != "Prove" && name != "Open" {
+			continue
+		}
+		if err := read(t.Context(), p.source(t, evil.host()+"/mallory/x", "somebody")); err == nil {
+			t.Errorf("%s: read through a redirect", name)
+		}
+	}
+	if n := p.mirror.count(""); n != 0 {
+		t.Errorf("the mirror was asked %d times", n)
+	}
+	first := true
+	p.mirror.set(func(w http.ResponseWriter, r *http.Request) bool {
+		if !first || !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		first = false
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	})
+	ask := p.origin.handler
+	p.mirror.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Path = strings.Replace(r.URL.Path, "cache/of/", "", 1)
+		ask.ServeHTTP(w, r)
+	})
+	p.origin.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !send(w, r) {
+			ask.ServeHTTP(w, r)
+		}
+	})
+	check.Must(t, p.reads()["Open"](t.Context(), p.source(t, p.origin.host()+"/"+repo, "me")))
+	if first || p.origin.count("/blobs/") == 0 {
+		t.Error("the registry did not send the request on")
+	}
+}
+
+// TestGuardedMirrorNames: another spelling of a mirror's name leads to the mirror, too.
+func TestGuardedMirrorNames(t *testing.T) {
+	reached := ""
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reached = r.URL.Host })
+	c, err := NewClient(Config{Mirrors: Mirrors{
+		"a.example": {{Host: "mirror.example/x"}, {Host: "[::1]:5000"}, {Host: "own.example"}}, "b.example": {{Host: "own.example"}},
+	}})
+	check.Must(t, err)
+	for host, refused := range map[string]bool{
+		"mirror.example": true, "MIRROR.example:443": true, "mirror.example.": true, "mirror.example:": true, "mirror.example.:0443": true,
+		"ｍirror.example": true, "[0:0::1]:5000": true, "elsewhere.example": false, "mirror.example:5000": false, "own.example": false,
+		"b.example": false,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+host+"/v2/", http.NoBody)
+		check.Must(t, err)
+		through := c.guardMirrors("b.example", network{r.URL.Host: answer})
+		for _, redirected := range []bool{false, true} {
+			if reached = ""; redirected {
+				r.Response = &http.Response{}
+			}
+			resp, err := through.RoundTrip(r)
+			if err == nil {
+				check.Must(t, resp.Body.Close())
+			}
+			if got := reached == ""; got != (refused && redirected) || got != errors.Is(err, artifact.ErrDestination) {
+				t.Errorf("%s, redirected %v: %v", host, redirected, err)
+			}
+		}
 	}
 }

@@ -53,9 +53,9 @@ func (c *Client) connect(ctx context.Context, e endpoint, keys authn.Keychain, r
 	if err != nil {
 		return nil, told{err}
 	}
-	through := c.transport
+	through := c.guardMirrors(e.host, c.transport)
 	if e.mirror != nil {
-		through = &mirrorTransport{mirrored: e.mirror, host: registry.RegistryStr(), inner: through}
+		through = &mirrorTransport{mirrored: e.mirror, host: registry.RegistryStr(), inner: c.transport}
 	}
 	s := &session{
 		host: e.host, mirror: e.mirror != nil, urlHost: registry.RegistryStr(), stall: c.config.Stall, clock: c.config.Clock, received: received,
