@@ -263,7 +263,7 @@ func (s *Store) evict(v item) error {
 		return s.moveToTrash(v.name, v.digest)
 	}
 	if v.kept {
-		return s.dropKept(v.name)
+		return dropKept(s, v.name)
 	}
 	unlock := s.tryLock(digestOffset(v.digest))
 	if unlock == nil {

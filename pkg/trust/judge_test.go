@@ -15,6 +15,7 @@ import (
 	"github.com/fettle-dev/fettle/api/registryname"
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -323,6 +324,41 @@ func TestMirrorByItsOwnName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Judge(t.Context(), source, c.image, "a", c.policies, "")
+			if c.refused == "" {
+				check.Must(t, err)
+				return
+			}
+			wantRefused(t, err, c.refused)
+		})
+	}
+}
+
+// TestMirrorWithOtherSignatures: an image whose signatures a mirror does not show, since it lies or is behind, is not refused before its
+// registry was asked for them.
+func TestMirrorWithOtherSignatures(t *testing.T) {
+	good, mallory := newSigner(t), newSigner(t)
+	for name, c := range map[string]struct {
+		mirrorsOnly bool
+		refused     string
+	}{"asks the registry": {false, ""}, "mirrors only": {true, "0 of 1 signers"}} {
+		t.Run(name, func(t *testing.T) {
+			h, mirror := newHub(t, true), newHub(t, true)
+			d := h.image(t, "signed")
+			h.attach(t, d, good.bundle(t, statement(d, signPredicate)))
+			if mirror.image(t, "signed") != d {
+				t.Fatal("the mirror has another image")
+			}
+			mirror.attach(t, d, mallory.bundle(t, statement(d, signPredicate)))
+			host := h.source(t).Reference().Registry()
+			at := mirror.source(t).Reference().Registry()
+			config := registry.Config{PlainHTTP: []string{host, at}, Mirrors: registry.Mirrors{host: {{Host: at}}}, Tries: 1}
+			if c.mirrorsOnly {
+				config.MirrorsOnly = []string{host}
+			}
+			client, err := registry.NewClient(config)
+			check.Must(t, err)
+			policy := compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Images = []string{"**"} }, good.authority(t, "release"))
+			_, err = Judge(t.Context(), client.TenantSource(h.source(t).Reference(), nil), d, "a", []*Policy{policy}, "")
 			if c.refused == "" {
 				check.Must(t, err)
 				return

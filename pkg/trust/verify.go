@@ -11,6 +11,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 )
 
 // Result is who signed an image, as far as a policy asks.
@@ -130,8 +131,31 @@ func (v *Verdict) Result() v1alpha1.VerdictResult {
 
 // Judge asks every policy that is for the image and the namespace, which is empty for an object of the cluster. Each has to be satisfied,
 // and where there is none the image is refused. asked is the mode that the object wants, empty where it wants none; it counts only where
-// it is stricter than the policy's.
+// it is stricter than the policy's. What signatures there are is not bound to a digest, so a mirror that is behind, or lies, shows others
+// than the registry. So nothing is refused or warned of before the registry itself was asked.
 func Judge(
+	ctx context.Context, src Source, d artifact.Digest, namespace string, policies []*Policy, asked v1alpha1.VerificationMode,
+) (Verdict, error) {
+	verdict, err := judge(ctx, src, d, namespace, policies, asked)
+	if !errors.Is(err, ErrRefused) && len(verdict.Warnings) == 0 {
+		return verdict, err
+	}
+	if s, ok := src.(mirrored); ok {
+		if direct := s.Direct(); direct != nil {
+			return judge(ctx, direct, d, namespace, policies, asked)
+		}
+	}
+	return verdict, err
+}
+
+// mirrored is a Source that may ask mirrors.
+type mirrored interface {
+	// Direct returns the source that asks none, nil if that is the same or not allowed.
+	Direct() *registry.Source
+}
+
+// judge is Judge by what one source shows.
+func judge(
 	ctx context.Context, src Source, d artifact.Digest, namespace string, policies []*Policy, asked v1alpha1.VerificationMode,
 ) (Verdict, error) {
 	var verdict Verdict

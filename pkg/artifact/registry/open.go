@@ -83,7 +83,7 @@ func (s *Source) LayersKept(store *artifact.Store, layers []artifact.TreeLayer, 
 // Again returns the source from which layers are to be read once more whose tree was refused: one that asks no mirror, if a mirror was
 // asked, or the same, if some bytes came from the store. Otherwise it returns nil.
 func (s *Source) Again() *Source {
-	if u := s.unmirrored(); u != nil {
+	if u := s.Direct(); u != nil && s.mirrored.Load() {
 		return u
 	}
 	if s.resumed.Load() {

@@ -47,9 +47,10 @@ func (s *Source) Reference() artifact.Reference { return s.ref }
 // first request.
 func (s *Source) CountInto(n *atomic.Int64) { s.received = n }
 
-// unmirrored returns a source that asks no mirror, nil if the registry may not be asked or if no mirror was asked for a blob of this one.
-func (s *Source) unmirrored() *Source {
-	if !s.mirrored.Load() || s.client.mirrorsOnly[s.ref.Registry()] {
+// Direct returns a source that asks no mirror, nil if this one has none, or if the registry may not be asked.
+func (s *Source) Direct() *Source {
+	mirrored := slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.mirror != nil })
+	if !mirrored || s.client.mirrorsOnly[s.ref.Registry()] {
 		return nil
 	}
 	u := s.client.Source(s.ref, s.keys)
