@@ -49,7 +49,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
@@ -58,6 +60,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // Clients are the plugin's clients of the API server.
@@ -94,12 +97,14 @@ type Plugin struct {
 	features   features
 	engine     *prepare.Engine
 	scanner    *inventory.Scanner
-	publisher  *publish.Publisher
-	claims     *status.ClaimWriter
-	reporter   *status.Reporter
-	binder     *binding.Binder
-	readiness  *readiness
-	parts      parts
+	// places reads where devices of the configuration are, which a disk may not answer.
+	places    *sysfs.Reads
+	publisher *publish.Publisher
+	claims    *status.ClaimWriter
+	reporter  *status.Reporter
+	binder    *binding.Binder
+	readiness *readiness
+	parts     parts
 }
 
 // features are the plugin's features. A new one needs a line here and in list, and is made in newFeatures.
@@ -132,6 +137,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 		review: notify.New(), claimsChanged: notify.New(), freed: notify.New(), claimDeleted: notify.New(),
 		node:   &status.NodeEvents{Node: config.Node, Events: clients.Events},
 		mounts: hostmount.In(filepath.Join(config.StateDir, "mounts"), config.HostRoot),
+		places: sysfs.NewReads(clock.RealClock{}, placePatience),
 	}
 	p.readiness = &readiness{holder: p.holder}
 	if err := p.open(ctx); err != nil {
@@ -164,7 +170,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	p.parts = p.listParts()
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
-		Machine: p.machine, ScanAgain: func(ctx context.Context) error { return p.scanner.Again(ctx) },
+		Machine: p.machine, PlaceOf: p.placeOf, ScanAgain: func(ctx context.Context) error { return p.scanner.Again(ctx) },
 		Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
 		NamespaceUID: p.namespaceUID,
 		KubeletState: config.KubeletState,
@@ -480,6 +486,29 @@ func (p *Plugin) machine() prepare.Machine {
 		return s
 	}
 	return nil
+}
+
+// placePatience is how long a disk may take to say where a directory is.
+const placePatience = 2 * time.Second
+
+// placeOf returns where a device of the configuration is now. Of a disk that does not answer it is where it was.
+func (p *Plugin) placeOf(ctx context.Context, d *device.Device) (container.Place, error) {
+	var now container.Place // of a late answer, nobody looks at it
+	_, err := p.places.Read(ctx, d.Name, func() (string, error) {
+		tree, err := sysfs.Open(p.config.HostRoot)
+		if err == nil {
+			defer tree.Close()
+			now, err = discover.PlaceOf(tree, d)
+		}
+		return "", err
+	})
+	if errors.Is(err, sysfs.ErrNoAnswer) {
+		return d.Place, nil
+	}
+	if err != nil {
+		return container.Place{}, err
+	}
+	return now, nil
 }
 
 func (p *Plugin) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {

@@ -12,6 +12,8 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
@@ -29,6 +31,9 @@ type Config struct {
 	Features Features
 	// Machine returns the result of the newest scan, nil before the first.
 	Machine func() Machine
+	// PlaceOf returns where a device of the configuration is now, which may be elsewhere than the newest scan found it. It is the zero
+	// value for any other device.
+	PlaceOf func(ctx context.Context, d *device.Device) (container.Place, error)
 	// ScanAgain has the machine scanned, and returns once Machine has what a scan found that began after the call.
 	ScanAgain func(ctx context.Context) error
 	Health    Health

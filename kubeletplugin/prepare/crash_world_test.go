@@ -123,7 +123,8 @@ func (w *world) start(boot string) error {
 		},
 		Health: &fakeHealth{}, Observer: &fakeObserver{},
 		Machine: func() Machine { return crashDevices() }, ScanAgain: func(context.Context) error { return nil },
-		Claim: w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
+		PlaceOf: func(_ context.Context, d *device.Device) (container.Place, error) { return d.Place, nil },
+		Claim:   w.claim, Classes: crashClasses, KubeletState: w.path("kubelet_state"),
 		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + "-uid", nil },
 		Uptime:       func() time.Duration { return time.Hour + time.Since(began) }, Budget: 10 * time.Second,
 	})

@@ -167,7 +167,7 @@ func (p *place) newEngine() *site {
 		Features: []Feature{
 			lending(p.dir, hostdir.Kind(p.dir, hostdir.OpenRoot)), effects, &fakeFeature{name: presetsName, plan: p.resolve},
 		},
-		Machine: p.seen, ScanAgain: p.scanAgain,
+		Machine: p.seen, ScanAgain: p.scanAgain, PlaceOf: p.placeOf,
 		Health: health, Claim: p.get, Classes: p.live, KubeletState: filepath.Join(p.dir, "dra_manager_state"),
 		NamespaceUID: func(_ context.Context, name string) (string, error) { return name + p.remade, nil },
 		Uptime:       p.clock.SinceBoot, Budget: patience, Observer: &fakeObserver{incident: p.note},
@@ -206,6 +206,17 @@ func (p *place) setMachine(m Machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.machine = m
+}
+
+// placeOf is where a device is: where the next scan finds it.
+func (p *place) placeOf(_ context.Context, d *device.Device) (container.Place, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.found != nil {
+		now, _ := p.found.Find(d.Kind, d.Name)
+		return now.Place, nil
+	}
+	return d.Place, nil
 }
 
 // scanAgain is a scan that somebody asks for.

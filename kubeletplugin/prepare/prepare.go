@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -68,6 +69,9 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	if old, err = e.releaseStale(op, a, old); err != nil {
 		return nil, fmt.Errorf("give back what the claim held before: %w", err)
 	}
+	if err := e.scanMoved(waiting, a); err != nil {
+		return nil, err
+	}
 	op.setActivity("plans devices and steps")
 	planned, err := e.plan(op.ctx, in, old)
 	if err != nil {
@@ -77,6 +81,25 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 		return e.start(op, planned)
 	}
 	return e.continuePrepare(op, in, old, planned)
+}
+
+// scanMoved has the machine scanned if a device of an allocation is elsewhere than the newest scan found it. What a record says of its
+// place would else be wrong, and the next scan would take the claim's specs.
+func (e *Engine) scanMoved(ctx context.Context, a claim.Allocation) error {
+	machine := e.Machine()
+	if machine == nil {
+		return nil
+	}
+	for i := range a.Results {
+		d, ok := machine.Find(a.Results[i].Kind, a.Results[i].Device)
+		if !ok || d.Place == (container.Place{}) {
+			continue
+		}
+		if now, err := e.PlaceOf(ctx, &d); err != nil || d.Place.Moved(now) {
+			return e.ScanAgain(ctx)
+		}
+	}
+	return nil
 }
 
 // checkInput refuses input that is out of date: the claim changed while a lock was waited for, or the record that its allocation was

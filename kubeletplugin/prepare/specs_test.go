@@ -360,6 +360,31 @@ func TestMovedWhileScansAreSlow(t *testing.T) {
 	})
 }
 
+// TestPreparedByAnOldScan: two directories had each other's name when the machine was scanned, and have their own again when a claim gets
+// one of them. Its record says where the directory is then.
+func TestPreparedByAnOldScan(t *testing.T) {
+	s := newSite(t)
+	at := func(inode string) machine {
+		d := ssd("ssd0")
+		d.Place = container.Place{Directory: inode}
+		return machine{gpu("gpu0", 0), d}
+	}
+	s.setMachine(at("8:1 77"))
+	s.found = at("8:1 78")
+	r := s.prepare(allocated("u1", aDisk("ssd0")))
+	if got := r.Devices[0].Place.Directory; got != "8:1 78" {
+		t.Errorf("recorded at %s", got)
+	}
+	s.tidy()
+	s.isWhole(r)
+	s.reported()
+	s.unprepare("u1")
+	s.found, s.scanErr = at("8:1 79"), errors.New("the scan takes too long")
+	if _, err := s.ask(allocated("u2", aDisk("ssd0"))); err == nil {
+		t.Error("a claim is prepared by a scan that is out of date")
+	}
+}
+
 // TestDeviceMovedBack: the numbers come back before kubelet asks.
 func TestDeviceMovedBack(t *testing.T) {
 	s := newSite(t)

@@ -141,6 +141,27 @@ func (h HostDevice) directory(d *draft, name string, places sysfs.Places, capaci
 	d.bytes(device.CapacityStorage, uint64(max(size, 0)))
 }
 
+// PlaceOf returns where a device of the configuration is now, as a scan would find it. It is the zero value for any other device.
+func PlaceOf(tree *sysfs.Tree, d *device.Device) (container.Place, error) {
+	switch {
+	case d.Place == container.Place{}:
+		return container.Place{}, nil
+	case len(d.Edits.Mounts) > 0:
+		places, err := tree.Places()
+		if err != nil {
+			return container.Place{}, err
+		}
+		return places.Of(strings.TrimPrefix(d.Edits.Mounts[0].HostPath, "/"))
+	}
+	n := d.Edits.Nodes[0]
+	major, minor, err := tree.Rdev(strings.TrimPrefix(n.Path, "/"))
+	if err != nil {
+		return container.Place{}, err
+	}
+	at, err := tree.ReadLink(path.Join(sysfs.DevChar, fmt.Sprintf("%d:%d", major, minor)))
+	return container.Place{Device: at}, err
+}
+
 // checkDirectory wants directories all the way down to name.
 func checkDirectory(tree *sysfs.Tree, name string) error {
 	for at := name; at != "."; at = path.Dir(at) {
