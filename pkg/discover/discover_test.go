@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -587,6 +588,46 @@ func TestDriverVersionText(t *testing.T) {
 			if version != tc.version || text != tc.text {
 				t.Errorf("%s: version %q and text %q, want %q and %q", tc.raw, version, text, tc.version, tc.text)
 			}
+		}
+	}
+}
+
+// TestPlaceOf: a directory is where the scan found it until another has its name, and so is a character device.
+func TestPlaceOf(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"mnt/a", "mnt/b"} {
+		check.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+	}
+	found := discoverIn(t, dir, Options{HostDevices: []HostDevice{{Name: "disk", Directories: []string{"/mnt/*"}}}}).Devices
+	null := Options{HostDevices: []HostDevice{{Name: "null", CharDevices: []string{"/dev/nul[l]"}}}}
+	found = append(found, discoverIn(t, "/", null).Devices...)
+	found = slices.DeleteFunc(found, func(d device.Device) bool { return d.Kind != device.KindHost })
+	if len(found) != 3 {
+		t.Fatalf("found %v", found)
+	}
+	now := func(d *device.Device) container.Place {
+		t.Helper()
+		root := dir
+		if len(d.Edits.Nodes) > 0 {
+			root = "/"
+		}
+		tree, err := sysfs.Open(root)
+		check.Must(t, err)
+		defer tree.Close()
+		place, err := PlaceOf(tree, d)
+		check.Must(t, err)
+		return place
+	}
+	for i := range found {
+		if got := now(&found[i]); got != found[i].Place {
+			t.Errorf("%s is at %v, found at %v", found[i].Name, got, found[i].Place)
+		}
+	}
+	exchange := filepath.Join(dir, "mnt")
+	check.Must(t, unix.Renameat2(unix.AT_FDCWD, exchange+"/a", unix.AT_FDCWD, exchange+"/b", unix.RENAME_EXCHANGE))
+	for i := range found[:2] {
+		if d := &found[i]; d.Place != (container.Place{}) && !d.Place.Moved(now(d)) {
+			t.Errorf("%s has another's name and is still at %v", d.Name, d.Place)
 		}
 	}
 }
