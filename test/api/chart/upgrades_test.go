@@ -52,6 +52,7 @@ func testUpgrades(t *testing.T, server *apiServer) {
 		`{"annotations":{"fettle.dev/upgrade":"s 2026-11-25T00:01:00Z","fettle.dev/quiesce":"*"}}`,
 		`{"annotations":{"fettle.dev/upgrade":"s 2026-11-25T00:02:00Z","fettle.dev/quiesce":null}}`,
 		`{"annotations":{"fettle.dev/upgrade":null}}`, `{"annotations":{"fettle.dev/claim-deleted":"2026-11-25T00:00:00Z"}}`,
+		`{"annotations":{"fettle.dev/waiting-claims":"a/b,c/d"}}`, `{"annotations":{"fettle.dev/waiting-claims":null}}`,
 	} {
 		if err := write(t.Context(), controller, metadata); err != nil {
 			t.Errorf("%s: %v", metadata, err)
