@@ -92,6 +92,9 @@ func (c *Cluster) bootMachine(ctx context.Context, n plan.Node) error {
 	if err != nil {
 		return err
 	}
+	if err := network.Detach(controlPlane, n); err != nil { // of the boot before
+		return err
+	}
 	if err := network.Apply(controlPlane, network.Attach(n, pid)); err != nil {
 		return err
 	}

@@ -46,6 +46,16 @@ func Attach(n plan.Node, holder int) string {
 	return b.String()
 }
 
+// Detach removes what is left of a node's link in the control plane's namespace, which a process holds. The kernel removes it with the
+// node's own namespace, but some time after the last process of that ended.
+func Detach(pid int, n plan.Node) error {
+	cmd := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--net", "--", "ip", "link", "del", "dev", n.Name)
+	if out, err := cmd.CombinedOutput(); err != nil && !bytes.Contains(out, []byte("Cannot find device")) {
+		return fmt.Errorf("remove the link of %s: %w: %s", n.Name, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
 // Node is the batch for a node's namespace, after Attach.
 func Node(c plan.Cluster, n plan.Node) string {
 	var b batch
