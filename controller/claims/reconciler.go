@@ -85,14 +85,7 @@ func nodesWhere(c *resourceapi.ResourceClaim, is func(*resourceapi.DeviceRequest
 
 // Reconcile tells one node.
 func (m *messenger) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	node := reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
-	node.Name = req.Name
-	patch, err := reconciler.MetadataPatch("", nil, reconciler.Named{}.Set(
-		v1alpha1.ClaimDeletedAnnotation, m.Clock.Now().UTC().Format(time.RFC3339Nano)))
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	err = m.Client.Patch(ctx, node, patch)
+	err := annotate(ctx, m.Client, req.Name, v1alpha1.ClaimDeletedAnnotation, m.Clock.Now().UTC().Format(time.RFC3339Nano))
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("tell node %s of a deleted claim: %w", req.Name, err)
 	}
@@ -101,6 +94,17 @@ func (m *messenger) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		klog.FromContext(ctx).Info("A claim with a device of a node was deleted while it was allocated", "node", req.Name)
 	}
 	return reconcile.Result{}, nil
+}
+
+// annotate sets an annotation of a node's AcceleratorNode; an empty value removes it.
+func annotate(ctx context.Context, c client.Client, node, annotation, value string) error {
+	patch, err := reconciler.MetadataPatch("", nil, reconciler.Named{}.Set(annotation, value))
+	if err != nil {
+		return err
+	}
+	object := reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
+	object.Name = node
+	return c.Patch(ctx, object, patch)
 }
 
 // Cached keeps the claims in the manager's cache to what nodesOf and waitsOn read.

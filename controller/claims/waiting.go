@@ -76,7 +76,7 @@ func waitsOn(c *resourceapi.ResourceClaim) []string {
 	return nodesWhere(c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return waitlist.Waits(c, r) })
 }
 
-// note adds a claim to those that wait for a node, or removes it.
+// note adds a claim to those that wait for a node, or takes it off them.
 func (w *waiting) note(node string, key types.NamespacedName, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,13 +108,8 @@ func (w *waiting) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	if names == named(node) {
 		return reconcile.Result{}, nil
 	}
-	patch, err := reconciler.MetadataPatch("", nil, reconciler.Named{}.Set(v1alpha1.WaitingClaimsAnnotation, names))
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	object := reconciler.Metadata(v1alpha1.GroupVersion.String(), "AcceleratorNode")
-	object.Name = req.Name
-	if err := w.Client.Patch(ctx, object, patch); client.IgnoreNotFound(err) != nil {
+	err := annotate(ctx, w.Client, req.Name, v1alpha1.WaitingClaimsAnnotation, names)
+	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("tell node %s which claims wait for it: %w", req.Name, err)
 	}
 	return reconcile.Result{}, nil

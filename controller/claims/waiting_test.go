@@ -65,7 +65,7 @@ func (x *world) becomes(name string, now *resourceapi.ResourceClaim) {
 	}
 }
 
-// node makes an AcceleratorNode, anew if there is one.
+// node makes an AcceleratorNode. If there is one, it is deleted first.
 func (x *world) node(name string) {
 	a := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	check.Must(x.t, client.IgnoreNotFound(x.kube.Delete(x.t.Context(), a)))
