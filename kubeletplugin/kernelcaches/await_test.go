@@ -100,10 +100,7 @@ func TestUnderway(t *testing.T) {
 func TestWaitingForATurnIsNoRefusal(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
-	image, digest := n.push("team/add", "v1", triton(90, 32))
-	n.cache("team-a", "add", image, digest)
-	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
-	n.must(err)
+	o := n.added()
 	tree, err := n.ensureLocal(t.Context(), o)
 	n.must(err)
 	n.Mounter.Turns = budget.NewTurns(budget.Limit{Node: 1})

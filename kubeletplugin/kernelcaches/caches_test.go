@@ -670,10 +670,7 @@ func TestObjectSays(t *testing.T) {
 func TestDestroyEndsFetches(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
-	image, digest := n.push("team/add", "v1", triton(90, 32))
-	n.cache("team-a", "add", image, digest)
-	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
-	n.must(err)
+	o := n.added()
 	asked := make(chan struct{})
 	n.Credentials = func(ctx context.Context, _ string, _ []string) (*registry.Keychain, error) {
 		close(asked)

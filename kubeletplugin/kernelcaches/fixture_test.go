@@ -217,6 +217,16 @@ func (n *node) cache(namespace, name, image, digest string, change ...func(*v1al
 	n.put(cacheResource, v1alpha1.KindGPUKernelCache, c)
 }
 
+// added is such an object of team-a, add, whose image the registry has.
+func (n *node) added() *object {
+	n.Helper()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	o, err := n.objects.get(n.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
+	n.must(err)
+	return o
+}
+
 func resolved(digest string) v1alpha1.GPUKernelCacheStatus {
 	return v1alpha1.GPUKernelCacheStatus{
 		ResolvedDigest: digest, Verification: &v1alpha1.ImageVerdict{Digest: digest, Result: v1alpha1.VerdictVerified},

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
@@ -122,10 +121,7 @@ func testLies(n *node, lie func(w http.ResponseWriter, body []byte)) {
 func TestFetchIsMeasured(t *testing.T) {
 	n := newNode(t)
 	n.trusting()
-	image, digest := n.push("team/add", "v1", triton(90, 32))
-	n.cache("team-a", "add", image, digest)
-	o, err := n.objects.get(t.Context(), v1alpha1.KindGPUKernelCache, "team-a", "add")
-	n.must(err)
+	o := n.added()
 	ref, err := reference(o)
 	n.must(err)
 	policies, versions, err := n.policiesFor(t.Context(), o, ref)

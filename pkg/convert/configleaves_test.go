@@ -228,16 +228,9 @@ func TestConfigurationsLoseNothing(t *testing.T) {
 		}
 		converted++
 		for _, before := range objectsIn(t, in) {
-			for _, l := range leavesOf(before) {
-				if !m.accounted(l, out) {
-					t.Errorf("configuration %d: %v is lost", i, l)
-				}
-			}
+			losesNothing(t, fmt.Sprint("configuration ", i), leavesOf(before), out, m.accounted)
 		}
-		checkOutput(t, out.YAML, Options{})
-		if t.Failed() {
-			t.Fatalf("in:\n%s\nout:\n%s\nnotes:\n%s", in, out.YAML, strings.Join(out.Notes, "\n"))
-		}
+		checkConverted(t, in, out)
 	}
 	if converted < 700 {
 		t.Errorf("%d of 1000 configurations were converted", converted)

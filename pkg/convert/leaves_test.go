@@ -111,3 +111,22 @@ func named(notes []string, word string) bool {
 		}
 	})
 }
+
+// losesNothing fails the test for each leaf of an input that is not accounted for.
+func losesNothing(t *testing.T, what string, leaves []leaf, out Result, accounted func(leaf, Result) bool) {
+	t.Helper()
+	for _, l := range leaves {
+		if !accounted(l, out) {
+			t.Errorf("%s: %v is lost", what, l)
+		}
+	}
+}
+
+// checkConverted checks that what an input became is valid, and shows both if anything of it failed.
+func checkConverted(t *testing.T, in []byte, out Result) {
+	t.Helper()
+	checkOutput(t, out.YAML, Options{})
+	if t.Failed() {
+		t.Fatalf("in:\n%s\nout:\n%s\nnotes:\n%s", in, out.YAML, strings.Join(out.Notes, "\n"))
+	}
+}

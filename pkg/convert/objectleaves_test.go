@@ -144,15 +144,8 @@ func TestObjectsLoseNothing(t *testing.T) {
 			continue
 		}
 		converted++
-		for _, l := range leavesOf(before) {
-			if !kept(l, out) {
-				t.Errorf("object %d: %v is lost", i, l)
-			}
-		}
-		checkOutput(t, out.YAML, Options{})
-		if t.Failed() {
-			t.Fatalf("in:\n%s\nout:\n%s\nnotes:\n%s", in, out.YAML, strings.Join(out.Notes, "\n"))
-		}
+		losesNothing(t, fmt.Sprint("object ", i), leavesOf(before), out, kept)
+		checkConverted(t, in, out)
 	}
 	if converted < 600 {
 		t.Errorf("%d of 1000 objects were converted", converted)
