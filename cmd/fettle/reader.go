@@ -99,8 +99,8 @@ func (r *reader) typedClient(version schema.GroupVersion) (rest.Interface, error
 // lister returns one page of a list.
 type lister func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
 
-// pages calls each with all objects of a list, page by page, so that no more of them are in memory than a page and what each keeps. Before
-// a list that has to begin anew it calls begin.
+// pages calls each with all objects of a list, page by page, so that no more of them are in memory than a page and what each keeps. It
+// calls begin before the first page, and again whenever the API server makes it start over.
 func (r *reader) pages(ctx context.Context, p location, list lister, begin func(), each func(runtime.Object) error) error {
 	progress, done := terminal.FromContext(ctx), int64(0)
 	restart := func() {
@@ -190,7 +190,7 @@ type choice[T any] struct {
 	fields fields.Set
 	// keep may drop an object, or parts of it. Nil keeps all.
 	keep func(*T) bool
-	// begin is called before the first object, and before the list begins anew, if it is set.
+	// begin, if it is set, is called before the first object, and again whenever the list is read from its start once more.
 	begin func()
 }
 
