@@ -82,6 +82,9 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 			for _, m := range edits.Mounts {
 				givers[m.ContainerPath] = use.String()
 			}
+			for _, e := range use.Env {
+				givers[e.Name] = use.String()
+			}
 			own = own.With(edits)
 			c.Steps = append(c.Steps, s)
 		}

@@ -44,7 +44,9 @@ func TestPlan(t *testing.T) {
 	s, err := u.Step()
 	n.must(err)
 	want := prepare.Contribution{
-		Edits: map[string]prepare.Edits{"gpu": {Own: n.Mounter.Edits(u), Givers: map[string]string{home: "GPUKernelCache team-a/add"}}},
+		Edits: map[string]prepare.Edits{"gpu": {Own: n.Mounter.Edits(u), Givers: map[string]string{
+			home: "GPUKernelCache team-a/add", "TRITON_CACHE_DIR": "GPUKernelCache team-a/add",
+		}}},
 		Steps: []step.Step{s}, Decision: first.Decision,
 	}
 	if diff := cmp.Diff(want, first); diff != "" || u.Owner != "claim-1" || u.Name != "add" {

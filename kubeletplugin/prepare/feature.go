@@ -113,7 +113,7 @@ type Contribution struct {
 type Edits struct {
 	// Shared are edits that other claims may have as well. Own are edits of this claim only.
 	Shared, Own container.Edits
-	// Givers names the object that mounts something, by the path in the container. Errors name it.
+	// Givers names the object that mounts or sets something, by the path in the container or the variable. Errors name it.
 	Givers map[string]string
 }
 

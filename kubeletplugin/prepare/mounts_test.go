@@ -48,3 +48,36 @@ func TestMountOfDevice(t *testing.T) {
 	_, err := s.ask(c)
 	check.Must(t, err)
 }
+
+// TestVariableOfTwo: the runtime would keep one of two values, and which one follows from the names of files.
+func TestVariableOfTwo(t *testing.T) {
+	s := newSite(t)
+	dev := gpu("gpu0", 0)
+	dev.Edits.Env = []string{"MODE=device"}
+	s.setMachine(machine{dev})
+	c := allocated("u1", aGPU("gpu0"))
+	give := func(text string) {
+		s.decisions.give = map[string]given{"gpu0": {word: "x", Edits: Edits{
+			Shared: container.Edits{Env: []string{text}}, Givers: map[string]string{"MODE": "ClusterDevicePreset data"},
+		}}}
+	}
+	give("MODE=preset")
+	_, err := s.ask(c)
+	if _, refused := errors.AsType[*conflict.VariableError](err); !refused {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ClusterDevicePreset data", "device gpu0", "variable MODE"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+	s.records()
+	give("MODE=device")
+	s.prepare(c)
+	dev.Edits.Env = []string{"MODE=new"}
+	s = s.reboot()
+	s.put(c)
+	s.setMachine(machine{dev})
+	_, err = s.ask(c)
+	check.Must(t, err)
+}

@@ -5,9 +5,11 @@ package prepare
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -226,25 +228,38 @@ func (p *plan) keepContributions(old *record.Record) error {
 	return nil
 }
 
-// deviceMounts lists the mounts of a claim's devices.
-func deviceMounts(r *record.Record) []conflict.Mount {
-	var out []conflict.Mount
-	for i := range r.Devices {
-		for _, m := range r.Devices[i].Edits.Mounts {
-			out = append(out, conflict.Mount{Mount: m, Giver: "device " + r.Devices[i].Name})
-		}
-	}
-	return out
+// additions are the mounts and the variables that the devices and the features give to a claim, to be compared.
+type additions struct {
+	mounts    []conflict.Mount
+	variables []conflict.Variable
 }
 
-// featureMounts lists the mounts of a feature's contribution.
-func featureMounts(feature string, edits map[string]Edits) []conflict.Mount {
-	var out []conflict.Mount
-	for request, added := range edits {
-		for _, m := range slices.Concat(added.Shared.Mounts, added.Own.Mounts) {
-			giver := cmp.Or(added.Givers[m.ContainerPath], "the feature "+feature+" for request "+request)
-			out = append(out, conflict.Mount{Mount: m, Feature: feature, Giver: giver})
-		}
+// add adds what a giver's edits mount and set. A name in givers, by the path or the variable, is said instead of the giver's.
+func (a *additions) add(feature, giver string, givers map[string]string, edits *container.Edits) {
+	for _, m := range edits.Mounts {
+		a.mounts = append(a.mounts, conflict.Mount{Mount: m, Feature: feature, Giver: cmp.Or(givers[m.ContainerPath], giver)})
 	}
-	return out
+	for _, text := range edits.Env {
+		name, value, _ := strings.Cut(text, "=")
+		a.variables = append(a.variables, conflict.Variable{Name: name, Value: value, Feature: feature, Giver: cmp.Or(givers[name], giver)})
+	}
+}
+
+func (a *additions) addDevices(r *record.Record) {
+	for i := range r.Devices {
+		a.add("", "device "+r.Devices[i].Name, nil, &r.Devices[i].Edits)
+	}
+}
+
+func (a *additions) addFeature(feature string, edits map[string]Edits) {
+	for request, added := range edits {
+		giver := "the feature " + feature + " for request " + request
+		a.add(feature, giver, added.Givers, &added.Shared)
+		a.add(feature, giver, added.Givers, &added.Own)
+	}
+}
+
+// conflicts returns an error for each two of them that exclude each other.
+func (a *additions) conflicts() error {
+	return errors.Join(conflict.Mounts(a.mounts), conflict.Variables(a.variables))
 }

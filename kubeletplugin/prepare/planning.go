@@ -225,7 +225,8 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 		return p.keepContributions(old)
 	}
 	edits := map[string]Edits{}
-	mounts := deviceMounts(p.record)
+	var given additions
+	given.addDevices(p.record)
 	var errs []error
 	for _, f := range e.Features {
 		c, err := f.Plan(ctx, requestFor(f, p.record, in, old, machine))
@@ -234,10 +235,10 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 			continue
 		}
 		p.addContribution(f.Name(), &c, edits)
-		mounts = append(mounts, featureMounts(f.Name(), c.Edits)...)
+		given.addFeature(f.Name(), c.Edits)
 	}
 	if old == nil { // what a claim had in an earlier boot, it keeps
-		errs = append(errs, conflict.Mounts(mounts))
+		errs = append(errs, given.conflicts())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -71,7 +71,7 @@ type Found struct {
 	Steps       []step.Step
 	// Overrides says which preset has a file or link of the container instead of another preset.
 	Overrides []string
-	// Givers names the preset of each mount, by its path in the container.
+	// Givers names the preset of each mount, by its path in the container, and of each variable.
 	Givers map[string]string
 }
 
@@ -154,7 +154,7 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
 	}
 	l.hooks(&r)
-	return Found{Shared: l.edits, Own: l.own, Steps: l.steps, Overrides: l.overrides, Givers: l.givers()}, errors.Join(l.errs...)
+	return Found{Shared: l.edits, Own: l.own, Steps: l.steps, Overrides: l.overrides, Givers: l.givers(r.Env)}, errors.Join(l.errs...)
 }
 
 // checkVisible refuses a path of the host that the plugin cannot see.

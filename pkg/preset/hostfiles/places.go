@@ -125,9 +125,12 @@ func (l *lookup) mountAbove(name string) *container.Mount {
 	return deepest
 }
 
-// givers returns the preset of each mount by its path in the container.
-func (l *lookup) givers() map[string]string {
+// givers returns the preset of each mount by its path in the container, and of each variable.
+func (l *lookup) givers(variables []preset.Variable) map[string]string {
 	out := map[string]string{}
+	for i := range variables {
+		out[variables[i].Name] = variables[i].From[len(variables[i].From)-1].String()
+	}
 	for i := range l.mounted {
 		at := l.mounted[i].ContainerPath
 		out[at] = l.places[at].from.String()
