@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/layout"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -109,6 +111,25 @@ func (c *access) source(p artifactPlace, as artifact.Reference) (imageSource, er
 		return nil, err
 	}
 	return countedSource{source}, nil
+}
+
+// readTwice reads an image. If that fails for good after a mirror was asked, it reads the image once more at the registry itself, as a node
+// does: what a mirror brings of a layer is compared only when all of it was read.
+func readTwice[T any](source imageSource, read func(imageSource) (T, error)) (T, error) {
+	out, err := read(source)
+	counted, ok := source.(countedSource)
+	if err == nil || !ok {
+		return out, err
+	}
+	from, ok := counted.imageSource.(*registry.Source)
+	_, refused := errors.AsType[*unpack.Error](err)
+	if !ok || artifact.IsRetryable(err) && !refused && !from.Mixed() {
+		return out, err
+	}
+	if again := from.Again(); again != nil {
+		return read(countedSource{again})
+	}
+	return out, err
 }
 
 // remote opens the repository of a REF to read.

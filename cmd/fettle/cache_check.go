@@ -10,10 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/fettle-dev/fettle/pkg/artifact/unpack"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/image"
 )
 
 const cacheCheckHelp = `
@@ -68,7 +66,7 @@ func checkCache(ctx context.Context, access *access, place artifactPlace, machin
 	if err != nil {
 		return nil, err
 	}
-	cache, err := image.Inspect(ctx, found.source, found.image, unpack.Limits{})
+	cache, err := found.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}

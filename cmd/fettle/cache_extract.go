@@ -123,13 +123,13 @@ func (x *extracting) run(ctx context.Context, place artifactPlace, dir string, s
 	if err != nil {
 		return nil, err
 	}
-	e := image.Extraction{Source: source, Image: from, MountPath: x.mountPath}
-	var done *image.Extracted
-	if x.into {
-		done, err = e.Into(ctx, dir, resolved.Digest)
-	} else {
-		done, err = e.Extract(ctx, dir)
-	}
+	done, err := readTwice(source, func(source imageSource) (*image.Extracted, error) {
+		e := image.Extraction{Source: source, Image: from, MountPath: x.mountPath}
+		if x.into {
+			return e.Into(ctx, dir, resolved.Digest)
+		}
+		return e.Extract(ctx, dir)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func inspectCache(ctx context.Context, access *access, place artifactPlace, file
 	if result.Labels, err = kernelcache.ReadLabels(found.image.Labels); err != nil || !files {
 		return result, err
 	}
-	cache, err := image.Inspect(ctx, found.source, found.image, unpack.Limits{})
+	cache, err := found.inspect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +88,13 @@ func inspectCache(ctx context.Context, access *access, place artifactPlace, file
 	}
 	result.Plan = &plan
 	return result, nil
+}
+
+// inspect reads the facts of the cache in the image.
+func (f *foundImage) inspect(ctx context.Context) (kernelcache.Cache, error) {
+	return readTwice(f.source, func(source imageSource) (kernelcache.Cache, error) {
+		return image.Inspect(ctx, source, f.image, unpack.Limits{})
+	})
 }
 
 // table shows a line a fact.

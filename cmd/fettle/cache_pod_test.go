@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,4 +68,28 @@ func TestCacheInPod(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// TestCacheMirrorThatLies: what a mirror replaced is read at the registry itself, by each verb that reads layers.
+func TestCacheMirrorThatLies(t *testing.T) {
+	r := fpgaregistry.Start(t)
+	mirror, lies := r.Lie(t, fpgaregistry.Flipped)
+	settings := filepath.Join(t.TempDir(), "registries.yaml")
+	const form = "plainHTTP: [%[1]q, %[2]q]\nmirrors: {%[1]q: [{host: %[2]q}]}\n"
+	check.Must(t, os.WriteFile(settings, fmt.Appendf(nil, form, r.Host, mirror), 0o600))
+	ref := r.Host + "/team/cache:v1"
+	access := []string{"--registries", settings}
+	wants(t, 0, "@sha256:", append([]string{"cache", "build", cacheDir(t), "-t", ref}, access...)...)
+	for _, args := range [][]string{
+		{"extract", ref, filepath.Join(t.TempDir(), "new"), "--insecure-skip-verify"},
+		{"extract", ref, t.TempDir(), "--into", "--insecure-skip-verify"},
+		{"inspect", ref, "--files"},
+		{"push", ref, "oci:" + t.TempDir() + ":v1"},
+	} {
+		before := lies.Load()
+		wants(t, 0, "", slices.Concat([]string{"cache"}, args, access)...)
+		if lies.Load() == before {
+			t.Errorf("cache %s did not ask the mirror", args[0])
+		}
+	}
 }

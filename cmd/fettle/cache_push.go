@@ -46,7 +46,9 @@ func cachePush(flags *arguments) action {
 		if err != nil {
 			return fmt.Errorf("cache push: %w", err)
 		}
-		copied, err := push.Copy(ctx, source, target, tagOf(to))
+		copied, err := readTwice(source, func(source imageSource) (push.Copied, error) {
+			return push.Copy(ctx, source, target, tagOf(to))
+		})
 		if err != nil {
 			return fmt.Errorf("cache push: %w", err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/cmd/fettle/internal/terminal"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/push"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/message"
 )
 
@@ -75,6 +76,14 @@ func (s countedSource) Resolve(ctx context.Context) (artifact.Descriptor, error)
 		terminal.FromContext(ctx).Step("asking "+registry, 0)
 	}
 	return s.imageSource.Resolve(ctx)
+}
+
+// Direct is what trust asks where a mirror shows no good signature.
+func (s countedSource) Direct() *registry.Source {
+	if remote, ok := s.imageSource.(*registry.Source); ok {
+		return remote.Direct()
+	}
+	return nil
 }
 
 // Open counts what is read of a blob.

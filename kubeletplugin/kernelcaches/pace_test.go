@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/budget"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 )
 
 // TestFetchesOfManyNodes: a cache of 1 GB arrives on each of 5,000 nodes that share 10 Gbit/s, also while other namespaces wait for a turn.
@@ -59,12 +59,7 @@ func TestFetchesOfManyNodes(t *testing.T) {
 // read there once more. It does not matter whether the mirror sends all, or breaks off and the registry then sends all again.
 func TestMirrorThatLies(t *testing.T) {
 	for name, lie := range map[string]func(w http.ResponseWriter, body []byte){
-		"all": func(w http.ResponseWriter, body []byte) {
-			for i := range body {
-				body[i] ^= 1
-			}
-			_, _ = w.Write(body)
-		},
+		"all": fpgaregistry.Flipped,
 		"the beginning": func(w http.ResponseWriter, body []byte) {
 			body[4] ^= 1 // the time in the header of gzip, which changes nothing
 			_, _ = w.Write(body[:10])
@@ -79,10 +74,8 @@ func TestMirrorThatLies(t *testing.T) {
 func testLies(n *node, lie func(w http.ResponseWriter, body []byte)) {
 	n.Helper()
 	n.trusting()
-	var lies, asked atomic.Int64
-	var origin http.Handler
+	var asked atomic.Int64
 	n.registry.Around(func(next http.Handler) http.Handler {
-		origin = next
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.URL.Path, "/blobs/") {
 				asked.Add(1)
@@ -91,18 +84,7 @@ func testLies(n *node, lie func(w http.ResponseWriter, body []byte)) {
 			next.ServeHTTP(w, r)
 		})
 	})
-	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.Contains(r.URL.Path, "/blobs/") {
-			origin.ServeHTTP(w, r)
-			return
-		}
-		lies.Add(1)
-		said := httptest.NewRecorder()
-		origin.ServeHTTP(said, r)
-		lie(w, said.Body.Bytes())
-	}))
-	n.Cleanup(mirror.Close)
-	host := mirror.Listener.Addr().String()
+	host, lies := n.registry.Lie(n, lie)
 	client, err := registry.NewClient(registry.Config{
 		PlainHTTP: []string{n.registry.Host, host}, Mirrors: registry.Mirrors{n.registry.Host: {{Host: host}}}, Tries: 1,
 	})

@@ -141,6 +141,32 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	r.answerer().ServeHTTP(w, req)
 }
 
+// Lie starts a mirror of the registry until the test ends, which says what it pleases where it is asked for a blob. It returns the mirror's
+// host and counts how often it was asked for one.
+func (r *Registry) Lie(t testing.TB, lie func(w http.ResponseWriter, body []byte)) (host string, lies *atomic.Int64) {
+	lies = &atomic.Int64{}
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !strings.Contains(req.URL.Path, "/blobs/") {
+			r.handler.ServeHTTP(w, req)
+			return
+		}
+		lies.Add(1)
+		said := httptest.NewRecorder()
+		r.handler.ServeHTTP(said, req)
+		lie(w, said.Body.Bytes())
+	}))
+	t.Cleanup(mirror.Close)
+	return mirror.Listener.Addr().String(), lies
+}
+
+// Flipped is a lie for Lie: each byte is another one.
+func Flipped(w http.ResponseWriter, body []byte) {
+	for i := range body {
+		body[i] ^= 1
+	}
+	_, _ = w.Write(body)
+}
+
 // Descriptor names content of the registry in a manifest.
 type Descriptor struct {
 	MediaType    string `json:"mediaType"`
