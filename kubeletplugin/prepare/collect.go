@@ -14,12 +14,19 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 )
 
+const (
+	// fileInterval is how often the files in the CDI directory are looked for: containers that restart need them.
+	fileInterval = 5 * time.Second
+	// askPatience is how long a pass asks the API server. While that does not answer, no claim is collected, but a wiped CDI directory is
+	// still noticed soon.
+	askPatience = fileInterval
+)
+
 // missesToCollect is how many passes in a row must find a claim gone before the plugin releases it.
 const missesToCollect = 2
 
 // Run recovers and checks all claims now and at every interval until ctx ends. It calls changed when withheld devices become free.
 func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()) {
-	const fileInterval = 5 * time.Second
 	fileTicker, passTicker := time.NewTicker(fileInterval), time.NewTicker(interval)
 	defer fileTicker.Stop()
 	defer passTicker.Stop()
@@ -32,7 +39,6 @@ func (e *Engine) Run(ctx context.Context, interval time.Duration, changed func()
 			e.collect(ctx)
 			expected = e.collection.pass(ctx, changed)
 		case <-fileTicker.C:
-			// A wiped CDI directory is noticed soon: containers that restart need its files.
 			if e.specs.anyMissing(expected) {
 				expected = e.collection.pass(ctx, changed)
 			}
@@ -101,7 +107,7 @@ func (c *collection) lost(ctx context.Context) []string {
 		klog.FromContext(ctx).Error(err, "No claim is collected")
 		return nil
 	}
-	asking, cancel := context.WithTimeout(ctx, c.Budget) // the API server may not answer
+	asking, cancel := context.WithTimeout(ctx, min(c.Budget, askPatience))
 	defer cancel()
 	var lost []string
 	for _, uid := range append(uids, damaged...) {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -201,6 +203,28 @@ func TestCollectedClaimIsPreparedMeanwhile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCollectWhileNobodyAnswers: while the API server hangs nothing is collected, and files are looked for as often as ever.
+func TestCollectWhileNobodyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.kubeletHolds()
+		c := allocated("u1", aGPU("gpu0"))
+		s.prepare(c)
+		s.Claim = func(ctx context.Context, _, _ string) (*resourceapi.ResourceClaim, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		begun := time.Now()
+		for range missesToCollect {
+			s.collect(t.Context())
+		}
+		if waited := time.Since(begun); waited > missesToCollect*fileInterval {
+			t.Errorf("%d passes took %s", missesToCollect, waited)
+		}
+		s.records("u1")
+	})
 }
 
 // TestCollectInDoubt: a claim whose record was set aside is collected when kubelet does not know it.
