@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -146,7 +147,8 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 	return out, err
 }
 
-// restore fetches the image of a claim's cache by its digest, if the store lost it.
+// restore fetches the image of a claim's cache by its digest, if the store lost it. It takes its turn as any other fetch does: after a
+// reboot all claims of a node may ask at once.
 func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	store, err := f.Store()
 	if err != nil {
@@ -163,11 +165,16 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", u, cachemount.ErrNotReady, err)
 	}
+	received := &atomic.Int64{}
 	src := f.source(u.Namespace, ref, keys)
-	image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
-	if err == nil {
-		_, err = f.unpack(ctx, src, image, u.Namespace, false)
-	}
+	src.CountInto(received)
+	err = f.Unpacking.Do(ctx, u.Namespace, pace(received), func(ctx context.Context) error {
+		image, err := artifact.ReadImage(ctx, src, artifact.Descriptor{Digest: u.Tree}, "linux/"+runtime.GOARCH)
+		if err == nil {
+			_, err = f.unpack(ctx, src, image, u.Namespace, false)
+		}
+		return err
+	})
 	if err != nil {
 		return fetchError(u, err)
 	}

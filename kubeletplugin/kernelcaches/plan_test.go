@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
@@ -153,6 +156,24 @@ func TestStepFetchesNothing(t *testing.T) {
 	n.password = false
 	fails("restored with wrong credentials", restore, IsRefused)
 	n.password = true
+	all := n.Unpacking
+	n.Unpacking = Lanes(budget.Limit{Node: 1, Namespace: 1})
+	var free atomic.Int64
+	n.registry.Around(func(next http.Handler) http.Handler {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 50 { // of a context that has ended and a turn that is free, each counts half of the times
+			_ = n.Unpacking.Do(ended, "team-a", pace(&atomic.Int64{}), func(context.Context) error { free.Add(1); return nil })
+		}
+		return next
+	})
+	n.must(restore())
+	n.registry.Around(nil)
+	if free.Load() > 0 {
+		t.Errorf("a restore took no turn")
+	}
+	n.evict(u.Tree)
+	n.Unpacking = all
 	n.must(restore())
 	n.registry.Requests.Store(0)
 	n.must(restore())
