@@ -140,7 +140,7 @@ clean: ## Remove what was built; the tools and the cluster's binaries in .cache 
 VERIFY := lint hygiene helm-lint build-cross
 TEST := test-unit test-crash test-api test-alone test-vm test-demo test-e2e
 # What test-all makes besides, by hand and before an issue is called resolved.
-TEST_LATER := model chaos scale test-vm-cluster fuzz-short
+TEST_LATER := model mutants chaos scale test-vm-cluster fuzz-short
 STAGES = go run ./tools/stages -report dist/$@-run.json $(MAKE)
 
 .PHONY: ci
@@ -248,6 +248,10 @@ test-alone: cluster-build ## Run the smallest bench and a short round of chaos a
 .PHONY: model
 model: ## Have 2,000,000 random things happen to claims on a model of a node, which test-unit does with 1,600
 	MODEL_STEPS=2000000 go test -count=1 -v -timeout 90m -run '^TestModel$$' ./kubeletplugin/prepare
+
+.PHONY: mutants
+mutants: ## Take mends out of the product, one at a time, and see the test of its kind fail: KIND=owner for one kind
+	FETTLE_MUTANTS=$(KIND) go test -count=1 -v -timeout 60m -run '^TestMutants$$' ./test/mutants
 
 .PHONY: chaos
 chaos: cluster-build ## Do to the plugin whatever a node can, a standard round of 5000 claims, as test-all does; test-alone has a short one
