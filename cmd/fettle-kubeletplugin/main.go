@@ -54,7 +54,7 @@ func main() {
 // options say so.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, confined func(*nodeconfig.File) error) int {
 	if len(args) > 0 && args[0] == "selftest" {
-		return selftest(args[1:], stdout, stderr)
+		return selftest(args[1:], environ, stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "rights" {
 		return rights(args[1:], stdout, stderr, confined)

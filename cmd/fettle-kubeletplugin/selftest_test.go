@@ -9,15 +9,23 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/claim"
 )
 
 func TestSelftest(t *testing.T) {
 	dir := t.TempDir()
 	var stdout, stderr strings.Builder
-	if code := selftest([]string{"--devices", dir}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "nothing") {
+	if code := selftest([]string{"--devices", dir}, nil, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "nothing") {
 		t.Errorf("without a device: exit status %d, %s", code, stderr.String())
 	}
-	if code := selftest([]string{"--nope"}, &stdout, &stderr); code != 2 {
+	stdout.Reset()
+	look := []string{"PATH=/bin", claim.NoNodeVariable + "FPGA_0=admin-access"}
+	code := selftest([]string{"--devices", dir}, look, &stdout, &stderr)
+	if code != 0 || !strings.HasPrefix(stdout.String(), claim.NoNodeVariable+"FPGA_0 is set") {
+		t.Errorf("with admin access to a region: exit status %d, %s%s", code, stdout.String(), stderr.String())
+	}
+	if code := selftest([]string{"--nope"}, nil, &stdout, &stderr); code != 2 {
 		t.Errorf("wrong flag: exit status %d", code)
 	}
 	if os.Geteuid() != 0 {
@@ -41,14 +49,14 @@ func TestSelftest(t *testing.T) {
 	if err := os.WriteFile(mounts, []byte(mountsOfAll+"1 1 0:1 / /usr/local/fettle/lib/libx.so ro - ext4 - rw\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := selftest([]string{"--devices", dir, "--mounts", mounts}, &stdout, &stderr); code != 0 {
+	if code := selftest([]string{"--devices", dir, "--mounts", mounts}, nil, &stdout, &stderr); code != 0 {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 	if want := "opened " + filepath.Join(dir, "dri/renderD128") + "\n"; stdout.String() != want {
 		t.Errorf("stdout %q, want %q", stdout.String(), want)
 	}
 	node("broken", 4095, 9999)
-	if code := selftest([]string{"--devices", dir}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "broken") {
+	if code := selftest([]string{"--devices", dir}, nil, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "broken") {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 }

@@ -14,9 +14,13 @@ import (
 // readOnly is the device cgroup's permission for a look.
 const readOnly = "r"
 
-// Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for
-// adminAccess. A look at an FPGA's region has none: who opens a port keeps it from being programmed, and closing it resets it. dev is not
-// changed and shares no memory with the answer. An error is a *RefusedError without the claim's name.
+// NoNodeVariable begins the name of the variable of each region of an FPGA that a container looks at without a device node.
+const NoNodeVariable = "FETTLE_NO_NODE_"
+
+// Edits are the container edits of one result: the device's own, moved to the configured mount path, and read-only for adminAccess. With
+// adminAccess a region of an FPGA gives no node, and a variable says so: a process that opens a port keeps it from being programmed, and
+// resets it when it closes the port. dev is not changed and shares no memory with the answer. An error is a *RefusedError without the
+// claim's name.
 func Edits(result Result, dev device.Device) (container.Edits, error) {
 	if dev.Kind != result.Kind || dev.Name != result.Device {
 		fault := field.Invalid(allocationPath().Child("devices", "results"), result.Device,
@@ -39,7 +43,7 @@ func Edits(result Result, dev device.Device) (container.Edits, error) {
 		edits.Mounts[0].ContainerPath = host.MountPath
 	}
 	if result.AdminAccess && result.Kind == device.KindFPGA {
-		return container.Edits{}, nil
+		return container.Edits{Env: []string{NoNodeVariable + variableName(result.Device) + "=admin-access"}}, nil
 	}
 	if result.AdminAccess {
 		restrict(edits)

@@ -75,6 +75,11 @@ func TestEdits(t *testing.T) {
 			},
 		},
 		{
+			name: "a look at an FPGA", result: admin(Result{Device: "fpga-0", Kind: device.KindFPGA}),
+			dev:  device.Device{Kind: device.KindFPGA, Name: "fpga-0", Edits: port.Edits},
+			want: container.Edits{Env: []string{"FETTLE_NO_NODE_FPGA_0=admin-access"}},
+		},
+		{
 			name: "a look at a disk", result: admin(at("/data")), dev: disk,
 			want: container.Edits{Mounts: []container.Mount{{HostPath: "/mnt/disks/ssd0", ContainerPath: "/data", ReadOnly: true}}},
 		},

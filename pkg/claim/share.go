@@ -73,9 +73,11 @@ func (r *Result) memoryEnv() []string {
 	if r.Memory() <= 0 {
 		return nil
 	}
-	name := strings.ToUpper(strings.ReplaceAll(r.Device, "-", "_"))
-	return []string{fmt.Sprintf("%s%s=%d", memoryVariable, name, r.Memory())}
+	return []string{fmt.Sprintf("%s%s=%d", memoryVariable, variableName(r.Device), r.Memory())}
 }
+
+// variableName returns a device's name as the end of a variable's name.
+func variableName(device string) string { return strings.ToUpper(strings.ReplaceAll(device, "-", "_")) }
 
 // shareFaults refuses shares that would spoil each other: two of one device with different configurations, and a share of a directory
 // that is emptied on release, since the first release would take what the other holders have in it.
