@@ -19,8 +19,9 @@ import (
 )
 
 const completionHelp = `
-Prints a script for SHELL, which is bash, fish or zsh. The shell then completes commands, flags, their values and names of the cluster's
-objects. For kubectl fettle no script is needed: kubectl asks the program kubectl_complete-fettle, which is this one by another name.`
+Prints a script for SHELL, which is bash, fish, powershell or zsh. The shell then completes commands, flags, their values and names of
+the cluster's objects. For kubectl fettle no script is needed: kubectl asks the program kubectl_complete-fettle, which is this one by
+another name.`
 
 const completionExamples = `
 # for this shell

@@ -56,7 +56,8 @@ func convertFiles(flags *arguments) action {
 	flags.StringVar(&options.Class, "class", convert.DefaultClass, "`DeviceClass` of the requests")
 	image := flags.String("image", "", "OCI artifact `REGISTRY/REPOSITORY:TAG` with the bitstreams; unset: files in "+convert.IntelStore)
 	flags.StringVarP(&options.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
-	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods get; unset: the vendor's")
+	flags.StringVar(&options.GPUClass, "gpu-class", convert.DefaultGPUClass, "`DeviceClass` of the GPUs that pods get; "+
+		"unset: the vendor's class where a pod names the vendor, and else this")
 	flags.where("class", unless(isName))
 	flags.where("namespace", unless(isNamespace))
 	flags.where("gpu-class", unless(isName))
