@@ -94,6 +94,13 @@ func TestScenarios(t *testing.T) {
 						t.Errorf("the README does not link to %s", step.Args[0])
 					}
 				}
+				if step.Verb == "walk" {
+					for _, e := range play.Exchanges(read(t, filepath.Join("..", step.Args[0]))) {
+						if name, ok := strings.CutPrefix(e.Command, "kubectl apply -f "); ok {
+							applied[name] = true
+						}
+					}
+				}
 				if step.Verb != "apply" {
 					continue
 				}

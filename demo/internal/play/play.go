@@ -143,6 +143,16 @@ func (st *stage) step(ctx context.Context, step script.Step) error {
 		return st.get(ctx, step)
 	case "fettle":
 		return st.fettle(ctx, step)
+	default:
+		return st.ofCluster(ctx, step)
+	}
+}
+
+// ofCluster does a step that is not about objects of the scenario alone.
+func (st *stage) ofCluster(ctx context.Context, step script.Step) error {
+	switch step.Verb {
+	case "walk":
+		return st.walk(ctx, step)
 	case "helm-test":
 		out, err := st.h.TestChart(ctx)
 		return st.see(step, out, err)

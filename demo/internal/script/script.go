@@ -79,6 +79,7 @@ func verbs() map[string]form {
 		"get":       {min: 1, max: 1, text: true, mustSee: true},
 		"fettle":    {min: 1, max: many, mustSee: true},
 		"helm-test": {mustSee: true},
+		"walk":      {min: 1, max: 1},
 	}
 }
 
