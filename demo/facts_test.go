@@ -321,3 +321,50 @@ func TestTablesHaveNoTwins(t *testing.T) {
 		}
 	}
 }
+
+// TestNight: the page for the night has every symptom with a command and what may be forced, names only reasons that the code has, and each
+// page of alerts leads to it.
+func TestNight(t *testing.T) {
+	page := read(t, documents+"/night.md")
+	parts := strings.Split(page, "\n## ")[1:]
+	if len(parts) != 6 {
+		t.Errorf("%d symptoms, want 6", len(parts))
+	}
+	for _, part := range parts {
+		name, _, _ := strings.Cut(part, "\n")
+		if strings.Count(part, "\n$ ") != 1 || strings.Count(part, "**Force:**") != 1 {
+			t.Errorf("%s: want one command, and what may be forced", name)
+		}
+	}
+	var code strings.Builder
+	for _, pattern := range []string{
+		"../kubeletplugin/*.go", "../kubeletplugin/*/*.go", "../controller/*/*.go", "../pkg/claim/*.go", "../pkg/device/*.go",
+		"../api/v1alpha1/*.go",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			code.WriteString(read(t, path))
+		}
+	}
+	ofKubernetes := []string{
+		"Pending", "ContainerCreating", "Terminating", "False", "READY", "PROBLEMS", "Evicted", "Preempted", "TaintManagerEviction",
+		"DeviceTaintManagerEviction", "NS",
+	}
+	for _, name := range regexp.MustCompile("`([A-Z][A-Za-z]+)`").FindAllStringSubmatch(page, -1) {
+		if !slices.Contains(ofKubernetes, name[1]) && !strings.Contains(code.String(), `"`+name[1]+`"`) {
+			t.Errorf("night.md names %s, which the code does not have", name[1])
+		}
+	}
+	runbooks, err := filepath.Glob(documents + "/runbooks/*.md")
+	if err != nil || len(runbooks) == 0 {
+		t.Fatalf("no runbooks (%v)", err)
+	}
+	for _, path := range runbooks {
+		if !strings.Contains(read(t, path), "](../night.md") {
+			t.Errorf("%s does not lead to night.md", path)
+		}
+	}
+}

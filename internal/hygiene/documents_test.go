@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -102,6 +103,74 @@ func TestLinksResolve(t *testing.T) {
 			}
 			if _, err := os.Stat(filepath.Join(root, path.Dir(name), target)); err != nil {
 				t.Errorf("%s links to %s, which is not there", name, target)
+			}
+		}
+	}
+}
+
+// anchors lists the anchors of a page's headings as GitHub makes them.
+func anchors(text string) map[string]bool {
+	found := map[string]bool{}
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		heading := regexp.MustCompile(`^#+ +(.*?)\s*$`).FindStringSubmatch(line)
+		if fenced || heading == nil {
+			continue
+		}
+		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(heading[1], "$1")
+		slug := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(title), "")
+		slug = strings.ReplaceAll(slug, " ", "-")
+		for name, n := slug, 1; ; n++ {
+			if !found[name] {
+				found[name] = true
+				break
+			}
+			name = fmt.Sprintf("%s-%d", slug, n)
+		}
+	}
+	return found
+}
+
+// TestAnchorsResolve: a link to a part of a page names a heading that is there.
+func TestAnchorsResolve(t *testing.T) {
+	for _, name := range files(t) {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for _, match := range link.FindAllStringSubmatch(read(t, name), -1) {
+			target, anchor, ok := strings.Cut(match[1], "#")
+			if !ok || strings.Contains(match[1], "://") || target != "" && path.Ext(target) != ".md" {
+				continue
+			}
+			page := name
+			if target != "" {
+				page = path.Join(path.Dir(name), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, page)); err == nil && !anchors(read(t, page))[anchor] {
+				t.Errorf("%s links to %s, which has no heading for it", name, match[1])
+			}
+		}
+	}
+}
+
+// pageNames matches what code and messages say of pages for users.
+var pageNames = regexp.MustCompile(`docs/(?:user|design)/[\w/.-]+\.md(?:#[\w-]+)?`)
+
+// TestNamedPagesExist: code, messages and the chart name pages and parts that are there.
+func TestNamedPagesExist(t *testing.T) {
+	for _, name := range files(t) {
+		if !slices.Contains([]string{".go", ".yaml", ".txt", ".tpl"}, path.Ext(name)) || strings.Contains(name, "/testdata/") {
+			continue
+		}
+		for _, match := range pageNames.FindAllString(read(t, name), -1) {
+			page, anchor, _ := strings.Cut(match, "#")
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+				t.Errorf("%s names %s, which is not there", name, page)
+			} else if anchor != "" && !anchors(read(t, page))[anchor] {
+				t.Errorf("%s names %s, which has no heading for it", name, match)
 			}
 		}
 	}
