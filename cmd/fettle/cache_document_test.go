@@ -22,7 +22,7 @@ import (
 // TestCacheDocument runs the commands of the document in their order, in a directory with a cache for AMD's GPUs and the tree of a host
 // that has some, against a registry in the place of the example's. The image is signed as soon as it is in a directory.
 func TestCacheDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/user/kernel-caches-cli.md")
+	text, err := os.ReadFile("../../docs/user/cli.md")
 	check.Must(t, err)
 	machine, err := filepath.Abs("../../test/machines/8xmi300x.txtar")
 	check.Must(t, err)

@@ -102,12 +102,12 @@ func compareProblems(t *testing.T, want []string, got []plan.Problem) {
 
 // TestTable: the tables have every use case, those of the prototype in the first, and say whether and since when they work.
 func TestTable(t *testing.T) {
-	text, err := os.ReadFile("../../docs/user/use-cases.md")
+	text, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, second, _ := strings.Cut(string(text), "\n## What the prototype lacks\n")
-	row := regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\(../../demo/usecases/([\w-]+)/README.md\) \| [^|]+ \| ([^|]+) \| [^\n]+ \|$`)
+	row := regexp.MustCompile(`(?m)^\| \[([\w-]+)\]\(([\w-]+)/README.md\) \| [^|]+ \| ([^|]+) \| [^\n]+ \|$`)
 	type entry struct {
 		Prototype bool
 		Works     string

@@ -27,7 +27,7 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 	}
-	for _, document := range []string{"docs/design/testing.md", "docs/user/stack.md"} {
+	for _, document := range []string{"docs/design/testing.md", "docs/design/stack.md"} {
 		named := namedTest.FindAllStringSubmatch(read(t, document), -1)
 		if len(named) == 0 {
 			t.Errorf("%s names no test", document)

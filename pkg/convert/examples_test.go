@@ -34,7 +34,7 @@ type example struct {
 	options              Options
 }
 
-// The results in the tables of docs/user/from-other-drivers.md.
+// The results in the tables of testdata/examples/results.md.
 const (
 	exampleRuns      = "runs"
 	exampleConverted = "runs after `fettle convert`"
@@ -167,7 +167,7 @@ func (e example) compare(t *testing.T, table map[string][2]string, result string
 	t.Helper()
 	row, ok := table[e.source+"/"+e.files[0]]
 	if !ok {
-		t.Fatal("docs/user/from-other-drivers.md has no row for it")
+		t.Fatal("testdata/examples/results.md has no row for it")
 	}
 	if row[0] != result || result == exampleWaits && !strings.Contains(row[1], "waits for ") {
 		t.Errorf("the page says %q with the note %q, want %q: %v", row[0], row[1], result, err)
@@ -228,7 +228,7 @@ func compareGolden(t *testing.T, archive *txtar.Archive, name, got string) {
 // exampleTable reads the page's tables: the result and the note by source and first file.
 func exampleTable(t *testing.T) map[string][2]string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/user/from-other-drivers.md")
+	page, err := os.ReadFile("testdata/examples/results.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ type foreignExample struct {
 // selects the examples that need nothing. Each shape is there once for each class.
 func foreignExamples(need string) []foreignExample {
 	GinkgoHelper()
-	page, err := os.ReadFile(filepath.Join(h.Root, "docs", "user", "from-other-drivers.md"))
+	page, err := os.ReadFile(filepath.Join(h.Root, "pkg", "convert", "testdata", "examples", "results.md"))
 	Expect(err).NotTo(HaveOccurred())
 	list, err := os.ReadFile(filepath.Join(h.Root, "pkg", "convert", "testdata", "examples", "list.txt"))
 	Expect(err).NotTo(HaveOccurred())
