@@ -116,7 +116,7 @@ func TestDocumentsComplete(t *testing.T) {
 		{"troubleshooting.md partitions.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
 		{"troubleshooting.md night.md", "../kubeletplugin/partitions/run.go", regexp.MustCompile(`EventType\w+, "(\w+)"`)},
 		{
-			"troubleshooting.md kernel-caches.md health.md driver-change.md", "../kubeletplugin/*/*.go",
+			"troubleshooting.md kernel-caches.md health.md stack.md", "../kubeletplugin/*/*.go",
 			regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`),
 		},
 		{"troubleshooting.md night.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
