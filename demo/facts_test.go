@@ -368,3 +368,20 @@ func TestNight(t *testing.T) {
 		}
 	}
 }
+
+// TestStateDirectories: kubelet-plugin.md names every directory that the plugin has below /var/lib/fettle.
+func TestStateDirectories(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, documents+"/kubelet-plugin.md"), "\n## Files on the node\n")
+	constant := `(?m)^(?:const |\t)(?:claims|owners|damaged|regions|verdicts|points|mig|xclbins)Dir += "([\w-]+)"`
+	names := matches(t, "../kubeletplugin/*/*.go", constant)
+	names = append(names, matches(t, "../pkg/record/store.go", constant)...)
+	names = append(names, matches(t, "../kubeletplugin/plugin.go", `\.StateDir, "([\w-]+)"\)`)...)
+	for _, name := range names {
+		if !strings.Contains(table, "`/var/lib/fettle/"+name+"`") && !strings.Contains(table, "`"+name+"`") {
+			t.Errorf("kubelet-plugin.md does not name the directory %s", name)
+		}
+	}
+	if len(names) < 11 {
+		t.Errorf("%q found; the test looks in the wrong place", names)
+	}
+}
