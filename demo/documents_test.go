@@ -28,11 +28,7 @@ var object = regexp.MustCompile(`(?m)^apiVersion:`)
 // TestDocuments checks the YAML that the user's documents and the README show: objects as the API server and admission would, selectors
 // by their type, configurations of the plugin, and values of the chart. Other texts are parts of these.
 func TestDocuments(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(documents, "*.md"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no documents (%v)", err)
-	}
-	for _, path := range append(paths, "../README.md") {
+	for _, path := range append(pagesOf(t), "../README.md") {
 		for _, block := range fence.FindAllStringSubmatch(read(t, path), -1) {
 			text := block[1]
 			switch {

@@ -12,10 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
-	crds "github.com/fettle-dev/fettle/deployments/crds"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 )
 
@@ -110,61 +108,14 @@ func TestMended(t *testing.T) {
 	}
 }
 
-// columnsHead is a first line of kubectl get in a page.
-var columnsHead = regexp.MustCompile(`(?m)^ *(NAME(?: {2,}[A-Za-z]\S*(?: [A-Z]\S*)*)+ {2,}AGE(?: {2,}[A-Za-z].*)?)$`)
-
-// TestColumns: the columns of kubectl get on pages are those of one of our kinds, with or without -o wide.
-func TestColumns(t *testing.T) {
-	var known []string
-	for _, d := range definitions(t) {
-		for _, version := range d.Spec.Versions {
-			narrow, wide := []string{"NAME"}, []string{"NAME"}
-			for _, column := range version.AdditionalPrinterColumns {
-				wide = append(wide, strings.ToUpper(column.Name))
-				if column.Priority == 0 {
-					narrow = append(narrow, strings.ToUpper(column.Name))
-				}
-			}
-			known = append(known, strings.Join(narrow, "|"), strings.Join(wide, "|"))
-		}
-	}
-	seen := 0
-	paths, err := filepath.Glob(documents + "/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range paths {
-		for _, match := range columnsHead.FindAllStringSubmatch(read(t, path), -1) {
-			head := strings.ToUpper(strings.Join(regexp.MustCompile(` {2,}`).Split(match[1], -1), "|"))
-			if seen++; !slices.Contains(known, head) && !strings.HasPrefix(head, "NAME|READY|") && !strings.HasPrefix(head, "NAME|STATE|") {
-				t.Errorf("%s: no kind has the columns %s, but %s", path, head, strings.Join(known, ", "))
-			}
-		}
-	}
-	if seen < 3 {
-		t.Errorf("%d tables of kubectl get found; the test looks in the wrong place", seen)
-	}
-}
-
-func definitions(t *testing.T) []apiextensionsv1.CustomResourceDefinition {
+// pagesOf lists the pages for users.
+func pagesOf(t *testing.T) []string {
 	t.Helper()
-	entries, err := crds.Files.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
+	paths, err := filepath.Glob(documents + "/*.md")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no documents (%v)", err)
 	}
-	var out []apiextensionsv1.CustomResourceDefinition
-	for _, entry := range entries {
-		data, err := crds.Files.ReadFile(entry.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var d apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict(data, &d); err != nil {
-			t.Fatalf("%s: %v", entry.Name(), err)
-		}
-		out = append(out, d)
-	}
-	return out
+	return paths
 }
 
 // valueRow is a row of a table of chart values: names, then defaults.
@@ -176,12 +127,8 @@ func TestDefaults(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, chart+"values.yaml")), &values); err != nil {
 		t.Fatal(err)
 	}
-	paths, err := filepath.Glob(documents + "/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	compared := 0
-	for _, path := range paths {
+	for _, path := range pagesOf(t) {
 		for _, table := range regexp.MustCompile(`(?m)^\| (?:chart )?value \| default \|.*\n(?:\|.*\n)+`).FindAllString(read(t, path), -1) {
 			var seen []string
 			for _, row := range valueRow.FindAllStringSubmatch(table, -1) {

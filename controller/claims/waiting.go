@@ -76,7 +76,7 @@ func waitsOn(c *resourceapi.ResourceClaim) []string {
 	return nodesWhere(c, func(r *resourceapi.DeviceRequestAllocationResult) bool { return waitlist.Waits(c, r) })
 }
 
-// note adds a claim to those that wait for a node, or takes it off them.
+// note remembers that a claim waits for a node, or that it waits no more.
 func (w *waiting) note(node string, key types.NamespacedName, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -4,6 +4,8 @@ package crds
 
 import (
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -61,6 +63,46 @@ func TestColumns(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// columnsHead is a first line of kubectl get in a page.
+var columnsHead = regexp.MustCompile(`(?m)^ *(NAME(?: {2,}[A-Za-z]\S*(?: [A-Z]\S*)*)+ {2,}AGE(?: {2,}[A-Za-z].*)?)$`)
+
+// TestColumnsOfPages: the columns of kubectl get on pages are those of one of our kinds, with or without -o wide.
+func TestColumnsOfPages(t *testing.T) {
+	var known []string
+	for _, d := range definitions(t) {
+		for _, version := range d.Spec.Versions {
+			narrow, wide := []string{"NAME"}, []string{"NAME"}
+			for _, column := range version.AdditionalPrinterColumns {
+				wide = append(wide, strings.ToUpper(column.Name))
+				if column.Priority == 0 {
+					narrow = append(narrow, strings.ToUpper(column.Name))
+				}
+			}
+			known = append(known, strings.Join(narrow, "|"), strings.Join(wide, "|"))
+		}
+	}
+	seen, gap := 0, regexp.MustCompile(` {2,}`)
+	paths, err := filepath.Glob("../../docs/user/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range columnsHead.FindAllStringSubmatch(string(text), -1) {
+			head := strings.ToUpper(strings.Join(gap.Split(match[1], -1), "|"))
+			if seen++; !slices.Contains(known, head) && !strings.HasPrefix(head, "NAME|READY|") && !strings.HasPrefix(head, "NAME|STATE|") {
+				t.Errorf("%s: no kind has the columns %s, but %s", path, head, strings.Join(known, ", "))
+			}
+		}
+	}
+	if seen < 3 {
+		t.Errorf("%d tables of kubectl get found; the test looks in the wrong place", seen)
 	}
 }
 

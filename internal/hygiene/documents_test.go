@@ -91,22 +91,45 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-func TestLinksResolve(t *testing.T) {
+// linkTo is a link of a page. target is a file beside the page, or empty for the page itself.
+type linkTo struct{ page, text, target, anchor string }
+
+// links lists the links of all pages, without those to other sites.
+func links(t *testing.T) []linkTo {
+	t.Helper()
+	var found []linkTo
 	for _, name := range files(t) {
 		if path.Ext(name) != ".md" {
 			continue
 		}
 		for _, match := range link.FindAllStringSubmatch(read(t, name), -1) {
-			target, _, _ := strings.Cut(match[1], "#")
-			if target == "" || strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+			if strings.Contains(match[1], "://") || strings.HasPrefix(match[1], "mailto:") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(root, path.Dir(name), target)); err != nil {
-				t.Errorf("%s links to %s, which is not there", name, target)
-			}
+			target, anchor, _ := strings.Cut(match[1], "#")
+			found = append(found, linkTo{name, match[1], target, anchor})
+		}
+	}
+	return found
+}
+
+func TestLinksResolve(t *testing.T) {
+	for _, l := range links(t) {
+		if l.target == "" {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(root, path.Dir(l.page), l.target)); err != nil {
+			t.Errorf("%s links to %s, which is not there", l.page, l.target)
 		}
 	}
 }
+
+// Parts of a heading, and what its anchor has not.
+var (
+	headingLine = regexp.MustCompile(`^#+ +(.*?)\s*$`)
+	headingLink = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
 
 // anchors lists the anchors of a page's headings as GitHub makes them.
 func anchors(text string) map[string]bool {
@@ -116,42 +139,49 @@ func anchors(text string) map[string]bool {
 		if strings.HasPrefix(line, "```") {
 			fenced = !fenced
 		}
-		heading := regexp.MustCompile(`^#+ +(.*?)\s*$`).FindStringSubmatch(line)
+		heading := headingLine.FindStringSubmatch(line)
 		if fenced || heading == nil {
 			continue
 		}
-		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(heading[1], "$1")
-		slug := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(title), "")
-		slug = strings.ReplaceAll(slug, " ", "-")
-		for name, n := slug, 1; ; n++ {
-			if !found[name] {
-				found[name] = true
-				break
-			}
+		title := headingLink.ReplaceAllString(heading[1], "$1")
+		slug := strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		name := slug
+		for n := 1; found[name]; n++ {
 			name = fmt.Sprintf("%s-%d", slug, n)
 		}
+		found[name] = true
 	}
 	return found
 }
 
+// pages knows the anchors of pages that were read.
+type pages map[string]map[string]bool
+
+// has reports whether a page has an anchor. Of a page that is not there, another test tells.
+func (p pages) has(t *testing.T, page, anchor string) bool {
+	t.Helper()
+	if p[page] == nil {
+		if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+			return true
+		}
+		p[page] = anchors(read(t, page))
+	}
+	return p[page][anchor]
+}
+
 // TestAnchorsResolve: a link to a part of a page names a heading that is there.
 func TestAnchorsResolve(t *testing.T) {
-	for _, name := range files(t) {
-		if path.Ext(name) != ".md" {
+	known := pages{}
+	for _, l := range links(t) {
+		if !strings.Contains(l.text, "#") || l.target != "" && path.Ext(l.target) != ".md" {
 			continue
 		}
-		for _, match := range link.FindAllStringSubmatch(read(t, name), -1) {
-			target, anchor, ok := strings.Cut(match[1], "#")
-			if !ok || strings.Contains(match[1], "://") || target != "" && path.Ext(target) != ".md" {
-				continue
-			}
-			page := name
-			if target != "" {
-				page = path.Join(path.Dir(name), target)
-			}
-			if _, err := os.Stat(filepath.Join(root, page)); err == nil && !anchors(read(t, page))[anchor] {
-				t.Errorf("%s links to %s, which has no heading for it", name, match[1])
-			}
+		page := l.page
+		if l.target != "" {
+			page = path.Join(path.Dir(l.page), l.target)
+		}
+		if !known.has(t, page, l.anchor) {
+			t.Errorf("%s links to %s, which has no heading for it", l.page, l.text)
 		}
 	}
 }
@@ -161,6 +191,7 @@ var pageNames = regexp.MustCompile(`docs/(?:user|design)/[\w/.-]+\.md(?:#[\w-]+)
 
 // TestNamedPagesExist: code, messages and the chart name pages and parts that are there.
 func TestNamedPagesExist(t *testing.T) {
+	known := pages{}
 	for _, name := range files(t) {
 		if !slices.Contains([]string{".go", ".yaml", ".txt", ".tpl"}, path.Ext(name)) || strings.Contains(name, "/testdata/") {
 			continue
@@ -169,7 +200,7 @@ func TestNamedPagesExist(t *testing.T) {
 			page, anchor, _ := strings.Cut(match, "#")
 			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
 				t.Errorf("%s names %s, which is not there", name, page)
-			} else if anchor != "" && !anchors(read(t, page))[anchor] {
+			} else if anchor != "" && !known.has(t, page, anchor) {
 				t.Errorf("%s names %s, which has no heading for it", name, match)
 			}
 		}

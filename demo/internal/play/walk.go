@@ -110,16 +110,24 @@ func (e Exchange) Same(out string) error {
 	return err
 }
 
+// What differs from run to run.
+var (
+	usage     = regexp.MustCompile(`\d+ used, \d+ free`)
+	madeName  = regexp.MustCompile(`\b(\w+-gpu)-[a-z0-9]{5}\b`)
+	namespace = regexp.MustCompile(` deleted from \S+ namespace\b`)
+	gap       = regexp.MustCompile(`\s{2,}`)
+)
+
 // Comparable returns the output of a command without what differs from run to run: widths of columns, counts of what other pods use,
 // numbers of claims and problems, ages, and the ends of names that Kubernetes makes.
 func Comparable(output string) string {
-	output = regexp.MustCompile(`\d+ used, \d+ free`).ReplaceAllString(output, "N used, N free")
-	output = regexp.MustCompile(`\b(\w+-gpu)-[a-z0-9]{5}\b`).ReplaceAllString(output, "$1-XXXXX")
-	output = regexp.MustCompile(` deleted from \S+ namespace\b`).ReplaceAllString(output, " deleted")
+	output = usage.ReplaceAllString(output, "N used, N free")
+	output = madeName.ReplaceAllString(output, "$1-XXXXX")
+	output = namespace.ReplaceAllString(output, " deleted")
 	var lines []string
 	var head []string
 	for line := range strings.SplitSeq(strings.TrimSpace(output), "\n") {
-		cells := regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(line), -1)
+		cells := gap.Split(strings.TrimSpace(line), -1)
 		if cells[0] == "NAME" {
 			head = cells
 		} else if len(cells) == len(head) {

@@ -43,17 +43,23 @@ func Mounts(all []Mount) error {
 	slices.SortStableFunc(all, func(a, b Mount) int {
 		return cmp.Or(cmp.Compare(a.ContainerPath, b.ContainerPath), cmp.Compare(a.Giver, b.Giver))
 	})
+	return eachPair(all, func(outer, inner Mount) (found MountError, excluded bool) { // an outer path sorts before those below it
+		if outer.Feature == inner.Feature || outer.Mount == inner.Mount || !mountpath.Overlap(outer.ContainerPath, inner.ContainerPath) {
+			return found, false
+		}
+		return MountError{Outer: outer.Giver, OuterPath: outer.ContainerPath, Inner: inner.Giver, InnerPath: inner.ContainerPath}, true
+	}, func(found MountError) error { return &found })
+}
+
+// eachPair asks for each element and those before it whether they exclude each other, and joins the errors of what was found, each once.
+func eachPair[T any, F comparable](all []T, exclude func(before, after T) (F, bool), asError func(F) error) error {
 	var errs []error
-	seen := map[MountError]bool{}
-	for i, inner := range all {
-		for _, outer := range all[:i] { // an outer path sorts before those below it
-			if outer.Feature == inner.Feature || outer.Mount == inner.Mount || !mountpath.Overlap(outer.ContainerPath, inner.ContainerPath) {
-				continue
-			}
-			found := MountError{Outer: outer.Giver, OuterPath: outer.ContainerPath, Inner: inner.Giver, InnerPath: inner.ContainerPath}
-			if !seen[found] {
+	seen := map[F]bool{}
+	for i, after := range all {
+		for _, before := range all[:i] {
+			if found, excluded := exclude(before, after); excluded && !seen[found] {
 				seen[found] = true
-				errs = append(errs, &found)
+				errs = append(errs, asError(found))
 			}
 		}
 	}

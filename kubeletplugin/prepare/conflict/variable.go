@@ -4,7 +4,6 @@ package conflict
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -37,19 +36,8 @@ func Variables(all []Variable) error {
 	slices.SortStableFunc(all, func(a, b Variable) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Giver, b.Giver))
 	})
-	var errs []error
-	seen := map[VariableError]bool{}
-	for i, b := range all {
-		for _, a := range all[:i] {
-			if a.Name != b.Name || a.Feature == b.Feature || a.Value == b.Value {
-				continue
-			}
-			found := VariableError{Name: a.Name, First: a.Giver, Second: b.Giver}
-			if !seen[found] {
-				seen[found] = true
-				errs = append(errs, &found)
-			}
-		}
-	}
-	return errors.Join(errs...)
+	return eachPair(all, func(a, b Variable) (VariableError, bool) {
+		excluded := a.Name == b.Name && a.Feature != b.Feature && a.Value != b.Value
+		return VariableError{Name: a.Name, First: a.Giver, Second: b.Giver}, excluded
+	}, func(found VariableError) error { return &found })
 }
