@@ -198,7 +198,7 @@ type choice[T any] struct {
 func listOf[T any](ctx context.Context, r *reader, resource schema.GroupVersionResource, of choice[T]) ([]*T, error) {
 	p := location{resource: resource, namespace: of.namespace}
 	if len(of.fields) > 0 {
-		p.fields = of.fields.AsSelector().String()
+		p.fields = of.fields.String() // sorted, and no value has anything to escape
 	}
 	var out []*T
 	begin := func() {
