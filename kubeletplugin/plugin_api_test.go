@@ -55,7 +55,7 @@ func (c *cluster) testPublish(t *testing.T) {
 			n := c.newNode(t, "publish-"+machine, machine)
 			begin := time.Now()
 			n.start("pod-1")
-			want := map[string]int{n.name + "/gpu": gpus, n.name + "/fpga": 0, n.name + "/host": 0}
+			want := map[string]int{n.name + "/gpu": gpus}
 			n.eventually(func() string { return cmp.Diff(want, n.devices()) })
 			t.Logf("%d devices published %s after New", gpus, time.Since(begin).Round(time.Millisecond))
 			for _, s := range n.slices() {
@@ -87,7 +87,7 @@ func (n *node) statusFault(gpus int) string {
 	got := map[string]int32{}
 	for _, pool := range status.Pools {
 		got[pool.Name] = pool.Devices
-		if pool.Generation == 0 || pool.Published == nil {
+		if there := pool.Kind == string(device.KindGPU); (pool.Generation > 0) != there || (pool.Published != nil) != there {
 			return fmt.Sprintf("pool %+v", pool)
 		}
 	}
@@ -181,8 +181,8 @@ func (c *cluster) testHardware(t *testing.T) {
 		})
 	}
 	n.eventually(func() string { return n.statusFault(0) })
-	if got := n.slices(); len(got) != 3 {
-		t.Errorf("%d slices, want one for each pool", len(got))
+	if got := n.slices(); len(got) != 1 {
+		t.Errorf("%d slices, want an empty one", len(got))
 	}
 	// Whoever removes the node's object, as a Node that joins again does, does not remove it for good.
 	nodes := c.clients.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("acceleratornodes"))

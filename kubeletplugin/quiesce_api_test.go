@@ -145,11 +145,11 @@ func (c *cluster) testQuiesce(t *testing.T) {
 	}
 }
 
-// publishedGPUs wants so many published GPUs. The other pools stay.
+// publishedGPUs wants so many published GPUs, and no other pool.
 func (n *node) publishedGPUs(want int) string {
 	n.t.Helper()
 	got := n.devices()
-	if _, there := got[n.name+"/gpu"]; !there || got[n.name+"/gpu"] != want || len(got) != len(device.Kinds()) {
+	if _, there := got[n.name+"/gpu"]; !there || got[n.name+"/gpu"] != want || len(got) != 1 {
 		return fmt.Sprintf("%v is published, want %d GPUs", got, want)
 	}
 	return ""

@@ -18,7 +18,8 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
-// TestAcceleratorNodeGone: a tainted node whose AcceleratorNode is deleted keeps its taints while its plugin publishes GPUs or FPGAs.
+// TestAcceleratorNodeGone: a tainted node whose AcceleratorNode is deleted keeps its taints while its plugin publishes slices.
+// While a driver is changed, these may be of host devices only.
 func TestAcceleratorNodeGone(t *testing.T) {
 	slice := func(driver string, kind device.Kind, node string) *resourceapi.ResourceSlice {
 		s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
@@ -32,7 +33,7 @@ func TestAcceleratorNodeGone(t *testing.T) {
 	}{
 		"GPUs are published":           {slice: slice(v1alpha1.DriverName, device.KindGPU, "n"), noted: "gpu=:NoSchedule", keeps: true},
 		"FPGAs are published":          {slice: slice(v1alpha1.DriverName, device.KindFPGA, "n"), noted: "gpu=:NoSchedule", keeps: true},
-		"host devices are published":   {slice: slice(v1alpha1.DriverName, device.KindHost, "n"), noted: "gpu=:NoSchedule"},
+		"host devices are published":   {slice: slice(v1alpha1.DriverName, device.KindHost, "n"), noted: "gpu=:NoSchedule", keeps: true},
 		"another driver publishes":     {slice: slice("other.example", device.KindGPU, "n"), noted: "gpu=:NoSchedule"},
 		"another node's are published": {slice: slice(v1alpha1.DriverName, device.KindGPU, "m"), noted: "gpu=:NoSchedule"},
 		"nothing is published":         {noted: "gpu=:NoSchedule"},

@@ -27,7 +27,6 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/controller/reconciler"
-	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
 )
 
@@ -135,15 +134,15 @@ func (k *keeper) wanted(ctx context.Context, node *corev1.Node) (taints []v1alph
 	return nodepolicy.Wanted(of, policies.Items, k.noExecute), again, nil
 }
 
-// published says whether there are slices of GPUs or FPGAs of a node.
+// published says whether the plugin of a node publishes slices. Those without GPUs and FPGAs count as well: while a driver is changed, a
+// node publishes none of its GPUs.
 func (k *keeper) published(ctx context.Context, node string) (bool, error) {
 	var slicesOf resourceapi.ResourceSliceList
 	if err := k.Live.List(ctx, &slicesOf, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node}); err != nil {
 		return false, fmt.Errorf("list the ResourceSlices of the node: %w", err)
 	}
 	return slices.ContainsFunc(slicesOf.Items, func(s resourceapi.ResourceSlice) bool {
-		_, kind, ours := device.SplitPool(s.Spec.Pool.Name)
-		return s.Spec.Driver == v1alpha1.DriverName && ours && (kind == device.KindGPU || kind == device.KindFPGA)
+		return s.Spec.Driver == v1alpha1.DriverName
 	}), nil
 }
 

@@ -22,8 +22,9 @@ import (
 // slice invalid.
 const MaxDevices = 64
 
-// Resources returns the slices of a snapshot: one pool for each kind of device, in a fixed order, so that equal hardware gives equal bytes.
-// A retired node publishes nothing.
+// Resources returns the slices of a snapshot: one pool for each kind that has devices, in a fixed order, so that equal hardware gives equal
+// bytes. Kubelet's helper deletes the slices of a pool that is not among them. A node without devices publishes one empty pool, which says
+// that the driver runs and found nothing. A retired node publishes nothing.
 func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources {
 	pools := make(map[string]resourceslice.Pool)
 	for _, kind := range device.Kinds() {
@@ -34,7 +35,13 @@ func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources
 				addBindingConditions(slices[i].Devices, kind)
 			}
 		}
-		pools[device.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
+		if len(slices) > 0 {
+			pools[device.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
+		}
+	}
+	if len(pools) == 0 {
+		empty := resourceslice.Slice{Devices: []resourceapi.Device{}}
+		pools[device.PoolName(node, device.KindGPU)] = resourceslice.Pool{Slices: []resourceslice.Slice{empty}}
 	}
 	return resourceslice.DriverResources{Pools: pools}
 }
@@ -69,8 +76,8 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	}
 }
 
-// slicesOf splits the devices of a pool into slices, with the counters of the cards that they are of. Without devices it returns one empty
-// slice: an empty pool says that the driver runs. A card that the form has no room for is left out; whoever divides cards withholds it.
+// slicesOf splits the devices of a pool into slices, with the counters of the cards that they are of. A card that the form has no room for
+// is left out; whoever divides cards withholds it.
 func slicesOf(cards []device.Card, devices []device.Device, form partition.Form) []resourceslice.Slice {
 	cut, _ := partition.Slices(cards, devices, form)
 	out := make([]resourceslice.Slice, len(cut))
@@ -138,7 +145,8 @@ func addBindingConditions(devices []resourceapi.Device, kind device.Kind) {
 	}
 }
 
-// UpToDate reports whether the API server's slices contain exactly the devices that a snapshot publishes, as the scheduler sees them.
+// UpToDate reports whether the API server's slices contain exactly the devices that a snapshot publishes, as the scheduler sees them. It
+// ignores a further pool without devices: a former version published it, and the helper deletes it half a minute after a start.
 func UpToDate(node string, v *inventory.Snapshot, published []resourceapi.ResourceSlice) bool {
 	have := map[string]*resourceapi.Device{}
 	pools := map[string]bool{}
@@ -151,8 +159,7 @@ func UpToDate(node string, v *inventory.Snapshot, published []resourceapi.Resour
 	}
 	want := 0
 	wanted := Resources(node, v).Pools
-	for _, kind := range device.Kinds() {
-		pool := device.PoolName(node, kind)
+	for pool := range wanted {
 		if !pools[pool] {
 			return false
 		}

@@ -46,8 +46,16 @@ func TestUpToDate(t *testing.T) {
 	}{
 		{"as published", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice { return all }, true},
 		{"nothing", func([]resourceapi.ResourceSlice) []resourceapi.ResourceSlice { return nil }, false},
-		{"an empty pool is missing", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
-			return []resourceapi.ResourceSlice{*slice(all)}
+		{"an empty pool of a former version", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			return append(all, resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+				Pool: resourceapi.ResourcePool{Name: nodefixture.Node + "/fpga", Generation: 1, ResourceSliceCount: 1},
+			}})
+		}, true},
+		{"a pool with a device that is gone", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
+			return append(all, resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+				Devices: []resourceapi.Device{{Name: "r0"}},
+				Pool:    resourceapi.ResourcePool{Name: nodefixture.Node + "/fpga", Generation: 1, ResourceSliceCount: 1},
+			}})
 		}, false},
 		{"a device is missing", func(all []resourceapi.ResourceSlice) []resourceapi.ResourceSlice {
 			s := slice(all)

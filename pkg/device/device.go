@@ -27,7 +27,7 @@ const (
 	KindHost Kind = "host"
 )
 
-// Kinds are all kinds, sorted. A node publishes a pool for each, an empty one too: it says that the driver runs and found nothing.
+// Kinds are all kinds, sorted. A node publishes a pool for each kind of device that it has.
 func Kinds() []Kind { return []Kind{KindFPGA, KindGPU, KindHost} }
 
 // Device is one allocatable device of this node. Its Name is stable over reboots and module reloads: it derives from the PCI

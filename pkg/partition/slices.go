@@ -39,7 +39,7 @@ type Slice struct {
 
 // Slices cuts the devices of a pool into slices. Each card has a slice or more of its own, so that a change of one card rewrites no slice
 // of another; devices that share nothing follow in the order of device.Compare. The counter sets of FormSeparate come first. The same cards
-// and devices give the same slices, and a pool without devices has one empty slice. The devices of a card keep their order.
+// and devices give the same slices; without devices there are none. The devices of a card keep their order.
 //
 // A card that FormCombined has no room for is an error that names the card; the other cards are returned.
 func Slices(cards []device.Card, devices []device.Device, form Form) ([]Slice, error) {
@@ -67,9 +67,6 @@ func Slices(cards []device.Card, devices []device.Device, form Form) ([]Slice, e
 	plain := slices.SortedFunc(slices.Values(byCard[""]), device.Compare)
 	for run := range slices.Chunk(plain, device.MaxPerSlice) {
 		out = append(out, Slice{Devices: run})
-	}
-	if len(out) == 0 {
-		out = []Slice{{Devices: []device.Device{}}}
 	}
 	return out, err
 }

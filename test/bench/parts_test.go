@@ -135,7 +135,6 @@ func TestPools(t *testing.T) {
 		whole  bool
 	}{
 		{"none", nil, nil, false},
-		{"two of three pools", []resourceapi.ResourceSlice{fpga, host}, nil, false},
 		{"half a pool", []resourceapi.ResourceSlice{fpga, host, slice("n/gpu", 1, 2, "b")}, []string{"b"}, false},
 		{
 			"whole",

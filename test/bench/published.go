@@ -37,9 +37,8 @@ func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, e
 	return found, err
 }
 
-// poolsOf takes the newest generation of each pool. They are whole when all slices of it are there, in all the pools of a node.
+// poolsOf takes the newest generation of each pool. They are whole when all slices of it are there, in each pool that is.
 func poolsOf(slicesOfNode []resourceapi.ResourceSlice) (found pools, whole bool) {
-	const poolsOfNode = 3
 	newest := map[string]int64{}
 	for i := range slicesOfNode {
 		pool := &slicesOfNode[i].Spec.Pool
@@ -63,7 +62,7 @@ func poolsOf(slicesOfNode []resourceapi.ResourceSlice) (found pools, whole bool)
 	for _, names := range found {
 		slices.Sort(names)
 	}
-	whole = len(newest) >= poolsOfNode
+	whole = len(newest) > 0
 	for _, n := range missing {
 		whole = whole && n == 0
 	}

@@ -28,7 +28,7 @@ import (
 const (
 	// DevicesPerNode is how many devices a node publishes, and SlicesPerNode in how many ResourceSlices.
 	DevicesPerNode = 208
-	SlicesPerNode  = 11
+	SlicesPerNode  = 9
 )
 
 // Fleet makes nodes with eight H100 each and their ResourceSlices, as the plugin publishes them.
@@ -103,7 +103,7 @@ func Node(i int) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Name(i), Labels: map[string]string{corev1.LabelHostname: Name(i)}}}
 }
 
-// Slices returns the slices of a node: those of its GPUs, and the empty pools of the other kinds.
+// Slices returns the slices of a node.
 func (f *Fleet) Slices(i int) ([]*resourceapi.ResourceSlice, error) {
 	var cards []device.Card
 	var devices []device.Device
@@ -112,30 +112,17 @@ func (f *Fleet) Slices(i int) ([]*resourceapi.ResourceSlice, error) {
 		d := partition.Divide(partition.Physical{Device: gpu, MIG: f.mig}, f.settings, partition.Kept{Counters: true})
 		cards, devices = append(cards, *d.Card), append(devices, d.Devices...)
 	}
-	var out []*resourceapi.ResourceSlice
-	for _, kind := range device.Kinds() {
-		pool, err := slicesOf(i, kind, cards, devices)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, pool...)
-	}
-	return out, nil
-}
-
-// slicesOf returns the slices of one pool.
-func slicesOf(i int, kind device.Kind, cards []device.Card, devices []device.Device) ([]*resourceapi.ResourceSlice, error) {
-	if kind != device.KindGPU {
-		cards, devices = nil, nil
-	}
 	cut, err := partition.Slices(cards, devices, partition.FormSeparate)
+	if len(cut) == 0 {
+		cut = []partition.Slice{{Devices: []device.Device{}}}
+	}
 	var out []*resourceapi.ResourceSlice
 	for at, s := range cut {
 		object := &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", Name(i), kind, at)},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", Name(i), device.KindGPU, at)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: v1alpha1.DriverName, NodeName: new(Name(i)), SharedCounters: s.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: Name(i) + "/" + string(kind), Generation: 1, ResourceSliceCount: int64(len(cut))},
+				Pool: resourceapi.ResourcePool{Name: device.PoolName(Name(i), device.KindGPU), Generation: 1, ResourceSliceCount: int64(len(cut))},
 			},
 		}
 		for _, d := range s.Devices {

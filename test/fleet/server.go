@@ -128,7 +128,7 @@ func (s *Server) slices(from int, asked *Asked) (runtime.Object, int, error) {
 		}
 		nodes = 1
 	}
-	each := len(s.Fleet.gpus) + 3 // the counters' and two empty pools
+	each := len(s.Fleet.gpus) + 1 // the counters'
 	to, about := page(from, asked.Limit, nodes*each)
 	list := &resourceapi.ResourceSliceList{ListMeta: about}
 	for i := from; i < to; {
