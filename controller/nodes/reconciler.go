@@ -161,7 +161,7 @@ func Trim(object any) (any, error) {
 		Problems: stack.Problems(node.Status.Problems), ProblemCount: node.Status.ProblemCount,
 	}}
 	if node.Status.Summary != nil {
-		kept.Status.Summary = &v1alpha1.NodeSummary{Drivers: node.Status.Summary.Drivers}
+		kept.Status.Summary = &v1alpha1.NodeSummary{Drivers: node.Status.Summary.Drivers, Models: node.Status.Summary.Models}
 	}
 	for i := range node.Status.Pools {
 		p := &node.Status.Pools[i]

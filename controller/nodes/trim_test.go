@@ -22,7 +22,7 @@ func TestTrim(t *testing.T) {
 	node.Status.Facts = &v1alpha1.NodeFacts{BootID: "b"}
 	node.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
 	node.Status.SetProblems([]v1alpha1.NodeProblem{{Reason: "BoundToVFIO"}, {Reason: "Invalid"}, {Reason: "DriverNotLoaded"}})
-	node.Status.Summary = &v1alpha1.NodeSummary{GPUs: "1", Drivers: "nvidia 1"}
+	node.Status.Summary = &v1alpha1.NodeSummary{GPUs: "1", Drivers: "nvidia 1", Models: "H100"}
 	node.Status.Vendors = []v1alpha1.VendorStatus{{Name: "nvidia", Devices: 1}}
 	node.Status.Presets = []v1alpha1.NodePreset{{Name: "p", Claims: 1}}
 	node.Status.KernelCaches = []v1alpha1.NodeCache{{Name: "c", Claims: 1}}
@@ -37,7 +37,7 @@ func TestTrim(t *testing.T) {
 	want.Status.PluginVersion, want.Status.Facts, want.Status.Conditions = "v1", node.Status.Facts, node.Status.Conditions
 	want.Status.Checks = node.Status.Checks
 	want.Status.Problems = []v1alpha1.NodeProblem{{Reason: "BoundToVFIO"}, {Reason: "DriverNotLoaded"}}
-	want.Status.ProblemCount, want.Status.Summary = 3, &v1alpha1.NodeSummary{Drivers: "nvidia 1"}
+	want.Status.ProblemCount, want.Status.Summary = 3, &v1alpha1.NodeSummary{Drivers: "nvidia 1", Models: "H100"}
 	want.ResourceVersion, want.UID = "7", "u"
 	got, err := Trim(node)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {

@@ -88,6 +88,7 @@ func (r *reclaimer) finish(pod *corev1.Pod, spared int) {
 // unjudged notes that it is not known whether evictions would help a pod, and tells it.
 func (r *reclaimer) unjudged(pod *corev1.Pod, why []string) {
 	if r.ledger.unjudged(pod, r.Clock.Now()) {
+		r.pods.WithLabelValues("unjudged").Inc()
 		note := fmt.Sprintf("no pods with a lower priority are evicted for this one, since it is not known whether it would run then: %s",
 			strings.Join(why, "; "))
 		r.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonUnjudged, action, "%s", message.EventNote(note))

@@ -33,11 +33,11 @@ import (
 const (
 	// interval is the time between two rounds.
 	interval = 15 * time.Second
-	// podsPerRound, decisionTimeout and askTimeout bound what a round costs, maxNodes of how many nodes the pods are read.
+	// podsPerRound, decisionTimeout and askTimeout bound what a round costs, podsLooked is of how many pods it is looked what they ask for.
 	podsPerRound    = 5
+	podsLooked      = 50
 	decisionTimeout = 10 * time.Second
 	askTimeout      = 3 * time.Second
-	maxNodes        = 200
 )
 
 // DefaultGrace is the longest time that evicted pods have to end, where the administrator sets no other.
@@ -121,41 +121,71 @@ func (r *reclaimer) due(ctx context.Context, policies []v1alpha1.PartitionPolicy
 // round decides for the pods that are due, as far as they ask for our devices. After an eviction the snapshot is no longer true, and the
 // other pods have to wait for the next round.
 func (r *reclaimer) round(ctx context.Context, policies []v1alpha1.PartitionPolicy, due []*corev1.Pod) error {
-	s, err := r.snapshot(ctx, policies)
+	devices, err := waiting.ReadDevices(ctx, r.Live)
 	if errors.Is(err, waiting.ErrTooMuch) {
-		klog.FromContext(ctx).Info("No devices are reclaimed: the objects that decide are too large")
+		klog.FromContext(ctx).Info("No devices are reclaimed: the DeviceClasses are too large")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	none := func(pod *corev1.Pod) { r.ledger.nothing(pod, r.Clock.Now()) }
+	askers, err := devices.Askers(ctx, r.Live, r.ledger.next(due, podsLooked), podsLooked, none)
+	if err != nil {
+		return err
+	}
+	askers = r.chosen(askers)
+	if len(askers) == 0 {
+		return nil
+	}
+	s, err := r.snapshot(ctx, devices, askers, policies)
+	if errors.Is(err, waiting.ErrTooMuch) {
+		for i := range askers {
+			r.unjudged(askers[i].Pod, []string{"the objects of the cluster that decide are larger than the controller keeps"})
+		}
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read a snapshot of the cluster: %w", err)
 	}
-	devices := waiting.NewDevices(&s)
-	due = slices.DeleteFunc(due, func(pod *corev1.Pod) bool {
-		asks := devices.AskedBy(pod)
-		if !asks {
-			r.ledger.nothing(pod, r.Clock.Now())
-		}
-		return !asks
-	})
-	for _, pod := range r.ledger.next(due, podsPerRound) {
+	for i := range askers {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.ledger.judged(pod, r.Clock.Now())
-		evicted, err := r.reclaim(ctx, reclaim.Question{
-			Snapshot: s, Policies: policies, Pod: pod, Busy: r.busy(s.Pods),
-			Ending: func(pod *corev1.Pod) bool {
-				return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace && !r.overdue(pod)
-			},
-		})
-		if err != nil {
-			return fmt.Errorf("reclaim devices for pod %s/%s: %w", pod.Namespace, pod.Name, err)
-		}
-		if evicted {
-			break
+		if evicted, err := r.judge(ctx, s, policies, askers[i]); err != nil || evicted {
+			return err
 		}
 	}
 	return nil
+}
+
+// chosen returns the pods whose turn it is, in the order of the given ones.
+func (r *reclaimer) chosen(askers []waiting.Asker) (out []waiting.Asker) {
+	pods := make([]*corev1.Pod, len(askers))
+	for i := range askers {
+		pods[i] = askers[i].Pod
+	}
+	next := r.ledger.next(pods, podsPerRound)
+	return slices.DeleteFunc(askers, func(a waiting.Asker) bool { return !slices.Contains(next, a.Pod) })
+}
+
+// judge decides for one pod.
+func (r *reclaimer) judge(ctx context.Context, s *waiting.Snapshot, policies []v1alpha1.PartitionPolicy, a waiting.Asker) (bool, error) {
+	r.ledger.judged(a.Pod, r.Clock.Now())
+	if a.TooLarge {
+		r.unjudged(a.Pod, []string{"its claims and their templates are larger than the controller keeps"})
+		return false, nil
+	}
+	evicted, err := r.reclaim(ctx, reclaim.Question{
+		Snapshot: s.With(a), Policies: policies, Pod: a.Pod, Busy: r.busy(s.Pods),
+		Ending: func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp != nil && evict.Grace(pod) <= r.grace && !r.overdue(pod)
+		},
+	})
+	if err != nil {
+		return false, fmt.Errorf("reclaim devices for pod %s/%s: %w", a.Pod.Namespace, a.Pod.Name, err)
+	}
+	return evicted, nil
 }
 
 // overdue says whether a pod should have ended long ago. Nobody waits for it, and to evict it again is in vain.
@@ -171,45 +201,45 @@ func (r *reclaimer) busy(pods []*corev1.Pod) func(string) bool {
 
 // snapshot reads what decides, with the pods of nodes that have our devices: first those of nodes where pods may be evicted. Of other nodes
 // it is the pods that may keep others from a whole zone.
-func (r *reclaimer) snapshot(ctx context.Context, policies []v1alpha1.PartitionPolicy) (plan.Snapshot, error) {
+func (r *reclaimer) snapshot(
+	ctx context.Context, devices *waiting.Devices, askers []waiting.Asker, policies []v1alpha1.PartitionPolicy,
+) (*waiting.Snapshot, error) {
 	version, err := r.version()
 	if err != nil {
-		return plan.Snapshot{}, fmt.Errorf("ask the API server for its version: %w", err)
+		return nil, fmt.Errorf("ask the API server for its version: %w", err)
 	}
-	read, err := waiting.ReadSnapshot(ctx, r.Live)
+	reader := waiting.Reader{Live: r.Live, Cached: r.Client}
+	s, err := reader.Read(ctx, devices, askers, func(labels map[string]string) bool { return reclaim.PolicyOf(policies, labels) != nil })
 	if err != nil {
-		return plan.Snapshot{}, err
+		return nil, err
 	}
-	read.Version = version
-	nodes := nodesWithDevices(read, policies)
-	nodes = nodes[:min(len(nodes), maxNodes)]
-	if read.Pods, err = waiting.PodsOn(ctx, r.Live, nodes); err != nil {
-		return plan.Snapshot{}, err
+	s.Version = version
+	nodes := nodesWithDevices(&s.Snapshot)
+	if s.Pods, err = waiting.PodsOn(ctx, r.Live, nodes); err != nil {
+		return nil, err
 	}
 	repelling, err := waiting.Repelling(ctx, r.Live, nodes)
-	read.Pods = append(read.Pods, repelling...)
-	return *read, err
+	if err != nil {
+		return nil, err
+	}
+	s.Pods = append(s.Pods, repelling...)
+	return s, reader.AddDomains(ctx, s, repelling)
 }
 
-// nodesWithDevices lists the nodes with our devices, those where pods may be evicted first.
-func nodesWithDevices(s *plan.Snapshot, policies []v1alpha1.PartitionPolicy) []string {
+// nodesWithDevices lists the nodes of a snapshot with our devices.
+func nodesWithDevices(s *plan.Snapshot) []string {
 	published := map[string]bool{}
 	for _, slice := range s.Slices {
 		if slice.Spec.Driver == v1alpha1.DriverName {
 			published[ptr.Deref(slice.Spec.NodeName, "")] = true
 		}
 	}
-	var first, others []string
+	var out []string
 	for _, node := range s.Nodes {
-		switch {
-		case !published[node.Name]:
-		case reclaim.PolicyOf(policies, node.Labels) != nil:
-			first = append(first, node.Name)
-		default:
-			others = append(others, node.Name)
+		if published[node.Name] {
+			out = append(out, node.Name)
 		}
 	}
-	slices.Sort(first)
-	slices.Sort(others)
-	return append(first, others...)
+	slices.Sort(out)
+	return out
 }

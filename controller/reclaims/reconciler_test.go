@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -29,8 +30,10 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/large"
 	"github.com/fettle-dev/fettle/test/objects"
+	"github.com/fettle-dev/fettle/test/selectable"
 )
 
 // world is a cluster of a fake client with a node of two GPUs, which low and middle hold.
@@ -73,12 +76,7 @@ func newWorld(t *testing.T, mode v1alpha1.ReclaimMode) *world {
 	objects = append(objects, w.pod("other", "low", 10, "n1")...)
 	objects = append(objects, w.pod("team", "middle", 20, "n1")...)
 	w.graces = map[string]int64{}
-	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
-			pod, _ := o.(*corev1.Pod)
-			return []string{pod.Spec.NodeName}
-		}).
-		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).
+	w.client = selectable.Fields(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)).
 		WithInterceptorFuncs(interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if _, slices := list.(*resourceapi.ResourceSliceList); slices {
@@ -254,6 +252,78 @@ func TestUnjudged(t *testing.T) {
 				t.Errorf("said %q, want %q", said, test.says)
 			}
 		})
+	}
+}
+
+// TestTooLarge: where the cluster's objects, or the pod's own, are larger than what is kept, no pod is evicted, the waiting pod learns it
+// once, and it is counted.
+func TestTooLarge(t *testing.T) {
+	for name, enlarge := range map[string]func(*world, *resourceapi.ResourceClaim){
+		"cluster": func(w *world, _ *resourceapi.ResourceClaim) {
+			for i := range 10 {
+				n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}
+				n.Labels = map[string]string{"l": strings.Repeat("l", 1<<20)}
+				w.create(t, n)
+			}
+		},
+		"pod": func(_ *world, claim *resourceapi.ResourceClaim) {
+			r := objects.Request("large", "gpu.fettle.dev", strings.Repeat("x", 300<<10))
+			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			made := w.pod("team", "waits", 1000, "")
+			claim, _ := made[1].(*resourceapi.ResourceClaim)
+			enlarge(w, claim)
+			w.create(t, made...)
+			said := w.pass(t, 5*time.Minute)
+			w.wantEvicted(t)
+			if len(said) != 1 || !strings.Contains(said[0], "ReclaimUnjudged") || !strings.Contains(said[0], "larger than the controller keeps") {
+				t.Errorf("said %q", said)
+			}
+			if got := testutil.ToFloat64(w.pods.WithLabelValues("unjudged")); got != 1 {
+				t.Errorf("%v pods are counted as not judged", got)
+			}
+		})
+	}
+}
+
+// TestManyNodes: of a cluster with many nodes those with a policy for evictions are looked at. A pod of a node that is not looked at keeps
+// the waiting pod from their zone all the same.
+func TestManyNodes(t *testing.T) {
+	for app, evicted := range map[string][]string{"free": {"low"}, "repelled": nil} {
+		w := newWorld(t, v1alpha1.ReclaimEvict)
+		var p v1alpha1.PartitionPolicy
+		check.Must(t, w.client.Get(t.Context(), client.ObjectKey{Name: "gpus"}, &p))
+		p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"reclaim": "yes"}}
+		check.Must(t, w.client.Update(t.Context(), &p))
+		var n1 corev1.Node
+		check.Must(t, w.client.Get(t.Context(), client.ObjectKey{Name: "n1"}, &n1))
+		n1.Labels = map[string]string{"zone": "z", "reclaim": "yes"}
+		check.Must(t, w.client.Update(t.Context(), &n1))
+		for i := range 200 {
+			name := fmt.Sprintf("a-%03d", i)
+			node := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			node.Status.Pools = []v1alpha1.PoolStatus{{Kind: "gpu", Devices: 2}}
+			w.create(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": "z"}}})
+		}
+		node := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		node.Status.Pools = []v1alpha1.PoolStatus{{Kind: "gpu", Devices: 2}}
+		lonely := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "lonely", UID: "lonely"}}
+		lonely.Spec.NodeName = "a-199"
+		lonely.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "repelled"}},
+			}},
+		}}
+		waits := w.pod("team", "waits", 1000, "")
+		waits[0].SetLabels(map[string]string{"app": app})
+		w.create(t, append(waits, lonely, node)...)
+		w.pass(t, 0)
+		if w.wantEvicted(t, evicted...); w.lists != 101 {
+			t.Errorf("slices were listed %d times", w.lists)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -23,6 +24,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/pkg/plan/explain"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 )
 
 const (
@@ -30,9 +33,8 @@ const (
 	interval = 20 * time.Second
 	// snapshotAge is how long a snapshot is used.
 	snapshotAge = time.Minute
-	// podTimeout and nodesPerPod bound one explanation, podsPerRound how many there are in a round.
+	// podTimeout bounds one explanation, podsPerRound how many there are in a round.
 	podTimeout   = 3 * time.Second
-	nodesPerPod  = 100
 	podsPerRound = 10
 
 	// EventReason is that of the Events.
@@ -55,8 +57,11 @@ type explainer struct {
 	reconciler.Services
 	Options
 
-	ledger   ledger
-	snapshot cached
+	ledger ledger
+	batch  batch
+	// expressions are compiled for the features of version.
+	expressions *judge.Expressions
+	version     string
 
 	waiting *prometheus.GaugeVec
 	posted  *prometheus.CounterVec
@@ -100,56 +105,149 @@ func (e *explainer) Reconcile(ctx context.Context, _ reconcile.Request) (reconci
 			return reconcile.Result{}, err
 		}
 	}
-	e.snapshot.expire(e.Clock.Now())
+	e.batch.expire(e.Clock.Now())
 	e.count()
 	return reconcile.Result{RequeueAfter: interval}, nil
 }
 
+// batch is a snapshot, and the pods for which it was read.
+type batch struct {
+	taken    time.Time
+	snapshot *Snapshot
+	// pods were not explained yet.
+	pods []Asker
+}
+
+// expire forgets a snapshot that is too old, and pods that no round came to.
+func (b *batch) expire(now time.Time) {
+	if now.Sub(b.taken) >= snapshotAge {
+		*b = batch{}
+	}
+}
+
 // round explains pods that are due, as far as they wait for our devices.
 func (e *explainer) round(ctx context.Context, due []*corev1.Pod, now time.Time) error {
-	snapshot, err := e.snapshot.read(ctx, e, now)
-	if err != nil {
-		return fmt.Errorf("read a snapshot of the cluster: %w", err)
-	}
-	if snapshot == nil {
-		klog.FromContext(ctx).Info("Waiting pods are not explained: the objects that decide are too large", "limitBytes", snapshotBytes)
-		return nil
-	}
-	due = slices.DeleteFunc(due, func(pod *corev1.Pod) bool {
-		asks := e.snapshot.devices.AskedBy(pod)
-		if !asks {
-			e.ledger.explained(pod, "", now)
+	if e.batch.expire(now); e.batch.snapshot == nil {
+		if err := e.begin(ctx, due, now); err != nil {
+			return fmt.Errorf("read a snapshot of the cluster: %w", err)
 		}
-		return !asks
+	} else if e.batch.snapshot.Whole() {
+		if err := e.admit(ctx, due, now); err != nil {
+			return err
+		}
+	}
+	e.batch.pods = slices.DeleteFunc(e.batch.pods, func(a Asker) bool { // those that wait no more
+		return !slices.ContainsFunc(due, func(pod *corev1.Pod) bool { return pod.UID == a.Pod.UID })
 	})
+	pods := e.batch.pods[:min(len(e.batch.pods), podsPerRound)]
+	e.batch.pods = e.batch.pods[len(pods):]
 	var cluster *plan.Cluster
-	for _, pod := range turns(due, podsPerRound) {
+	for i := range pods {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if pods[i].TooLarge {
+			e.unjudged(pods[i].Pod, "its claims and their templates", askerBytes, now)
+			continue
+		}
+		var err error
 		if cluster == nil {
-			if cluster, _, err = plan.NewCluster(*snapshot); err != nil {
+			if cluster, _, err = plan.NewCluster(e.batch.snapshot.With(pods...)); err != nil {
 				return fmt.Errorf("make a plan: %w", err)
 			}
 		}
-		explanation := e.explain(ctx, cluster, pod)
+		explanation := e.explain(ctx, cluster, pods[i].Pod)
 		if explanation.Reason == explain.Fits {
 			cluster = nil // it has the pod's devices as allocated now
 		}
-		e.ledger.explained(pod, explanation.Reason, now)
-		e.post(pod, explanation, now)
+		e.ledger.explained(pods[i].Pod, explanation.Reason, now)
+		e.post(pods[i].Pod, explanation, now)
 	}
 	return nil
+}
+
+// begin reads a snapshot for pods that are due, if any of the first asks for our devices. Where it is too large, the pods learn it.
+func (e *explainer) begin(ctx context.Context, due []*corev1.Pod, now time.Time) error {
+	devices, err := ReadDevices(ctx, e.Live)
+	if errors.Is(err, ErrTooMuch) {
+		klog.FromContext(ctx).Info("Waiting pods are not explained: the DeviceClasses are too large", "limitBytes", snapshotBytes)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.batch.snapshot = &Snapshot{Devices: devices}
+	if err := e.admit(ctx, due, now); err != nil || len(e.batch.pods) == 0 {
+		e.batch = batch{}
+		return err
+	}
+	read, err := Reader{Live: e.Live, Cached: e.Client}.Read(ctx, devices, e.batch.pods, nil)
+	if errors.Is(err, ErrTooMuch) {
+		for i := range e.batch.pods {
+			e.unjudged(e.batch.pods[i].Pod, "the objects of the cluster that decide about devices", snapshotBytes, now)
+		}
+		e.batch = batch{taken: now, snapshot: &Snapshot{AllNodes: -1}}
+		return nil
+	}
+	if err == nil {
+		read.Version, err = e.compiled()
+	}
+	if err != nil {
+		e.batch = batch{}
+		return err
+	}
+	e.batch.taken, e.batch.snapshot = now, read
+	return nil
+}
+
+// admit adds pods that are due and ask for our devices, as many as are explained until the snapshot is too old.
+func (e *explainer) admit(ctx context.Context, due []*corev1.Pod, now time.Time) error {
+	most := int(snapshotAge/interval)*podsPerRound - len(e.batch.pods)
+	due = slices.DeleteFunc(slices.Clone(due), func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(e.batch.pods, func(a Asker) bool { return a.Pod.UID == pod.UID })
+	})
+	askers, err := e.batch.snapshot.Devices.Askers(ctx, e.Live, turns(due, looked), most, func(pod *corev1.Pod) {
+		e.ledger.explained(pod, "", now)
+	})
+	e.batch.pods = append(e.batch.pods, askers...)
+	return err
+}
+
+// compiled returns the version of the API server, and makes the expressions for it.
+func (e *explainer) compiled() (string, error) {
+	version, err := e.Version()
+	if err != nil {
+		return "", fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	if e.expressions == nil || e.version != version {
+		set, _, err := gates.For(version, nil)
+		if err != nil {
+			return "", err
+		}
+		e.expressions, e.version = judge.NewExpressions(set.Features()), version
+	}
+	return version, nil
+}
+
+// unjudged notes that a pod cannot be explained, and tells it.
+func (e *explainer) unjudged(pod *corev1.Pod, what string, limit int, now time.Time) {
+	e.ledger.explained(pod, explain.Unjudged, now)
+	e.post(pod, explain.Explanation{Reason: explain.Unjudged, First: fmt.Sprintf(
+		"it is not known why the pod waits for devices: %s take more than the %d KiB that the controller keeps. `fettle explain pod %s -n %s` "+
+			"tells it", what, limit>>10, pod.Name, pod.Namespace)}, now)
 }
 
 // explain explains one pod to those who may read it.
 func (e *explainer) explain(ctx context.Context, c *plan.Cluster, pod *corev1.Pod) explain.Explanation {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	return explain.Pod(ctx, c, pod, explain.Options{
-		Sees: func(namespace string) bool { return namespace == pod.Namespace }, MaxNodes: nodesPerPod,
-		Expressions: e.snapshot.expressions,
+	x := explain.Pod(ctx, c, pod, explain.Options{
+		Sees: func(namespace string) bool { return namespace == pod.Namespace }, MaxNodes: maxNodes, Expressions: e.expressions,
 	})
+	if s := e.batch.snapshot; !s.Whole() {
+		x.First = fmt.Sprintf("of %d nodes %d were looked at: %s", s.AllNodes, len(s.Nodes), x.First)
+	}
+	return x
 }
 
 // post makes an Event if the reason is new to the pod, and the budgets allow it.

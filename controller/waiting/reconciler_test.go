@@ -30,6 +30,7 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/objects"
+	"github.com/fettle-dev/fettle/test/selectable"
 )
 
 // world is a cluster of a fake client, the reconciler and its clock.
@@ -49,14 +50,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		t.Fatal(err)
 	}
 	w := &world{clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)), recorder: events.NewFakeRecorder(1000)}
-	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
-			pod, ok := o.(*corev1.Pod)
-			if !ok {
-				return nil
-			}
-			return []string{pod.Spec.NodeName}
-		}).
+	w.client = selectable.Fields(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)).
 		WithInterceptorFuncs(interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if _, slices := list.(*resourceapi.ResourceSliceList); slices {
@@ -277,6 +271,16 @@ func TestOff(t *testing.T) {
 	}
 }
 
+// asks says whether a pod asks for our devices.
+func (w *world) asks(t *testing.T, pod *corev1.Pod) bool {
+	t.Helper()
+	devices, err := ReadDevices(t.Context(), w.client)
+	check.Must(t, err)
+	a, err := devices.Asker(t.Context(), w.client, pod)
+	check.Must(t, err)
+	return a != nil
+}
+
 // TestExtended finds pods that ask for devices by extended resources.
 func TestExtended(t *testing.T) {
 	objects := oneGPU()
@@ -288,10 +292,7 @@ func TestExtended(t *testing.T) {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{name: {}},
 		}}}}}
-		if _, err := w.snapshot.read(t.Context(), w.explainer, w.clock.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if got := w.snapshot.devices.AskedBy(pod); got != want {
+		if got := w.asks(t, pod); got != want {
 			t.Errorf("%s: ours is %t, want %t", name, got, want)
 		}
 	}
@@ -312,9 +313,7 @@ func TestAskedBy(t *testing.T) {
 		asks("by-class", "single", "true"): true, asks("by-selector", "any", "device.driver == 'fettle.dev'"): true,
 		asks("none", "any", "device.driver == 'other.example'"): false, asks("other", "other", "true"): false,
 	} {
-		_, err := w.snapshot.read(t.Context(), w.explainer, w.clock.Now())
-		check.Must(t, err)
-		if got := w.snapshot.devices.AskedBy(pod); got != want {
+		if got := w.asks(t, pod); got != want {
 			t.Errorf("%s: ours is %t, want %t", pod.Name, got, want)
 		}
 	}
@@ -346,7 +345,7 @@ func TestTaintRules(t *testing.T) {
 				return nil
 			},
 		}).Build()
-		s, err := ReadSnapshot(t.Context(), live)
+		s, err := Reader{Live: live, Cached: live}.Read(t.Context(), &Devices{}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

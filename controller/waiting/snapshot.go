@@ -8,36 +8,36 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/plan"
-	"github.com/fettle-dev/fettle/pkg/plan/gates"
-	"github.com/fettle-dev/fettle/pkg/plan/judge"
+	"github.com/fettle-dev/fettle/pkg/plan/equal"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
+	"github.com/fettle-dev/fettle/pkg/plan/saved"
 )
 
 const (
-	// snapshotBytes bounds what is of no namespace in a snapshot, tenantBytes what is of namespaces, and podsBytes the pods of a round, all in
-	// the API's binary form: tenants make objects as large as the API server takes them, and an object takes some four times as much in
-	// memory. A cluster with larger objects of its own is not explained.
+	// snapshotBytes bounds what is of no namespace in a snapshot but for slices, claimBytes the claims that have devices, tenantBytes what
+	// counts in quotas, askerBytes the claims and templates of one waiting pod, and podsBytes the pods of a round, all in the API's binary
+	// form: tenants make objects as large as the API server takes them, and an object takes some four times as much in memory.
 	snapshotBytes = 8 << 20
-	tenantBytes   = 8 << 20
+	claimBytes    = 12 << 20
+	tenantBytes   = 4 << 20
+	askerBytes    = 256 << 10
 	podsBytes     = 8 << 20
+	// sliceBytes bounds the slices, in memory. 100 nodes whose GPUs are divided in all ways have half of it.
+	sliceBytes = 48 << 20
 	// pageSize is how many objects are asked for at once that no tenant makes.
 	pageSize = 100
 )
@@ -102,147 +102,122 @@ func extended(pod *corev1.Pod) []corev1.ResourceName {
 	return out
 }
 
-// cached is a snapshot that serves several rounds.
-type cached struct {
-	taken    time.Time
-	snapshot *plan.Snapshot
-	// expressions are for the features of version.
-	expressions *judge.Expressions
-	version     string
-	devices     *Devices
+// Reader reads what decides about devices.
+type Reader struct {
+	// Live reads from the API server, Cached knows Nodes and AcceleratorNodes.
+	Live, Cached client.Reader
 }
 
-// read returns a snapshot that is not too old, and nil for a cluster that is too large.
-func (c *cached) read(ctx context.Context, e *explainer, now time.Time) (*plan.Snapshot, error) {
-	if c.snapshot != nil && now.Sub(c.taken) < snapshotAge {
-		return c.snapshot, nil
+// Snapshot is what decides about the devices of some pods.
+type Snapshot struct {
+	plan.Snapshot
+	// AllNodes is how many nodes the cluster has. Those in the snapshot may be fewer.
+	AllNodes int
+	// Devices are those of which the snapshot was read.
+	Devices *Devices
+}
+
+// Whole says whether every node of the cluster is in the snapshot.
+func (s *Snapshot) Whole() bool { return len(s.Nodes) == s.AllNodes }
+
+// Read reads what decides about the devices of pods: nodes that these may be on, maxNodes at most, with their slices, and the claims that
+// have devices there. First are labels of nodes that are chosen before others; nil: none are. Pods are left out: what they use of CPU and
+// memory is not judged. If what is of no node is too large, or all of the first node, the error is ErrTooMuch. If quotas are, namespaces
+// are left out, those with the largest first.
+func (r Reader) Read(ctx context.Context, d *Devices, askers []Asker, first func(labels map[string]string) bool) (*Snapshot, error) {
+	s := &Snapshot{Devices: d}
+	s.Classes = d.all
+	cluster := &pageReader{Reader: r.Live, left: snapshotBytes - d.bytes}
+	var err error
+	if s.Namespaces, err = pages(ctx, cluster, &corev1.NamespaceList{}, trimNamespace); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
-	version, err := e.Version()
-	if err != nil {
-		return nil, fmt.Errorf("ask the API server for its version: %w", err)
-	}
-	s, err := ReadSnapshot(ctx, e.Live)
-	if errors.Is(err, ErrTooMuch) {
-		return nil, nil //nolint:nilnil // a cluster that is too large has no snapshot, which is no error
-	}
-	if err != nil {
+	if s.TaintRules, err = taintRules(ctx, cluster); err != nil {
 		return nil, err
 	}
-	s.Version = version
-	if c.expressions == nil || c.version != version {
-		set, _, err := gates.For(version, nil)
-		if err != nil {
-			return nil, err
-		}
-		c.expressions, c.version = judge.NewExpressions(set.Features()), version
+	if err := r.readNodes(ctx, cluster, s, askers, first); err != nil {
+		return nil, err
 	}
-	c.taken, c.snapshot = now, s
-	c.devices = NewDevices(s)
+	of := &tenants{left: tenantBytes}
+	if err := ofTenants(ctx, cluster, of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota,
+		func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil }); err != nil {
+		return nil, fmt.Errorf("list quotas: %w", err)
+	}
+	if err := r.readClaims(ctx, of, s, askers); err != nil {
+		return nil, err
+	}
+	of.log(ctx, "Quotas of namespaces with too large claims or quotas are left out")
 	return s, nil
 }
 
-// expire forgets a snapshot that is too old.
-func (c *cached) expire(now time.Time) {
-	if now.Sub(c.taken) >= snapshotAge {
-		c.snapshot, c.devices = nil, nil
+// readNodes reads nodes and their slices. Of a small cluster these are two lists.
+func (r Reader) readNodes(
+	ctx context.Context, cluster *pageReader, s *Snapshot, askers []Asker, first func(labels map[string]string) bool,
+) error {
+	names, all, err := r.candidates(ctx, askers, first)
+	if err != nil {
+		return err
 	}
-}
-
-// Devices knows by which classes and extended resources pods get our devices.
-type Devices struct {
-	claims    map[types.NamespacedName]*resourceapi.ResourceClaim
-	templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
-	classes   map[string]bool
-	resources map[corev1.ResourceName]bool
-}
-
-// NewDevices finds the classes of our devices in a snapshot, and their extended resources.
-func NewDevices(s *plan.Snapshot) *Devices {
-	d := &Devices{
-		claims: make(map[types.NamespacedName]*resourceapi.ResourceClaim, len(s.Claims)), classes: map[string]bool{},
-		templates: make(map[types.NamespacedName]*resourceapi.ResourceClaimTemplate, len(s.Templates)), resources: map[corev1.ResourceName]bool{},
-	}
-	for _, claim := range s.Claims {
-		d.claims[client.ObjectKeyFromObject(claim)] = claim
-	}
-	for _, template := range s.Templates {
-		d.templates[client.ObjectKeyFromObject(template)] = template
-	}
-	for _, class := range s.Classes {
-		if !isOurs(class) {
-			continue
+	s.AllNodes = all
+	parts := &sharedSlices{left: sliceBytes}
+	if len(names) == all {
+		if s.Nodes, err = pages(ctx, cluster, &corev1.NodeList{}, saved.Node); err != nil {
+			return fmt.Errorf("list nodes: %w", err)
 		}
-		d.classes[class.Name] = true
-		d.resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = true
-		if class.Spec.ExtendedResourceName != nil {
-			d.resources[corev1.ResourceName(*class.Spec.ExtendedResourceName)] = true
+		s.AllNodes = len(s.Nodes)
+		s.Slices, err = parts.list(ctx, r.Live)
+		if !errors.Is(err, ErrTooMuch) {
+			return err
 		}
+		s.Nodes, parts = nil, &sharedSlices{left: sliceBytes}
 	}
-	return d
-}
-
-// isOurs says whether a class is one of Fettle's, or selects its driver.
-func isOurs(class *resourceapi.DeviceClass) bool {
-	return named(class.Name) || nameDriver(class.Spec.Selectors)
-}
-
-// nameDriver says whether a selector has the name of Fettle's driver in it, by which admission knows it, too.
-func nameDriver(selectors []resourceapi.DeviceSelector) bool {
-	return slices.ContainsFunc(selectors, func(s resourceapi.DeviceSelector) bool {
-		return s.CEL != nil && strings.Contains(s.CEL.Expression, v1alpha1.DriverName)
-	})
-}
-
-// named says whether a class has a name of Fettle's, also if it does not exist.
-func named(class string) bool { return strings.HasSuffix(class, "."+v1alpha1.DriverName) }
-
-// AskedBy says whether a pod asks for our devices.
-func (d *Devices) AskedBy(pod *corev1.Pod) bool {
-	if slices.ContainsFunc(extended(pod), func(name corev1.ResourceName) bool { return d.resources[name] }) {
-		return true
+	if s.Slices, err = parts.list(ctx, r.Live, onNode("")); err != nil {
+		return err
 	}
-	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(of corev1.PodResourceClaim) bool {
-		if name, _, err := resourceclaim.Name(pod, &of); err == nil && name != nil {
-			claim := d.claims[types.NamespacedName{Namespace: pod.Namespace, Name: *name}]
-			if claim != nil && d.askedIn(&claim.Spec) {
-				return true
-			}
+	for _, name := range names {
+		nodes, err := pages(ctx, cluster, &corev1.NodeList{}, saved.Node, client.MatchingFields{"metadata.name": name})
+		if err != nil {
+			return fmt.Errorf("read node %s: %w", name, err)
 		}
-		template := d.templates[types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(of.ResourceClaimTemplateName, "")}]
-		return template != nil && d.askedIn(&template.Spec.Spec)
-	})
-}
-
-// askedIn says whether a request of a claim, or an alternative of one, asks for our devices.
-func (d *Devices) askedIn(spec *resourceapi.ResourceClaimSpec) bool {
-	asks := func(class string, selectors []resourceapi.DeviceSelector) bool {
-		return d.classes[class] || named(class) || nameDriver(selectors)
+		more, err := parts.list(ctx, r.Live, onNode(name))
+		switch {
+		case errors.Is(err, ErrTooMuch) && len(s.Nodes) > 0:
+			return nil // those before it are looked at
+		case err != nil:
+			return err
+		}
+		s.Nodes, s.Slices = append(s.Nodes, nodes...), append(s.Slices, more...)
 	}
-	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
-		return r.Exactly != nil && asks(r.Exactly.DeviceClassName, r.Exactly.Selectors) ||
-			slices.ContainsFunc(r.FirstAvailable, func(sub resourceapi.DeviceSubRequest) bool { return asks(sub.DeviceClassName, sub.Selectors) })
-	})
+	return nil
 }
 
-// ReadSnapshot reads what decides about devices. Pods are left out: what they use of CPU and memory is not judged. If the objects of the
-// cluster are too large, the error is ErrTooMuch. If those of tenants are, namespaces are left out, those with the largest first, but for
-// the devices that their claims have.
-func ReadSnapshot(ctx context.Context, live client.Reader) (*plan.Snapshot, error) {
-	s := &plan.Snapshot{}
-	r, of := &pageReader{Reader: live, left: snapshotBytes}, tenants{left: tenantBytes}
-	var errs [8]error
-	s.Nodes, errs[0] = pages[*corev1.Node](ctx, r, &corev1.NodeList{})
-	s.Namespaces, errs[1] = pages[*corev1.Namespace](ctx, r, &corev1.NamespaceList{})
-	s.Slices, errs[2] = pages[*resourceapi.ResourceSlice](ctx, r, &resourceapi.ResourceSliceList{})
-	s.Classes, errs[3] = pages[*resourceapi.DeviceClass](ctx, r, &resourceapi.DeviceClassList{})
-	s.TaintRules, errs[4] = taintRules(ctx, r)
-	errs[5] = ofTenants(ctx, r, &of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota,
-		func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil })
-	errs[6] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimList{}, &s.Claims, trimClaim, bareClaim)
-	errs[7] = ofTenants(ctx, r, &of, &resourceapi.ResourceClaimTemplateList{}, &s.Templates, trimTemplate,
-		func(*resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplate { return nil })
-	of.log(ctx, "Namespaces with too large claims, templates or quotas are left out")
-	return s, errors.Join(errs[:]...)
+// sharedSlices lists slices, and keeps what is equal in them once, until they take too much memory.
+type sharedSlices struct {
+	parts equal.Parts
+	left  int
+}
+
+func (p *sharedSlices) list(ctx context.Context, live client.Reader, options ...client.ListOption) ([]*resourceapi.ResourceSlice, error) {
+	var out []*resourceapi.ResourceSlice
+	left := p.left
+	begin := func() { out, p.left = nil, left }
+	err := reconciler.Pages(ctx, live, &resourceapi.ResourceSliceList{}, pageSize, begin, func(o runtime.Object) error {
+		slice, ok := o.(*resourceapi.ResourceSlice)
+		if !ok {
+			return fmt.Errorf("list has a %T", o)
+		}
+		slice.ObjectMeta = metav1.ObjectMeta{Name: slice.Name, UID: slice.UID}
+		p.left -= p.parts.Share(slice)
+		if p.left < 0 {
+			return ErrTooMuch
+		}
+		out = append(out, slice)
+		return nil
+	}, options...)
+	if err != nil {
+		return nil, fmt.Errorf("list slices: %w", err)
+	}
+	return out, nil
 }
 
 // pageReader lists objects until they are too many bytes.
@@ -261,8 +236,10 @@ func (r *pageReader) keep(object client.Object) error {
 	return nil
 }
 
-// pages lists objects. With ErrTooMuch it returns those that it kept.
-func pages[T client.Object](ctx context.Context, r *pageReader, list client.ObjectList, options ...client.ListOption) ([]T, error) {
+// pages lists objects, and keeps of each what trim returns. With ErrTooMuch it returns those that it kept.
+func pages[T client.Object](
+	ctx context.Context, r *pageReader, list client.ObjectList, trim func(T) T, options ...client.ListOption,
+) ([]T, error) {
 	var out []T
 	left := r.left
 	begin := func() { out, r.left = nil, left }
@@ -271,6 +248,7 @@ func pages[T client.Object](ctx context.Context, r *pageReader, list client.Obje
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
 		}
+		object = trim(object)
 		if err := r.keep(object); err != nil {
 			return err
 		}
@@ -280,13 +258,21 @@ func pages[T client.Object](ctx context.Context, r *pageReader, list client.Obje
 	return out, err
 }
 
+// all keeps all of an object.
+func all[T any](object T) T { return object }
+
+// trimNamespace keeps the labels of a namespace, by which it is selected.
+func trimNamespace(n *corev1.Namespace) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}}
+}
+
 // taintRules lists the DeviceTaintRules in the newest version that is served: v1 since Kubernetes 1.37. Their fields are the same in all. A
 // cluster that serves none has none.
 func taintRules(ctx context.Context, r *pageReader) ([]*resourceapi.DeviceTaintRule, error) {
 	for _, version := range []string{"v1", "v1beta2", "v1alpha3"} {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: "DeviceTaintRuleList"})
-		objects, err := pages[*unstructured.Unstructured](ctx, r, list)
+		objects, err := pages(ctx, r, list, all[*unstructured.Unstructured])
 		if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			continue
 		}

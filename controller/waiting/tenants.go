@@ -257,22 +257,3 @@ func bareList(list corev1.ResourceList) corev1.ResourceList {
 	}
 	return list
 }
-
-// bareClaim returns the devices that a claim has, and who uses them. It returns nil for a claim that has none.
-func bareClaim(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
-	a := c.Status.Allocation
-	if a == nil || len(a.Devices.Results) == 0 {
-		return nil
-	}
-	out := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: c.Namespace, Name: c.Name, UID: c.UID, CreationTimestamp: c.CreationTimestamp, DeletionTimestamp: c.DeletionTimestamp,
-	}}
-	out.OwnerReferences = ownerOf(c)
-	out.Status.ReservedFor = c.Status.ReservedFor
-	out.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: a.NodeSelector}
-	for _, r := range a.Devices.Results {
-		r.Tolerations = nil
-		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, r)
-	}
-	return out
-}

@@ -390,11 +390,11 @@ func TestPendingPodsOfOtherKinds(t *testing.T) {
 	}
 }
 
-// TestBareClaimWithoutDevices: a claim that asks for nothing is allocated by any pod. It has no devices, and nothing of it is kept.
-func TestBareClaimWithoutDevices(t *testing.T) {
+// TestClaimWithoutDevices: a claim that asks for nothing is allocated by any pod. It has no devices, and nothing of it is kept.
+func TestClaimWithoutDevices(t *testing.T) {
 	c := &resourceapi.ResourceClaim{}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
-	if bareClaim(c) != nil {
+	if (&claimKeeper{}).bare(c) != nil {
 		t.Error("is kept")
 	}
 }

@@ -64,13 +64,19 @@ type domain struct{ key, value string }
 type repulsion struct{ byItself, byOthers, unknown bool }
 
 func (c *Cluster) wantedOf(pod *corev1.Pod) wanted {
-	hasAffinity := pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
 	resources := requested(pod)
+	affinity, selects := affinityOf(pod)
 	return wanted{
-		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selects: len(pod.Spec.NodeSelector) > 0 || hasAffinity,
+		pod: pod, affinity: affinity, selects: selects,
 		resources: resources, names: slices.Sorted(maps.Keys(resources)), extended: c.extendedNames(resources),
 		ports: podspec.Ports(pod), domains: c.repulsions(pod),
 	}
+}
+
+// affinityOf returns what a pod requires of the labels of its node, and whether it requires anything.
+func affinityOf(pod *corev1.Pod) (affinity nodeaffinity.RequiredNodeAffinity, selects bool) {
+	hasAffinity := pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
+	return nodeaffinity.GetRequiredNodeAffinity(pod), len(pod.Spec.NodeSelector) > 0 || hasAffinity
 }
 
 // repulsions says of which domains anti-affinities keep a pod out: its own, and those of pods that are there.
@@ -138,23 +144,12 @@ func compareName(node *corev1.Node, name string) int { return strings.Compare(no
 // refusals says why the scheduler would not take a node, devices aside.
 func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {
 	node := c.Nodes[i]
-	if node.Spec.Unschedulable && !toleratesUnschedulable(w.pod) {
-		return []string{unschedulable}, nil
+	reason, err := w.ruledOut(node)
+	if err != nil {
+		return nil, err
 	}
-	if len(node.Spec.Taints) > 0 {
-		taints, tolerations := node.Spec.Taints, w.pod.Spec.Tolerations
-		if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, podspec.Repels, true); found {
-			return []string{untolerated}, nil
-		}
-	}
-	if w.selects {
-		match, err := w.affinity.Match(node)
-		if err != nil {
-			return nil, fmt.Errorf("node affinity of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err)
-		}
-		if !match {
-			return []string{NotSelected}, nil
-		}
+	if reason != "" {
+		return []string{reason}, nil
 	}
 	if podspec.Conflict(w.ports, c.views[i].ports) {
 		return []string{portsTaken}, nil
@@ -169,6 +164,40 @@ func (c *Cluster) refusals(w *wanted, i int) ([]string, error) {
 		return []string{repelled}, nil
 	}
 	return nil, nil
+}
+
+// ruledOut says why a node is not one for the pod, whatever else is there. Empty: it may be.
+func (w *wanted) ruledOut(node *corev1.Node) (reason string, err error) {
+	if node.Spec.Unschedulable && !toleratesUnschedulable(w.pod) {
+		return unschedulable, nil
+	}
+	if len(node.Spec.Taints) > 0 {
+		taints, tolerations := node.Spec.Taints, w.pod.Spec.Tolerations
+		if _, found := corev1helper.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, podspec.Repels, true); found {
+			return untolerated, nil
+		}
+	}
+	if !w.selects {
+		return "", nil
+	}
+	match, err := w.affinity.Match(node)
+	if err != nil {
+		return "", fmt.Errorf("node affinity of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err)
+	}
+	if !match {
+		return NotSelected, nil
+	}
+	return "", nil
+}
+
+// MayBeOn returns what says whether a pod may be on a node by the labels and taints of the node.
+func MayBeOn(pod *corev1.Pod) func(*corev1.Node) bool {
+	w := wanted{pod: pod}
+	w.affinity, w.selects = affinityOf(pod)
+	return func(node *corev1.Node) bool {
+		reason, err := w.ruledOut(node)
+		return err == nil && reason == ""
+	}
 }
 
 func toleratesUnschedulable(pod *corev1.Pod) bool {

@@ -42,7 +42,7 @@ func (s Snapshot) clone() Snapshot {
 	s.Pods = cloned(s.Pods)
 	s.Quotas = cloned(s.Quotas)
 	s.PodGroups = cloned(s.PodGroups)
-	s.Slices = cloned(s.Slices)
+	s.Slices = clonedSlices(s.Slices)
 	s.Classes = cloned(s.Classes)
 	s.Claims = cloned(s.Claims)
 	s.Templates = cloned(s.Templates)

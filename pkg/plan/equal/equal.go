@@ -6,6 +6,7 @@ package equal
 import (
 	"hash/maphash"
 	"maps"
+	"reflect"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -24,11 +25,14 @@ type Parts struct {
 }
 
 // Share has a slice use what equal devices of other slices have. Whoever changes such a map changes it for all of them: a cluster clears
-// fields of gates that are off, which is the same for all.
-func (e *Parts) Share(slice *resourceapi.ResourceSlice) {
+// fields of gates that are off, which is the same for all. Share returns how many bytes of memory that adds to what was shared before,
+// about.
+func (e *Parts) Share(slice *resourceapi.ResourceSlice) (bytes int) {
 	if e.texts == nil {
 		e.seed, e.texts, e.pointers = maphash.MakeSeed(), map[string]string{}, map[string]*string{}
 	}
+	before := e.bytes()
+	bytes = sizeOf[resourceapi.ResourceSlice]() + sizeOf[resourceapi.CounterSet]()*len(slice.Spec.SharedCounters)
 	for i := range slice.Spec.SharedCounters {
 		e.counter(&slice.Spec.SharedCounters[i].Name, &slice.Spec.SharedCounters[i].Counters)
 	}
@@ -40,8 +44,16 @@ func (e *Parts) Share(slice *resourceapi.ResourceSlice) {
 		for j := range d.ConsumesCounters {
 			e.counter(&d.ConsumesCounters[j].CounterSet, &d.ConsumesCounters[j].Counters)
 		}
+		bytes += sizeOf[resourceapi.Device]() + len(d.Name) + sizeOf[resourceapi.DeviceCounterConsumption]()*len(d.ConsumesCounters) +
+			sizeOf[resourceapi.DeviceTaint]()*len(d.Taints)
 	}
+	return bytes + e.bytes() - before
 }
+
+// bytes is about what the maps take that are kept.
+func (e *Parts) bytes() int { return e.attributes.bytes + e.capacities.bytes + e.counters.bytes }
+
+func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) }
 
 func (e *Parts) counter(set *string, counters *map[string]resourceapi.Counter) {
 	*set = e.text(*set)
@@ -116,7 +128,14 @@ func sameCapacity(a, b resourceapi.DeviceCapacity) bool {
 }
 
 // sameMaps are maps of which no two are equal, by their hash.
-type sameMaps[K comparable, V any] struct{ byHash map[uint64][]map[K]V }
+type sameMaps[K comparable, V any] struct {
+	byHash map[uint64][]map[K]V
+	// bytes is about what they take: a map has room for more than its entries.
+	bytes int
+}
+
+// mapBytes is about what a map takes beside its entries.
+const mapBytes = 64
 
 // of returns the one that is equal to a map: it, or one that came before. Of a new one it keeps a copy with what key and value return.
 func (s *sameMaps[K, V]) of(m map[K]V, hash func(K, V) uint64, equal func(V, V) bool, key func(K) K, value func(V) V) map[K]V {
@@ -139,5 +158,6 @@ func (s *sameMaps[K, V]) of(m map[K]V, hash func(K, V) uint64, equal func(V, V) 
 		s.byHash = map[uint64][]map[K]V{}
 	}
 	s.byHash[sum] = append(known, kept)
+	s.bytes += mapBytes + len(kept)*(sizeOf[K]()+sizeOf[V]())*3/2
 	return kept
 }
