@@ -115,7 +115,7 @@ func (c Controller) parts(mgr manager.Manager, live client.Client, scratch strin
 	if err != nil {
 		return Parts{}, fmt.Errorf("registries: %w", err)
 	}
-	pauses := pause.Reader{Live: live, Namespace: c.Options.Namespace, Clock: c.Clock, Started: c.Clock.Now()}
+	pauses := &pause.Reader{Live: live, Namespace: c.Options.Namespace, Clock: c.Clock, Started: c.Clock.Now()}
 	services := reconciler.Services{
 		Budget: status.NewBudget(c.Clock),
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder(names.Controller), Clock: c.Clock,

@@ -87,7 +87,7 @@ func (c cluster) testPrune(t *testing.T) {
 	c.accelerator(t, "gone", "", false)
 	c.accelerator(t, "back", "", false)
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	pauses := pause.Reader{Live: c.client, Namespace: namespace, Clock: clock, Started: clock.Now()}
+	pauses := &pause.Reader{Live: c.client, Namespace: namespace, Clock: clock, Started: clock.Now()}
 	r := nodes.New(reconciler.Services{Client: c.client, Live: c.client, Clock: clock, Pause: pauses.Remaining}).Queues[0].Reconciler
 	look := func(name string) time.Duration {
 		t.Helper()

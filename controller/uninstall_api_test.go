@@ -119,6 +119,7 @@ func (c cluster) testUninstallDeadline(t *testing.T) {
 	go func() { done <- late.Run(t.Context()) }()
 	apitest.Eventually(t, func() string {
 		if c.retirement(t, "deaf") == "" {
+			now.Step(time.Second) // it waits until controllers know of it
 			return "the plugin was not asked to retire"
 		}
 		return ""

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pause keeps a running controller from making again what an uninstall deletes. The uninstall holds a Lease, which the controller
-// reads before it changes anything.
+// reads before it changes anything and remembers for some seconds, which the uninstall waits for.
 package pause
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -20,10 +22,15 @@ import (
 	"github.com/fettle-dev/fettle/controller/names"
 )
 
-// recheck is the longest time between two reads of the Lease while work waits for it.
-const recheck = 5 * time.Second
+const (
+	// remembered is how long an answer counts, and the longest time that work waits before it asks again.
+	remembered = 5 * time.Second
+	// settle is how long an uninstall waits with its first change after it took the Lease. By then no controller goes by an earlier answer,
+	// and what it began before has had a second to end.
+	settle = remembered + time.Second
+)
 
-// Reader reads the Lease of an uninstall on behalf of a controller process.
+// Reader reads the Lease of an uninstall on behalf of a controller process. Every reconcile asks it, so it remembers the answer.
 type Reader struct {
 	// Live must not read from a cache.
 	Live client.Reader
@@ -32,11 +39,33 @@ type Reader struct {
 	Clock     clock.PassiveClock
 	// Started is when the process started.
 	Started time.Time
+
+	mu sync.Mutex
+	// asked is when the API server was last asked, held how long from then the Lease keeps the controller from working.
+	asked time.Time
+	held  time.Duration
 }
 
 // Remaining returns how long the controller must still wait because an uninstall is in progress, and 0 if it may go on. It returns a few
 // seconds at most, so that the controller soon notices an uninstall that failed and deleted its Lease.
-func (r Reader) Remaining(ctx context.Context) (time.Duration, error) {
+func (r *Reader) Remaining(ctx context.Context) (time.Duration, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.Clock.Now()
+	// A Lease that has run out since may have been renewed.
+	if age := now.Sub(r.asked); !r.asked.IsZero() && age < remembered && (r.held == 0 || age < r.held) {
+		return min(max(r.held-age, 0), remembered), nil
+	}
+	held, err := r.ask(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	r.asked, r.held = now, held // since before the question
+	return min(held, remembered), nil
+}
+
+// ask reads the Lease.
+func (r *Reader) ask(ctx context.Context, now time.Time) (time.Duration, error) {
 	var lease coordinationv1.Lease
 	key := leaseKey(r.Namespace)
 	err := r.Live.Get(ctx, key, &lease)
@@ -46,7 +75,7 @@ func (r Reader) Remaining(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read Lease %s: %w", key, err)
 	}
-	return min(heldFor(&lease, r.Started, r.Clock.Now()), recheck), nil
+	return heldFor(&lease, r.Started, now), nil
 }
 
 // heldFor returns how long, from now, the Lease of an uninstall keeps a controller process that was started at started from working.
@@ -85,9 +114,9 @@ type Lease struct {
 	Clock     clock.WithTicker
 }
 
-// Hold takes the Lease from any earlier holder and renews it until release is called. If the uninstall succeeded, release gives the Lease
-// up with a last renewal, so that the old controller waits until Helm deletes it. Otherwise release deletes the Lease, and the controller
-// goes on at once.
+// Hold takes the Lease from any earlier holder, renews it until release is called, and returns once controllers know it. If the uninstall
+// succeeded, release gives the Lease up with a last renewal, so that the old controller waits until Helm deletes it. Otherwise release
+// deletes the Lease, and the controller goes on a few seconds later.
 func (l Lease) Hold(ctx context.Context) (release func(succeeded bool) error, err error) {
 	if err := l.write(ctx, names.UninstallLease); err != nil {
 		return nil, err
@@ -98,7 +127,7 @@ func (l Lease) Hold(ctx context.Context) (release func(succeeded bool) error, er
 		defer close(done)
 		l.renew(ctx)
 	}()
-	return func(succeeded bool) error {
+	release = func(succeeded bool) error {
 		cancel()
 		<-done
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -112,7 +141,13 @@ func (l Lease) Hold(ctx context.Context) (release func(succeeded bool) error, er
 			return fmt.Errorf("delete Lease %s: %w", key, err)
 		}
 		return nil
-	}, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), release(false))
+	case <-l.Clock.After(settle):
+		return release, nil
+	}
 }
 
 // renew renews until ctx ends. A failed renewal is repeated well within the Lease's duration.

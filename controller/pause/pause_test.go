@@ -3,12 +3,22 @@
 package pause
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func TestHeldFor(t *testing.T) {
@@ -44,4 +54,93 @@ func TestHeldFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// counted is a reader of the API server that counts, and has the Lease of an uninstall.
+func counted(gets *atomic.Int64) client.WithWatch {
+	return fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			gets.Add(1)
+			return c.Get(ctx, key, o, options...)
+		},
+	}).Build()
+}
+
+// TestLiveReads: 1,000 reconciles in 100 seconds read the Lease 20 times, whether an uninstall holds it or not.
+func TestLiveReads(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var gets atomic.Int64
+			c := counted(&gets)
+			if held {
+				release, err := Lease{Client: c, Namespace: "n", Clock: clock.RealClock{}}.Hold(t.Context())
+				check.Must(t, err)
+				defer func() { check.Must(t, release(false)) }()
+			}
+			r := &Reader{Live: c, Namespace: "n", Clock: clock.RealClock{}, Started: time.Now()}
+			before, renewals := gets.Load(), int64(0)
+			for range 1000 {
+				wait, err := r.Remaining(t.Context())
+				if check.Must(t, err); (wait > 0) != held || wait > remembered {
+					t.Fatalf("wait for %s", wait)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if held {
+				renewals = int64(100 * time.Second / leaseRenewal) // read the Lease, too
+			}
+			if got := gets.Load() - before - renewals; got < 19 || got > 21 {
+				t.Errorf("1,000 reconciles read the Lease %d times", got)
+			}
+		})
+	}
+}
+
+// TestUninstallSettles: from when an uninstall may change something, no controller goes on, whenever it asked before: until the uninstall
+// fails, and some seconds more.
+func TestUninstallSettles(t *testing.T) {
+	for _, phase := range []time.Duration{0, time.Millisecond, 2 * time.Second, 4999 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			var gets atomic.Int64
+			c := counted(&gets)
+			r := &Reader{Live: c, Namespace: "n", Clock: clock.RealClock{}, Started: time.Now()}
+			goesOn := func() bool {
+				wait, err := r.Remaining(t.Context())
+				check.Must(t, err)
+				return wait == 0
+			}
+			if !goesOn() {
+				t.Fatal("waits without an uninstall")
+			}
+			time.Sleep(phase)
+			release, err := Lease{Client: c, Namespace: "n", Clock: clock.RealClock{}}.Hold(t.Context())
+			check.Must(t, err)
+			for range 1200 {
+				if goesOn() {
+					t.Fatal("goes on during the uninstall")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			check.Must(t, release(false))
+			time.Sleep(remembered)
+			if !goesOn() {
+				t.Error("waits after the uninstall failed")
+			}
+		})
+	}
+}
+
+// TestHoldInterrupted: an uninstall that is stopped while it waits for controllers gives the Lease back.
+func TestHoldInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		c := counted(&gets)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := Lease{Client: c, Namespace: "n", Clock: clock.RealClock{}}.Hold(ctx)
+		check.WantErr(t, err, context.DeadlineExceeded)
+		if err := c.Get(t.Context(), leaseKey("n"), &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the Lease is there: %v", err)
+		}
+	})
 }

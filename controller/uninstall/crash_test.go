@@ -171,7 +171,7 @@ func (w *installed) later(t *testing.T) {
 	}
 	row := nodes.New(reconciler.Services{
 		Client: w.WithWatch, Live: w.WithWatch, Clock: clock.RealClock{}, Namespace: ownNamespace,
-		Pause: pause.Reader{Live: w.WithWatch, Namespace: ownNamespace, Clock: clock.RealClock{}}.Remaining,
+		Pause: (&pause.Reader{Live: w.WithWatch, Namespace: ownNamespace, Clock: clock.RealClock{}}).Remaining,
 	})
 	for name := range w.retired {
 		_, err := row.Queues[0].Reconciler.Reconcile(ctx, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/check"
@@ -28,18 +29,18 @@ func TestCandidates(t *testing.T) {
 		want map[string]int
 	}{
 		"a small cluster":        {40, []Asker{pod("a")}, nil, map[string]int{"a big": 10, "a small": 10, "b big": 10, "b small": 10}},
-		"may be on half of them": {1000, []Asker{pod("a")}, nil, map[string]int{"a big": 50, "a small": 50}},
+		"may be on half of them": {400, []Asker{pod("a")}, nil, map[string]int{"a big": 50, "a small": 50}},
 		"two pods": {
-			1000, []Asker{pod("a"), pod("b")}, nil, map[string]int{"a big": 25, "a small": 25, "b big": 25, "b small": 25},
+			400, []Asker{pod("a"), pod("b")}, nil, map[string]int{"a big": 25, "a small": 25, "b big": 25, "b small": 25},
 		},
 		"fewer than there may be": {120, []Asker{pod("a")}, nil, map[string]int{"a big": 30, "a small": 30, "b big": 20, "b small": 20}},
-		"may be on none":          {1000, []Asker{pod("c")}, nil, map[string]int{"a big": 25, "a small": 25, "b big": 25, "b small": 25}},
+		"may be on none":          {400, []Asker{pod("c")}, nil, map[string]int{"a big": 25, "a small": 25, "b big": 25, "b small": 25}},
 		"a policy": {
 			360, []Asker{pod("a")}, func(l map[string]string) bool { return l["rare"] != "" }, map[string]int{"a big": 10, "a small": 90},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			var objects []client.Object
 			kinds := map[string]string{}
 			for i := range test.nodes {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%04d", i), Labels: map[string]string{"pool": "a"}}}
@@ -57,9 +58,9 @@ func TestCandidates(t *testing.T) {
 				accelerators := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 				accelerators.Status.Pools = []v1alpha1.PoolStatus{{Kind: "gpu", Devices: int32(8)}}
 				accelerators.Status.Summary = &v1alpha1.NodeSummary{Models: size}
-				check.Must(t, w.client.Create(t.Context(), node))
-				check.Must(t, w.client.Create(t.Context(), accelerators))
+				objects = append(objects, node, accelerators)
 			}
+			w := newWorld(t, objects...)
 			chosen, all, err := Reader{Live: w.client, Cached: w.client}.candidates(t.Context(), test.askers, test.first)
 			check.Must(t, err)
 			got := map[string]int{}
