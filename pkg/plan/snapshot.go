@@ -10,6 +10,8 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	strictjson "sigs.k8s.io/json"
+
+	"github.com/fettle-dev/fettle/pkg/plan/equal"
 )
 
 // Snapshot has the objects of a cluster that decide which pod gets which devices. The order of objects does not matter, except that of
@@ -42,7 +44,7 @@ func (s Snapshot) clone() Snapshot {
 	s.Pods = cloned(s.Pods)
 	s.Quotas = cloned(s.Quotas)
 	s.PodGroups = cloned(s.PodGroups)
-	s.Slices = clonedSlices(s.Slices)
+	s.Slices = equal.Clone(s.Slices)
 	s.Classes = cloned(s.Classes)
 	s.Claims = cloned(s.Claims)
 	s.Templates = cloned(s.Templates)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+package equal
 
 import (
 	"reflect"
@@ -9,9 +9,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// clonedSlices copies slices. Devices that share a map share its copy, so that the copies of slices that package equal made small are as
-// small.
-func clonedSlices(all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+// Clone copies slices. Devices that share a map share its copy, so that the copies take as little as the slices.
+func Clone(all []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
 	attributes := sharedCopies[resourceapi.QualifiedName, resourceapi.DeviceAttribute]{}
 	capacities := sharedCopies[resourceapi.QualifiedName, resourceapi.DeviceCapacity]{}
 	counters := sharedCopies[string, resourceapi.Counter]{}
