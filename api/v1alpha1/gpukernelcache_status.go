@@ -69,6 +69,15 @@ type GPUKernelCacheStatus struct {
 	// +kubebuilder:validation:items:MaxLength=71
 	// +optional
 	PreviousDigests []string `json:"previousDigests,omitempty"`
+	// Admitted is how many of a thousand nodes may fetch the digest ahead of claims by now. It grows as nodes have it, so that not all read
+	// the registry at once. Claims do not wait for it. Unset: all nodes may.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	Admitted *int32 `json:"admitted,omitempty"`
+	// AdmittedSince is when Admitted became what it is. An hour later nodes wait no longer.
+	// +optional
+	AdmittedSince *metav1.Time `json:"admittedSince,omitempty"`
 	// Image is what the image says of itself.
 	// +optional
 	Image *CacheImage `json:"image,omitempty"`

@@ -1542,6 +1542,15 @@ func (in *GPUKernelCacheStatus) DeepCopyInto(out *GPUKernelCacheStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Admitted != nil {
+		in, out := &in.Admitted, &out.Admitted
+		*out = new(int32)
+		**out = **in
+	}
+	if in.AdmittedSince != nil {
+		in, out := &in.AdmittedSince, &out.AdmittedSince
+		*out = (*in).DeepCopy()
+	}
 	if in.Image != nil {
 		in, out := &in.Image, &out.Image
 		*out = new(CacheImage)

@@ -52,6 +52,7 @@ type resolver struct {
 	namespace string
 	plan      plan
 	mirrors   registryname.Mirrors
+	rollouts  rollouts
 }
 
 // New returns the reconciler of both kinds. It follows changes of specs, of policies, of claims and Jobs of volumes, and what nodes
@@ -114,6 +115,9 @@ func (r *resolver) kind(o Options) artifacts.Kind {
 
 func (r *resolver) get(ctx context.Context, key types.NamespacedName) (artifacts.Artifact, error) {
 	c, err := pairs.KernelCache(ctx, r.client, key)
+	if err != nil {
+		r.rollouts.forget(key)
+	}
 	return &cache{object: object{c, r.namespace}, resolver: r}, err
 }
 
@@ -140,7 +144,11 @@ func (c *cache) Record(r artifacts.Result) {
 	case r.Digest == "":
 		s.PreviousDigests = c.history("")
 		s.ResolvedDigest, s.ResolvedImage, s.Image = "", "", nil
+		s.Admitted, s.AdmittedSince = nil, nil
 	default:
+		if s.ResolvedDigest != r.Digest {
+			s.Admitted, s.AdmittedSince = new(int32), nil // the first wave begins when claims may have it
+		}
 		s.PreviousDigests = c.history(r.Digest)
 		s.ResolvedDigest, s.ResolvedImage = r.Digest, c.Spec.Image
 		if c.image != nil {
@@ -158,8 +166,9 @@ func (c *cache) Observe(ctx context.Context, now time.Time) (again time.Duration
 		return 0, err
 	}
 	observe(c.object, around, now)
+	again = c.resolver.rollouts.advance(c.object, around.Nodes, now)
 	if len(around.Volumes.Volumes) > 0 {
-		again = wait.Jitter(volumes.Interval, reconciler.Jitter)
+		again = reconciler.Sooner(again, wait.Jitter(volumes.Interval, reconciler.Jitter))
 	}
 	return again, nil
 }

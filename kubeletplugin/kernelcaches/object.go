@@ -162,6 +162,7 @@ func decode(in any) (any, error) {
 func keptStatus(s *v1alpha1.GPUKernelCacheStatus) v1alpha1.GPUKernelCacheStatus {
 	kept := v1alpha1.GPUKernelCacheStatus{
 		ObservedGeneration: s.ObservedGeneration, ResolvedDigest: s.ResolvedDigest, Verification: s.Verification,
+		Admitted: s.Admitted, AdmittedSince: s.AdmittedSince,
 	}
 	for _, c := range s.Conditions {
 		if c.Type == v1alpha1.ConditionResolved || c.Type == v1alpha1.ConditionVerified {

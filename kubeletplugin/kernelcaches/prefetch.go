@@ -20,6 +20,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/gpu"
+	"github.com/fettle-dev/fettle/pkg/rollout"
 )
 
 // Source lists the caches for the node's GPUs to a prefetcher. The objects are watched in any case, for claims.
@@ -43,7 +44,7 @@ func (f *Feature) prefetchJobs(gpus []device.Device) []artifacts.Job {
 	var out []artifacts.Job
 	for _, o := range f.objects.list() {
 		how := o.Prewarm()
-		if how == v1alpha1.CachePrewarmNone || o.checkReady() != nil {
+		if how == v1alpha1.CachePrewarmNone || o.checkReady() != nil || !admitted(o, f.Node, f.Clock.Now()) {
 			continue
 		}
 		ref, err := reference(o)
@@ -60,6 +61,14 @@ func (f *Feature) prefetchJobs(gpus []device.Device) []artifacts.Job {
 		})
 	}
 	return out
+}
+
+// admitted says whether it is a node's turn to fetch a cache ahead. Claims that ask for it do not wait for that. A status without waves
+// is that of a controller that knows none, and one that did not change for long may be of one that is gone.
+func admitted(o *object, node string, now time.Time) bool {
+	s := o.Status
+	return s.Admitted == nil || s.AdmittedSince == nil || rollout.Admits(*s.Admitted, node, s.ResolvedDigest) ||
+		now.Sub(s.AdmittedSince.Time) >= rollout.Stale
 }
 
 // prefetch fetches a cache if it fits one of the GPUs.
