@@ -68,8 +68,8 @@ const (
 )
 
 // AcceleratorNode shows what the driver does on one node. Its name is the node's name. That node's plugin writes it, but for status.checks,
-// which the controller writes. The controller removes it after the node; nobody sets a spec. It counts claims and never lists them, so its
-// size does not grow with use.
+// which the controller writes. The controller removes it after the node; nobody sets a spec. It counts claims and never lists them.
+// What the plugin writes to its status takes at most 8192 bytes, whatever the node holds.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -169,6 +169,9 @@ type AcceleratorNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +optional
 	PartitionPolicies []NodePartitionPolicy `json:"partitionPolicies,omitempty"`
+	// Rest has in short what the lists have no room for. Then what failed is listed first, and messages are short.
+	// +optional
+	Rest *NodeRest `json:"rest,omitempty"`
 	// Checks are the results of checks of claims on the node, by class. The controller writes them, for AcceleratorStacks.
 	// +listType=map
 	// +listMapKey=deviceClassName

@@ -22,24 +22,24 @@ import (
 // holders counts the nodes that hold the file of an image.
 func holders(nodes []v1alpha1.AcceleratorNode, images []v1alpha1.BitstreamImage) (n int32) {
 	for i := range nodes {
-		if anyOf(images, nodes[i].Status.Bitstreams) {
+		if anyOf(images, &nodes[i].Status) {
 			n++
 		}
 	}
 	return n
 }
 
-// anyOf says whether the file of any image is one of the digests.
-func anyOf(images []v1alpha1.BitstreamImage, digests []string) bool {
-	return slices.ContainsFunc(images, func(image v1alpha1.BitstreamImage) bool { return slices.Contains(digests, image.Layer) })
+// anyOf says whether a node holds the file of any image.
+func anyOf(images []v1alpha1.BitstreamImage, node *v1alpha1.AcceleratorNodeStatus) bool {
+	return slices.ContainsFunc(images, func(image v1alpha1.BitstreamImage) bool { return node.HasBitstream(image.Layer) })
 }
 
 // onNodes queues the objects of a scope whose files came to a node or went from it, some time later, since many nodes fetch the same file
 // at about the same time.
 func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		digests := reconciler.Difference(reconciler.NodeStatus(before).Bitstreams, reconciler.NodeStatus(now).Bitstreams)
-		if len(digests) == 0 {
+		was, is := reconciler.NodeStatus(before), reconciler.NodeStatus(now)
+		if slices.Equal(was.Bitstreams, is.Bitstreams) && rest(was.Rest) == rest(is.Rest) {
 			return
 		}
 		all, err := pairs.Bitstreams(ctx, r.client, scope, client.UnsafeDisableDeepCopy)
@@ -47,11 +47,19 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 			klog.FromContext(ctx).Error(err, "List the bitstreams whose nodes changed")
 		}
 		for _, b := range all {
-			if anyOf(b.Status.Images, digests) {
+			if anyOf(b.Status.Images, &was) != anyOf(b.Status.Images, &is) {
 				q.AddAfter(reconcile.Request{NamespacedName: b.Key()}, reconciler.Gathering)
 			}
 		}
 	})
+}
+
+// rest returns the files that a node reports in short.
+func rest(r *v1alpha1.NodeRest) string {
+	if r == nil {
+		return ""
+	}
+	return r.Bitstreams
 }
 
 // onPolicies queues the bitstreams that a changed policy is for.

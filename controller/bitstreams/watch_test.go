@@ -5,6 +5,7 @@ package bitstreams
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -51,6 +52,14 @@ func TestHolders(t *testing.T) {
 	}{{[]string{"a"}, 2}, {[]string{"a", "b"}, 2}, {[]string{"b", "c"}, 2}, {[]string{"d"}, 0}, {nil, 0}} {
 		if got := holders(nodes, imagesOf(test.layers...)); got != test.want {
 			t.Errorf("%q: %d nodes, want %d", test.layers, got, test.want)
+		}
+	}
+	digest := func(n int) string { return fmt.Sprintf("sha256:%02x%062x", n, 0) }
+	short := nodeWith("short")
+	short.Status.Rest = &v1alpha1.NodeRest{Bitstreams: v1alpha1.AddRestBitstream(v1alpha1.AddRestBitstream("", digest(1)), digest(2))}
+	for n, want := range []int32{0, 1, 1, 0} {
+		if got := holders([]v1alpha1.AcceleratorNode{*short}, imagesOf(digest(n))); got != want {
+			t.Errorf("file %d in short: %d nodes, want %d", n, got, want)
 		}
 	}
 }
@@ -183,7 +192,7 @@ func (l *later) AddAfter(r reconcile.Request, after time.Duration) {
 	l.keys = append(l.keys, r.String())
 }
 
-// TestChangedNodes: only the objects whose files came or went are queued.
+// TestChangedNodes: only the objects that are on more or fewer nodes now are queued.
 func TestChangedNodes(t *testing.T) {
 	own := func(name string, layers ...string) *v1alpha1.FPGABitstream {
 		b := &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
@@ -201,7 +210,7 @@ func TestChangedNodes(t *testing.T) {
 		{"a node comes", nil, nodeWith("n", "a"), []string{"/all", "team-a/x"}},
 		{"without files", nil, nodeWith("n"), nil},
 		{"a node goes", nodeWith("n", "b"), nil, []string{"team-a/x", "team-a/y"}},
-		{"one comes, one goes, one stays", nodeWith("n", "a", "c"), nodeWith("n", "a", "b"), []string{"team-a/x", "team-a/y", "team-a/z"}},
+		{"one comes, one goes, one stays", nodeWith("n", "a", "c"), nodeWith("n", "a", "b"), []string{"team-a/y", "team-a/z"}},
 		{"something else changes", nodeWith("n", "a"), nodeWith("n", "a"), nil},
 		{"a file of no object", nodeWith("n"), nodeWith("n", "d"), nil},
 	} {

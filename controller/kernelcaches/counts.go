@@ -86,11 +86,9 @@ func hasGPU(pools []v1alpha1.PoolStatus) bool {
 
 // add counts what one node reports, and returns whether it lists the newest digest.
 func (n *nodeCounts) add(node *v1alpha1.AcceleratorNode, o object) (newest bool) {
-	for i := range node.Status.KernelCaches {
-		entry := &node.Status.KernelCaches[i]
-		if entry.Namespace != o.GetNamespace() || entry.Name != o.GetName() {
-			continue
-		}
+	entries := cachesOf(&node.Status, o)
+	for i := range entries {
+		entry := &entries[i]
 		n.Counts.PodsRunning += entry.Claims
 		if !isNewest(o.Status, entry.Digest) {
 			n.Counts.PodsOutdated += entry.Claims
@@ -102,6 +100,15 @@ func (n *nodeCounts) add(node *v1alpha1.AcceleratorNode, o object) (newest bool)
 		}
 	}
 	return newest
+}
+
+// cachesOf returns what a node reports of a cache.
+func cachesOf(s *v1alpha1.AcceleratorNodeStatus, o object) []v1alpha1.NodeCache {
+	digests := []string{o.Status.ResolvedDigest}
+	if o.Status.Image != nil {
+		digests = append(digests, o.Status.Image.Digest)
+	}
+	return s.CachesOf(o.GetNamespace(), o.GetName(), digests...)
 }
 
 func isNewest(s *v1alpha1.GPUKernelCacheStatus, digest string) bool {

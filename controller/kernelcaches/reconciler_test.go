@@ -399,14 +399,19 @@ func TestConcernedByNodes(t *testing.T) {
 		}
 		return n
 	}
+	short := func(n *v1alpha1.AcceleratorNode) *v1alpha1.AcceleratorNode {
+		inShort(&n.Status)
+		return n
+	}
 	for name, test := range map[string]struct {
 		before, now *v1alpha1.AcceleratorNode
 		want        []string
 	}{
-		"got one":        {node(true, "a/x"), node(true, "a/x", "a/y"), []string{"a/y"}},
-		"got one of all": {node(true), node(true, "/x"), []string{"/x"}},
-		"got a GPU":      {node(false), node(true), []string{"a/everywhere"}},
-		"the same":       {node(true, "a/x"), node(true, "a/x"), nil},
+		"got one that it tells in short": {short(node(true, "a/x")), short(node(true, "a/x", "a/somewhere")), []string{"a/somewhere"}},
+		"got one":                        {node(true, "a/x"), node(true, "a/x", "a/y"), []string{"a/y"}},
+		"got one of all":                 {node(true), node(true, "/x"), []string{"/x"}},
+		"got a GPU":                      {node(false), node(true), []string{"a/everywhere"}},
+		"the same":                       {node(true, "a/x"), node(true, "a/x"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q queued

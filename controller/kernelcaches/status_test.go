@@ -4,6 +4,7 @@ package kernelcaches
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -264,8 +265,28 @@ func TestCount(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			wantAll(t, o)
+			s := around(t, test.nodes...)
+			listed := countNodes(s.Nodes, o, volumes.Plan{})
+			for i := range s.Nodes {
+				inShort(&s.Nodes[i].Status)
+			}
+			short := countNodes(s.Nodes, o, volumes.Plan{})
+			// An entry in short has no message.
+			listed.Failures, listed.Misfits, short.Failures, short.Misfits = nil, nil, nil, nil
+			if !reflect.DeepEqual(listed, short) {
+				t.Errorf("nodes that report in short count as %+v, want %+v", short, listed)
+			}
 		})
 	}
+}
+
+// inShort moves the caches that a node lists to its short entries.
+func inShort(s *v1alpha1.AcceleratorNodeStatus) {
+	s.Rest = &v1alpha1.NodeRest{}
+	for i := range s.KernelCaches {
+		s.Rest.KernelCaches = s.AddRestCache(s.Rest.KernelCaches, &s.KernelCaches[i])
+	}
+	s.KernelCaches = nil
 }
 
 // wantAll fails unless the seven conditions are all there, of this generation and with a reason.

@@ -4,6 +4,7 @@ package kernelcaches
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -53,6 +54,12 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 				keys[types.NamespacedName{Namespace: entry.Namespace, Name: entry.Name}] = true
 			}
 		}
+		if rest(was.Rest) != rest(is.Rest) {
+			differs := func(o object) bool { return !slices.Equal(cachesOf(&was, o), cachesOf(&is, o)) }
+			for _, key := range r.concerned(ctx, scope, differs) {
+				keys[key] = true
+			}
+		}
 		if hasGPU(was.Pools) != hasGPU(is.Pools) {
 			everywhere := func(o object) bool { return o.Prewarm() == v1alpha1.CachePrewarmAll }
 			for _, key := range r.concerned(ctx, scope, everywhere) {
@@ -63,6 +70,14 @@ func (r *resolver) onNodes(scope pairs.Scope) handler.EventHandler {
 			q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
 		}
 	})
+}
+
+// rest returns the caches that a node reports in short.
+func rest(r *v1alpha1.NodeRest) string {
+	if r == nil {
+		return ""
+	}
+	return r.KernelCaches
 }
 
 // onNamespaces queues the ClusterGPUKernelCaches that list a namespace which comes or goes.

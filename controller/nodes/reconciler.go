@@ -155,8 +155,8 @@ func Trim(object any) (any, error) {
 	}
 	kept := &v1alpha1.AcceleratorNode{Status: v1alpha1.AcceleratorNodeStatus{
 		Vendors: node.Status.Vendors, Bitstreams: node.Status.Bitstreams, Presets: node.Status.Presets, KernelCaches: node.Status.KernelCaches,
-		PartitionPolicies: node.Status.PartitionPolicies,
-		PluginVersion:     node.Status.PluginVersion, Facts: node.Status.Facts, Conditions: node.Status.Conditions,
+		PartitionPolicies: node.Status.PartitionPolicies, Rest: node.Status.Rest,
+		PluginVersion: node.Status.PluginVersion, Facts: node.Status.Facts, Conditions: node.Status.Conditions,
 		Checks:   node.Status.Checks,
 		Problems: stack.Problems(node.Status.Problems), ProblemCount: node.Status.ProblemCount,
 	}}

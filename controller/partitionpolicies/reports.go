@@ -49,7 +49,8 @@ func reportsOf(p *v1alpha1.PartitionPolicy, accelerators []v1alpha1.AcceleratorN
 		case !selected.Matches(set):
 			continue
 		default:
-			r.full = len(a.Status.PartitionPolicies) >= v1alpha1.MaxNodePolicies
+			r.full = len(a.Status.PartitionPolicies) >= v1alpha1.MaxNodePolicies ||
+				a.Status.Rest != nil && a.Status.Rest.PartitionPolicyCount > 0
 		}
 		out = append(out, r)
 	}

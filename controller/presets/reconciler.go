@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -73,7 +74,7 @@ func New(s reconciler.Services, allowed []preset.AllowedHostPath, shares *preset
 			Watches: []reconciler.Watch{
 				{Object: &v1alpha1.DevicePreset{}, Predicates: append(changed, j.forgets())},
 				{Object: &v1alpha1.ClusterDevicePreset{}, Predicates: changed},
-				{Object: &v1alpha1.AcceleratorNode{}, Handler: onCounts()},
+				{Object: &v1alpha1.AcceleratorNode{}, Handler: onCounts(s.Client)},
 			},
 			Sources: []source.Source{
 				source.Channel(j.again, reconciler.Gathered[*metav1.PartialObjectMetadata](client.ObjectKeyFromObject)),
@@ -304,15 +305,35 @@ func configMaps(r *v1alpha1.PresetRules) []string {
 }
 
 // onCounts queues the presets whose counts on a node changed, some time later, since claims come and go together.
-func onCounts() handler.EventHandler {
-	return reconciler.OnChange(func(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
-		var queued []types.NamespacedName
-		for _, p := range reconciler.Difference(reconciler.NodeStatus(before).Presets, reconciler.NodeStatus(now).Presets) {
-			key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-			if !slices.Contains(queued, key) {
-				queued = append(queued, key)
-				q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
+func onCounts(c client.Reader) handler.EventHandler {
+	return reconciler.OnChange(func(ctx context.Context, q reconciler.RequestQueue, before, now client.Object) {
+		was, is := reconciler.NodeStatus(before), reconciler.NodeStatus(now)
+		keys := map[types.NamespacedName]bool{}
+		for _, p := range reconciler.Difference(was.Presets, is.Presets) {
+			keys[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}] = true
+		}
+		if rest(was.Rest) != rest(is.Rest) {
+			all, err := pairs.Presets(ctx, c, pairs.Both, client.UnsafeDisableDeepCopy)
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "List the presets whose counts changed")
+			}
+			for _, p := range all {
+				before, _ := was.PresetClaims(p.GetNamespace(), p.GetName())
+				if now, _ := is.PresetClaims(p.GetNamespace(), p.GetName()); before != now {
+					keys[p.Key()] = true
+				}
 			}
 		}
+		for key := range keys {
+			q.AddAfter(reconcile.Request{NamespacedName: key}, reconciler.Gathering)
+		}
 	})
+}
+
+// rest returns the presets that a node reports in short.
+func rest(r *v1alpha1.NodeRest) string {
+	if r == nil {
+		return ""
+	}
+	return r.Presets
 }

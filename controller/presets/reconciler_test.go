@@ -303,7 +303,7 @@ func TestChangedPresetCounts(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var q later
-			h := onCounts()
+			h := onCounts(nil)
 			switch {
 			case test.before == nil:
 				h.Create(t.Context(), event.CreateEvent{Object: test.now}, &q)

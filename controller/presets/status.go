@@ -118,11 +118,9 @@ func conflicting(f Findings) metav1.Condition {
 // Count adds up what nodes report of a preset.
 func Count(nodes []v1alpha1.AcceleratorNode, namespace, name string) (claims, on int32) {
 	for i := range nodes {
-		for _, p := range nodes[i].Status.Presets {
-			if p.Namespace == namespace && p.Name == name {
-				claims += p.Claims
-				on++
-			}
+		if n, there := nodes[i].Status.PresetClaims(namespace, name); there {
+			claims += n
+			on++
 		}
 	}
 	return claims, on

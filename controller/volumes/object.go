@@ -122,7 +122,7 @@ type Node struct {
 	Labels map[string]string
 	// Unreported says that it has no AcceleratorNode: the driver does not run there, or its report is missing for a while.
 	Unreported bool
-	// Caches has the caches in the status of the node.
+	// Caches has what the node reports of the object's cache.
 	Caches []v1alpha1.NodeCache
 }
 
@@ -190,6 +190,15 @@ func (o Object) misfits(n Node) bool {
 	return slices.ContainsFunc(n.Caches, func(c v1alpha1.NodeCache) bool {
 		return c.Namespace == o.Namespace && c.Name == o.Name && o.isNewest(c.Digest) && c.CompatibleDevices == 0 && c.IncompatibleDevices > 0
 	})
+}
+
+// reportedBy returns what a node reports of the cache.
+func (o Object) reportedBy(s *v1alpha1.AcceleratorNodeStatus) []v1alpha1.NodeCache {
+	digests := []string{o.digest()}
+	if o.Status.Image != nil {
+		digests = append(digests, o.Status.Image.Digest)
+	}
+	return s.CachesOf(o.Namespace, o.Name, digests...)
 }
 
 // isNewest says whether a digest that a node reports is the one that volumes get, or that of the image below it.

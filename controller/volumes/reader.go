@@ -129,7 +129,7 @@ func (r Reader) nodes(ctx context.Context, o Object, w *Observed) error {
 	}
 	caches := map[string][]v1alpha1.NodeCache{}
 	for i := range reports.Items {
-		caches[reports.Items[i].Name] = reports.Items[i].Status.KernelCaches
+		caches[reports.Items[i].Name] = o.reportedBy(&reports.Items[i].Status)
 	}
 	for i := range all.Items {
 		n := &all.Items[i]

@@ -79,11 +79,7 @@ func unconfined(version int, err error) string {
 func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	status := v1alpha1.AcceleratorNodeStatus{
 		PluginVersion: in.version, Vendors: vendors(in.snapshot), PreparedClaims: count(in.prepared),
-		Bitstreams: in.bitstreams[:min(len(in.bitstreams), v1alpha1.MaxBitstreams)],
-		Presets:    in.presets[:min(len(in.presets), v1alpha1.MaxNodePresets)],
 	}
-	status.SetKernelCaches(in.kernelCaches)
-	status.SetPartitionPolicies(in.snapshot.PartitionPolicies)
 	if in.before != nil {
 		status.Conditions = slices.Clone(in.before.Conditions)
 	}
@@ -92,12 +88,15 @@ func nodeStatus(in statusInput) v1alpha1.AcceleratorNodeStatus {
 	}
 	status.SetSummary(summarize(&status, in.snapshot))
 	problems := problemsOf(in)
-	status.SetProblems(problems)
 	status.Facts = &v1alpha1.NodeFacts{BootID: in.bootID, PluginPod: in.podUID, WithoutDriver: withoutDriver(problems)}
 	if !in.bootTime.IsZero() {
 		status.Facts.BootTime = new(metav1.NewTime(in.bootTime))
 	}
+	status.SetProblems(problems) // conditions read them
 	setConditions(&status, in)
+	fit(&status, lists{
+		problems: problems, caches: in.kernelCaches, bitstreams: in.bitstreams, presets: in.presets, policies: in.snapshot.PartitionPolicies,
+	})
 	return status
 }
 

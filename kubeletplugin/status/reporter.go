@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,6 +95,9 @@ type Reporter struct {
 	unconfined string
 	// written is the last status that was written.
 	written *v1alpha1.AcceleratorNodeStatus
+	// lastHeld and lastUsed are what the store and the records said last. Nil: nothing yet.
+	lastHeld []string
+	lastUsed *claimed
 	// gone is since when a retired node has had no AcceleratorNode. Zero: it has one.
 	gone time.Time
 }
@@ -265,13 +269,17 @@ func (r *Reporter) lastStatus(ctx context.Context) *v1alpha1.AcceleratorNodeStat
 	return &node.Status
 }
 
-// bitstreams returns the digests in the store, or those of the last status if the store cannot be listed.
+// bitstreams returns the digests in the store, or the last ones if the store cannot be listed: a status may not list them all.
 func (r *Reporter) bitstreams(ctx context.Context, before *v1alpha1.AcceleratorNodeStatus) []string {
 	held, err := r.Bitstreams()
 	if err == nil {
+		r.lastHeld = held
 		return held
 	}
 	klog.FromContext(ctx).V(2).Info("Cannot list the files in the node's store", "reason", err)
+	if r.lastHeld != nil {
+		return r.lastHeld
+	}
 	return before.Bitstreams
 }
 
@@ -283,13 +291,17 @@ type claimed struct {
 	held map[string]bool
 }
 
-// usage returns what claims use, or what the last status has if the records cannot be read.
+// usage returns what claims use, or what they used last if the records cannot be read.
 func (r *Reporter) usage(ctx context.Context, uids []string, before *v1alpha1.AcceleratorNodeStatus, v *inventory.Snapshot) claimed {
 	records, err := r.records(uids)
 	if err == nil {
-		return claimed{presets: r.Presets(records), kernelCaches: r.KernelCaches(v.GPUs(), records), held: heldDevices(records)}
+		r.lastUsed = &claimed{presets: r.Presets(records), kernelCaches: r.KernelCaches(v.GPUs(), records), held: heldDevices(records)}
+		return *r.lastUsed
 	}
 	klog.FromContext(ctx).V(2).Info("Cannot count the devices, presets and kernel caches of claims", "reason", err)
+	if r.lastUsed != nil {
+		return claimed{presets: r.lastUsed.presets, kernelCaches: r.lastUsed.kernelCaches}
+	}
 	return claimed{presets: before.Presets, kernelCaches: before.KernelCaches}
 }
 
@@ -315,6 +327,10 @@ func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeSta
 	options := metav1.ApplyOptions{FieldManager: "fettle-kubeletplugin", Force: true}
 	object := &unstructured.Unstructured{Object: content}
 	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
+	if err != nil && status.Rest != nil && strings.Contains(err.Error(), "status.rest") { // the schema is of a version before
+		unstructured.RemoveNestedField(object.Object, "status", "rest")
+		_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
+	}
 	retired := r.Retirement.Value()
 	if apierrors.IsNotFound(err) && retired != "" && r.recentlyGone() {
 		return nil
