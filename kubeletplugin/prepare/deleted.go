@@ -4,12 +4,14 @@ package prepare
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
@@ -18,9 +20,13 @@ import (
 )
 
 const (
-	// checksAtInterval is how many claims are looked up at each interval. That only finds what no request told of, so it is little: all nodes
-	// of a large cluster do it.
-	checksAtInterval = 2
+	// checksAtOnce is how many claims are looked up at a time without a request: every interval of those that are known to be deleted, since
+	// they may have their devices again, and rarely of all others. The latter only finds what no request told of, and all nodes of a large
+	// cluster do it.
+	checksAtOnce = 2
+	// leastRarely is how many intervals pass at least between two looks at others, and rarelySpread how much later a look may come: ten
+	// intervals, a fifth more or less, so that nodes that start together do not ask together.
+	leastRarely, rarelySpread = 8, 0.5
 	// unprepareGrace is how long a claim must hold devices after it was found deleted. A pod that ends in the usual way loses its claim at
 	// about the time at which kubelet unprepares it.
 	unprepareGrace = time.Second
@@ -50,8 +56,11 @@ func newDeletedClaims(c *Config) *deletedClaims {
 func (d *deletedClaims) follow(ctx context.Context, interval time.Duration, requests <-chan struct{}) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	later := func() time.Duration { return wait.Jitter(leastRarely*interval, rarelySpread) }
+	rarely := time.NewTimer(later())
+	defer rarely.Stop()
 	d.check(ctx, d.heldClaims(ctx))
-	var last string
+	var others, known turn
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,14 +74,24 @@ func (d *deletedClaims) follow(ctx context.Context, interval time.Duration, requ
 			case <-time.After(requestPause - unprepareGrace):
 			}
 		case <-ticker.C:
-			some := following(d.heldClaims(ctx), last, checksAtInterval)
-			if len(some) > 0 {
-				last = some[len(some)-1]
-			}
-			d.check(ctx, some)
-			d.forgetReleased()
+			d.check(ctx, known.next(d.forgetReleased()))
+		case <-rarely.C:
+			rarely.Reset(later())
+			d.check(ctx, others.next(d.heldClaims(ctx)))
 		}
 	}
+}
+
+// turn is the last claim that was looked up of a list.
+type turn string
+
+// next returns the claims of a sorted list that have their turn.
+func (t *turn) next(sorted []string) []string {
+	some := following(sorted, string(*t), checksAtOnce)
+	if len(some) > 0 {
+		*t = turn(some[len(some)-1])
+	}
+	return some
 }
 
 // following returns up to n elements of a sorted list that follow an element, from the beginning again after the end.
@@ -182,19 +201,18 @@ func (d *deletedClaims) forget(uid string) {
 	}
 }
 
-// forgetReleased forgets the claims that another process released.
-func (d *deletedClaims) forgetReleased() {
+// forgetReleased forgets the claims that another process released. It returns the others that are known, sorted.
+func (d *deletedClaims) forgetReleased() []string {
 	d.mu.Lock()
-	var all []string
-	for uid := range d.found {
-		all = append(all, uid)
-	}
+	all := slices.Sorted(maps.Keys(d.found))
 	d.mu.Unlock()
-	for _, uid := range all {
-		if d.holds(uid) == nil {
+	return slices.DeleteFunc(all, func(uid string) bool {
+		released := d.holds(uid) == nil
+		if released {
 			d.forget(uid)
 		}
-	}
+		return released
+	})
 }
 
 // held returns the devices, by pool and name, that deleted claims hold, each with the record of one such claim.

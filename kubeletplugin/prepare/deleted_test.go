@@ -103,7 +103,7 @@ func TestRefusalFindsDeleted(t *testing.T) {
 	})
 }
 
-// TestDeletedIsFound also where nobody tells the node: at the start, and within some intervals, at a few questions each.
+// TestDeletedIsFound also where nobody tells the node: at the start, and within some looks every ten minutes, at a few questions each.
 func TestDeletedIsFound(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		first, last := allocated("u1", aGPU("gpu0")), allocated("u4", aGPU("gpu1"))
@@ -120,11 +120,43 @@ func TestDeletedIsFound(t *testing.T) {
 		s.deletedHold("gpu0 u1")
 		s.drop(last)
 		before := s.questions()
-		time.Sleep(3 * time.Minute)
+		time.Sleep(8*time.Minute - 2*unprepareGrace - time.Second)
+		synctest.Wait()
+		if asked := s.questions() - before; asked > 8 { // of the one that is known, every minute
+			t.Errorf("asked %d times in eight minutes", asked)
+		}
+		time.Sleep(28*time.Minute + 2*unprepareGrace)
 		synctest.Wait()
 		s.deletedHold("gpu0 u1", "gpu1 u4")
-		if asked := s.questions() - before; asked > 3*checksAtInterval {
-			t.Errorf("asked %d times in three intervals", asked)
+		if asked, most := s.questions()-before, int64(36*checksAtOnce+4*(checksAtOnce+1)); int64(asked) > most {
+			t.Errorf("asked %d times in 36 minutes, want at most %d", asked, most)
+		}
+	})
+}
+
+// TestHeldClaimsAreAskedRarely: a node whose claims are all there asks for two of them every ten minutes, a fifth sooner or later.
+func TestHeldClaimsAreAskedRarely(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		for _, one := range []apiResult{aGPU("gpu0"), aGPU("gpu1"), aDisk("ssd0")} {
+			s.prepare(allocated("of-"+one.Device, one))
+		}
+		s.follow()
+		before := s.questions()
+		var gaps []time.Duration
+		last := time.Now()
+		for len(gaps) < 20 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if now := s.questions(); now > before {
+				if now-before != checksAtOnce {
+					t.Fatalf("asked %d times at once", now-before)
+				}
+				gaps, before, last = append(gaps, time.Since(last)), now, time.Now()
+			}
+		}
+		least, most := slices.Min(gaps), slices.Max(gaps)
+		if least < 8*time.Minute-time.Second || most > 12*time.Minute+time.Second || least == most {
+			t.Errorf("asked after %v", gaps)
 		}
 	})
 }

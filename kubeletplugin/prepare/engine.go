@@ -97,8 +97,8 @@ func (e *Engine) Abandon(ctx context.Context, devices []string) { e.releases.aba
 func (e *Engine) SweepSpecs(ctx context.Context) error { return e.specs.sweep(ctx) }
 
 // FollowDeleted finds claims that hold devices although the API server no longer has them, or gave them other devices. The scheduler takes
-// such devices for free. It looks up all claims at the start and at each request, some at each interval, and the holder of a device that
-// another claim was refused. It returns when ctx ends.
+// such devices for free. It looks up all claims at the start and at each request, some every ten intervals, those that are known to be
+// deleted every interval, and the holder of a device that another claim was refused. It returns when ctx ends.
 func (e *Engine) FollowDeleted(ctx context.Context, interval time.Duration, requests <-chan struct{}) {
 	e.deleted.follow(ctx, interval, requests)
 }
