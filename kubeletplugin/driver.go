@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/foreigndevices"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
@@ -121,10 +122,12 @@ func (p *Plugin) checkRetired(c *resourceapi.ResourceClaim) error {
 	return nil
 }
 
-// healthCheck refuses devices of a retired node and those whose driver is quiesced, before the monitor refuses those that failed.
+// healthCheck refuses devices of a retired node, those that are left to another driver and those whose driver is quiesced, before the
+// monitor refuses those that failed.
 type healthCheck struct {
 	*devicehealth.Monitor
 	retired func(*resourceapi.ResourceClaim) error
+	foreign *foreigndevices.Feature
 	quiesce *quiesce.State
 	holder  *inventory.Holder
 }
@@ -136,6 +139,9 @@ func (h healthCheck) Check(c *resourceapi.ResourceClaim, r *claim.Result) error 
 		return err
 	}
 	s, _ := h.holder.Get()
+	if err := h.foreign.Check(s, r); err != nil {
+		return err
+	}
 	if err := h.quiesce.Check(s, r); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
+	"github.com/fettle-dev/fettle/kubeletplugin/foreigndevices"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
@@ -27,16 +28,19 @@ import (
 func TestParts(t *testing.T) {
 	p := newPlugin(t, t.TempDir())
 	for what, c := range map[string]struct{ got, want []string }{
-		"reviews": {names[inventory.Reviewer](p), []string{"hostdirs.Feature", "fpgas.Feature", "partitions.Feature", "quiesce.State"}},
+		"reviews": {names[inventory.Reviewer](p), []string{
+			"foreigndevices.Feature", "hostdirs.Feature", "fpgas.Feature", "partitions.Feature", "quiesce.State",
+		}},
 		"runs": {names[runner](p), []string{
-			"kernelcaches.Feature", "partitions.Feature", "sharing.Feature", "devicehealth.Monitor", "artifacts.Node", "status.Reporter",
-			"status.ClaimWriter",
+			"foreigndevices.Feature", "kernelcaches.Feature", "partitions.Feature", "sharing.Feature", "devicehealth.Monitor", "artifacts.Node",
+			"status.Reporter", "status.ClaimWriter",
 		}},
 		"watches": {names[watcher](p), []string{
 			"nodeview.View", "deviceclasses.Classes", "kernelcaches.Feature", "partitions.Feature", "presets.Feature",
 		}},
 		"reasons": {names[reasoner](p), []string{
-			"kernelcaches.Feature", "fpgas.Feature", "presets.Feature", "devicehealth.Monitor", "retirement.State", "quiesce.State",
+			"foreigndevices.Feature", "kernelcaches.Feature", "fpgas.Feature", "presets.Feature", "devicehealth.Monitor", "retirement.State",
+			"quiesce.State",
 		}},
 		"dropped fields": {names[fieldsUser](p), []string{"partitions.Feature", "devicehealth.Monitor"}},
 		"files": {names[destroyer](p), []string{
@@ -71,6 +75,7 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("device x: %w", prepare.ErrDeviceGone), "DeviceGone"},
 		{fmt.Errorf("node x: %w", retirement.ErrRetired), "NodeRetired"},
 		{fmt.Errorf("device x: %w", quiesce.ErrQuiesced), "DriverQuiesced"},
+		{fmt.Errorf("device x: %w", foreigndevices.ErrForeign), "LeftToAnotherDriver"},
 		{fmt.Errorf("wrapped: %w", &prepare.PendingError{UID: "u1"}), "PreparePending"},
 		{&record.StaleError{UID: "u1"}, "PrepareOvertaken"},
 		{fmt.Errorf("claim x: %w", prepare.ErrChanged), "PrepareOvertaken"},
@@ -82,7 +87,7 @@ func TestReasons(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", region.ErrMemory), "RegionUnusable"},
 		{errors.New("anything else"), "PrepareFailed"},
 	}
-	permanent := []string{"ConfigInvalid", "NamespaceNotAllowed", "NodeRetired", "DeviceUnhealthy"}
+	permanent := []string{"ConfigInvalid", "NamespaceNotAllowed", "NodeRetired", "DeviceUnhealthy", "LeftToAnotherDriver"}
 	p := newPlugin(t, t.TempDir())
 	for _, tt := range tests {
 		if got := p.parts.reason(tt.err); got != tt.want {

@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/deviceclasses"
 	"github.com/fettle-dev/fettle/kubeletplugin/devicehealth"
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
+	"github.com/fettle-dev/fettle/kubeletplugin/foreigndevices"
 	"github.com/fettle-dev/fettle/kubeletplugin/fpgas"
 	"github.com/fettle-dev/fettle/kubeletplugin/hostdirs"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -94,6 +95,7 @@ type Plugin struct {
 	classes    *deviceclasses.Classes
 	artifacts  *artifacts.Node
 	policies   *trustpolicies.Reader
+	foreign    *foreigndevices.Feature
 	features   features
 	engine     *prepare.Engine
 	scanner    *inventory.Scanner
@@ -167,11 +169,16 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	if p.classes, err = deviceclasses.New(clients.Kube); err != nil {
 		return nil, err
 	}
+	holdings := partitions.HoldingsOf(p.features.partitions)
+	p.foreign = foreigndevices.New(foreigndevices.Config{
+		Node: config.Node, Entries: config.File.ForeignDevices, Interval: config.File.ReconcileInterval.Duration, ReadNode: p.view.Node,
+		Records: p.records, PartsHeld: holdings.Parts, Absent: holdings.Absent, Recheck: p.review,
+	})
 	p.parts = p.listParts()
 	p.engine = prepare.New(prepare.Config{
 		Node: config.Node, BootID: bootID, Store: p.records, Specs: p.specs, Names: p.names, Features: p.features.list(),
 		Machine: p.machine, PlaceOf: p.placeOf, ScanAgain: func(ctx context.Context) error { return p.scanner.Again(ctx) },
-		Health: healthCheck{p.health, p.checkRetired, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
+		Health: healthCheck{p.health, p.checkRetired, p.foreign, p.quiesce, p.holder}, Claim: p.claim, Classes: p.classes.Of,
 		NamespaceUID: p.namespaceUID,
 		KubeletState: config.KubeletState,
 		Uptime:       uptime, Budget: callBudget,
@@ -185,10 +192,11 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	return p, nil
 }
 
-// listParts returns what claims and reviews of the machine need. Files are destroyed in this order: the features' before those of the store
+// listParts returns what claims and reviews of the machine need. The devices of other drivers come before the features, which do not see
+// them. Files are destroyed in this order: the features' before those of the store
 // that they fetch into.
 func (p *Plugin) listParts() parts {
-	parts := parts{p.view, p.classes}
+	parts := parts{p.view, p.classes, p.foreign}
 	if p.config.File.KernelCaches.Enabled || p.config.File.FPGA.Programming {
 		parts = append(parts, p.policies)
 	}

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/foreign"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
@@ -24,10 +27,11 @@ Of files:         kubectl get resourceslices,resourceclaims -A -o yaml | fettle 
 
 Of a machine it shows what the driver would find there before a PartitionPolicy divides it, and what is wrong with the others. It reads
 only. With json or yaml the document has the devices with everything that a pod would get, and the problems; the table has its problems on
-stderr.
+stderr. With a configuration file that leaves devices to other drivers (foreignDevices), OWNER says who has each device.
 
 Of a cluster or files it shows what is published and which claims have it. Parts of a card stand below the card, with what each takes of
-it. STATE says of a device that nobody has what of it other claims hold; LEFT is what is left of the card.`
+it. STATE says of a device that nobody has what of it other claims hold; LEFT is what is left of the card. Devices that nodes leave to other
+drivers are on stderr, as far as their AcceleratorNodes may be read.`
 
 const devicesExamples = `
 fettle devices
@@ -69,11 +73,11 @@ func devices(flags *arguments) action {
 				return show(*format, report, stdout, func(stdout io.Writer) error { return showUsage(report, stdout, stderr) })
 			})
 		}
-		inventory, err := f.machine.look(ctx)
+		found, err := f.machine.lookAll(ctx)
 		if err != nil {
 			return err
 		}
-		return show(*format, inventory, stdout, func(stdout io.Writer) error { return showDevices(inventory, stdout, stderr) })
+		return show(*format, found, stdout, func(stdout io.Writer) error { return showDevices(found, stdout, stderr) })
 	}
 }
 
@@ -114,7 +118,11 @@ func (f *devicesFlags) report(ctx context.Context, stderr io.Writer) (usage.Repo
 		return usage.Report{}, err
 	}
 	objects.Node, objects.ClaimsUnknown = f.node, unread != nil
-	return usage.Of(objects), nil
+	report := usage.Of(objects)
+	if f.ofCluster {
+		report.Problems = append(report.Problems, f.foreignDevices(ctx)...)
+	}
+	return report, nil
 }
 
 // machineFlags say which machine is looked at, and how.
@@ -125,7 +133,7 @@ type machineFlags struct {
 func (a *arguments) machine() *machineFlags {
 	m := &machineFlags{}
 	a.StringVar(&m.root, "root", "/", "`directory` that holds the machine's sys, proc and dev")
-	a.StringVar(&m.config, "config", "", "the driver's configuration `file`, for its host devices and FPGA regions")
+	a.StringVar(&m.config, "config", "", "the driver's configuration `file`, for its host devices, FPGA regions and foreign devices")
 	a.StringVar(&m.nvml, "nvml", "", "`path` of fettle-nvml, to ask NVIDIA's library too (default: not asked)")
 	return m
 }
@@ -143,6 +151,45 @@ func (m *machineFlags) look(ctx context.Context) (discover.Inventory, error) {
 		opts.NVML = func(ctx context.Context) (nvml.Report, error) { return nvml.Query(ctx, command) }
 	}
 	return look(ctx, m.root, opts)
+}
+
+// machineDevices is what a machine has.
+type machineDevices struct {
+	discover.Inventory
+	// Foreign are those devices that the configuration leaves to other drivers. Devices lacks them.
+	Foreign []foreign.Device `json:"foreign,omitempty"`
+	// whole has the foreign ones, too.
+	whole []device.Device
+}
+
+// lookAll discovers the devices, and says which of them the configuration leaves to other drivers. The node's labels are not known.
+func (m *machineFlags) lookAll(ctx context.Context) (machineDevices, error) {
+	file, err := nodeconfig.Load(m.config)
+	if err != nil {
+		return machineDevices{}, err
+	}
+	inventory, err := m.look(ctx)
+	if err != nil {
+		return machineDevices{}, err
+	}
+	out := machineDevices{Inventory: inventory, whole: slices.Clone(inventory.Devices)}
+	left := (&foreign.Finder{Entries: file.ForeignDevices}).Find(ctx, inventory, nil)
+	out.Foreign = left.Devices
+	out.Devices = slices.DeleteFunc(out.Devices, func(d device.Device) bool { return out.owner(&d) != nil })
+	out.Problems = slices.DeleteFunc(out.Problems, func(p discover.Problem) bool {
+		return slices.ContainsFunc(out.Foreign, func(d foreign.Device) bool { return d.Subject == p.Subject })
+	})
+	out.Problems = append(out.Problems, left.Problems...)
+	return out, nil
+}
+
+// owner says to which driver a device is left. Nil: it is Fettle's.
+func (m *machineDevices) owner(d *device.Device) *foreign.Device {
+	i := slices.IndexFunc(m.Foreign, func(o foreign.Device) bool { return o.Name == d.Name && o.Kind == d.Kind })
+	if i < 0 {
+		return nil
+	}
+	return &m.Foreign[i]
 }
 
 // look discovers the devices of a host tree.

@@ -26,6 +26,9 @@ const (
 "nodeName":"b","pool":{"name":"b/gpu","generation":1,"resourceSliceCount":1},"devices":[{"name":"gpu-b"}]}}`
 	claimB = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"train","namespace":"ml"},"status":{"allocation":
 {"devices":{"results":[{"request":"r","driver":"fettle.dev","pool":"b/gpu","device":"gpu-b"}]}}}}`
+	nodeA = `{"apiVersion":"fettle.dev/v1alpha1","kind":"AcceleratorNode","metadata":{"name":"a"},"status":{"problems":[
+{"subject":"0000:18:00.0","reason":"LeftToAnotherDriver","message":"is left to NVIDIA device plugin"},
+{"subject":"0000:19:00.0","reason":"DriverNotLoaded","message":"no kernel driver"}]}}`
 )
 
 // draCluster answers the lists of slices, in two pages, and of claims, with some status.
@@ -37,6 +40,12 @@ func draCluster(t *testing.T, sliceStatus, claimStatus int) string {
 			kind, next, items, status = "ResourceSliceList", "more", sliceA, sliceStatus
 			if r.URL.Query().Get("continue") != "" {
 				next, items = "", sliceB
+			}
+		}
+		if strings.HasSuffix(r.URL.Path, "/acceleratornodes") {
+			kind, next, items, status = "AcceleratorNodeList", "", nodeA, http.StatusOK
+			if r.URL.Query().Get("fieldSelector") == "metadata.name=b" {
+				items = ""
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -95,7 +104,12 @@ func TestDevicesOfCluster(t *testing.T) {
 					t.Errorf("got %q, want %q in it", stdout.String(), want)
 				}
 			}
-			if !strings.HasPrefix(stderr.String(), test.wantErr) || test.wantErr == "" && stderr.Len() > 0 {
+			said := strings.ReplaceAll(stderr.String(), "a/0000:18:00.0: LeftToAnotherDriver: is left to NVIDIA device plugin\n", "")
+			told := said != stderr.String() || strings.Contains(stdout.String(), `"reason": "LeftToAnotherDriver"`)
+			if want := test.code == 0 && test.name != "one node"; told != want {
+				t.Errorf("the GPU of another driver is told: %v, want %v; stderr %q", told, want, stderr.String())
+			}
+			if !strings.HasPrefix(said, test.wantErr) || test.wantErr == "" && said != "" {
 				t.Errorf("stderr %q, want %q", stderr.String(), test.wantErr)
 			}
 			if test.name == "one node" && strings.Contains(stdout.String(), "gpu-a") {

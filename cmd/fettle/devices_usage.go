@@ -14,9 +14,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/foreign"
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/partition/usage"
 )
@@ -60,6 +63,35 @@ func (f *devicesFlags) usageOfCluster(ctx context.Context) (out usage.Objects, u
 		return out, nil, fmt.Errorf("list the ResourceClaims: %w", err)
 	}
 	return out, nil, nil
+}
+
+// foreignDevices returns what the nodes of a cluster say of devices that they leave to other drivers. Who may not read AcceleratorNodes, or
+// has none, learns nothing of them.
+func (f *devicesFlags) foreignDevices(ctx context.Context) (problems []usage.Problem) {
+	client, _, err := f.client()
+	if err != nil {
+		return nil
+	}
+	at := location{resource: v1alpha1.GroupVersion.WithResource("acceleratornodes")}
+	if f.node != "" {
+		at.fields = "metadata.name=" + f.node
+	}
+	err = client.untyped(ctx, at, func() { problems = nil }, func(o *unstructured.Unstructured) error {
+		n := &v1alpha1.AcceleratorNode{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, n); err != nil {
+			return err
+		}
+		for _, p := range n.Status.Problems {
+			if p.Reason == foreign.ReasonForeign || p.Reason == foreign.ReasonUnsure {
+				problems = append(problems, usage.Problem{Subject: n.Name + "/" + p.Subject, Reason: p.Reason, Message: p.Message})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return problems
 }
 
 // hasOwnDevice returns what drops claims that have none of our devices, or none of the node that is asked about.

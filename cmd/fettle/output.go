@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/foreign"
 )
 
 // errNoTemplate is about a format that is no template.
@@ -66,22 +66,59 @@ func show(format string, value any, stdout io.Writer, table func(stdout io.Write
 	return err
 }
 
-func showDevices(inventory discover.Inventory, stdout, stderr io.Writer) error {
-	for _, p := range inventory.Problems {
+func showDevices(found machineDevices, stdout, stderr io.Writer) error {
+	for _, p := range found.Problems {
 		if _, err := fmt.Fprintf(stderr, "%s: %s: %s\n", p.Subject, p.Reason, p.Message); err != nil {
 			return err
 		}
 	}
-	if len(inventory.Devices) == 0 {
+	if len(found.whole)+len(found.Foreign) == 0 {
 		_, err := fmt.Fprintln(stderr, "no devices")
 		return err
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tPRODUCT\tSIZE\tNUMA\tPCIE ROOT\tDRIVER") // a tabwriter's errors come at Flush
-	for _, d := range inventory.Devices {
-		fmt.Fprintln(table, strings.Join(row(d), "\t"))
+	for _, cells := range deviceRows(&found) {
+		fmt.Fprintln(table, strings.Join(cells, "\t")) // a tabwriter's errors come at Flush
 	}
 	return table.Flush()
+}
+
+// deviceRows are the lines of the table, with a column for owners if there are others than Fettle. Devices of others that Fettle would not
+// publish anyway come last.
+func deviceRows(found *machineDevices) [][]string {
+	rows := [][]string{{"NAME", "PRODUCT", "SIZE", "NUMA", "PCIE ROOT", "DRIVER"}}
+	shown := map[string]bool{}
+	for i := range found.whole {
+		d := &found.whole[i]
+		cells := row(*d)
+		if len(found.Foreign) > 0 {
+			cells = append(cells, ownerText(found.owner(d)))
+		}
+		rows, shown[d.Name] = append(rows, cells), true
+	}
+	if len(found.Foreign) == 0 {
+		return rows
+	}
+	rows[0] = append(rows[0], "OWNER")
+	for i := range found.Foreign {
+		if o := &found.Foreign[i]; !shown[o.Name] {
+			rows = append(rows, []string{o.Subject, "-", "-", "-", "-", "-", ownerText(o)})
+		}
+	}
+	return rows
+}
+
+// ownerText says who has a device, and what of that is not known.
+func ownerText(o *foreign.Device) string {
+	switch {
+	case o == nil:
+		return "Fettle"
+	case o.Unsure != "":
+		return o.Owner + "? " + o.Unsure
+	case o.Nodes != "":
+		return o.Owner + " (on nodes with " + o.Nodes + ")"
+	}
+	return o.Owner
 }
 
 // row is a device's line of the table.

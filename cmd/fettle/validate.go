@@ -14,11 +14,12 @@ import (
 
 const validateHelp = `
 Checks the ResourceClaims, ResourceClaimTemplates, DeviceClasses, PartitionPolicies and AcceleratorStacks of YAML files as the admission
-webhook does, the DevicePresets, ClusterDevicePresets and TrustPolicies as the API server and the nodes do, and the rest of these objects
-more strictly than the API server: unknown fields, names of requests, and CEL, which is compiled against the attributes that Fettle
-publishes. Claims are judged by the classes in all files together. Needs no cluster. FILE may be a directory, for the *.yaml, *.yml and
-*.json in it and below, or - for standard input. Prints one line a fault or warning, and at the end what was checked. Warnings do not
-change the exit status.`
+webhook does, the DevicePresets, ClusterDevicePresets and TrustPolicies as the API server and the nodes do, and the rest of these
+objects more strictly than the API server: unknown fields, names of requests, and CEL, which is compiled against the attributes that
+Fettle publishes. It checks configuration files of the kubelet plugin (KubeletPluginConfiguration) as the plugin does when it starts.
+Claims are judged by the classes in all files together. Needs no cluster. FILE may be a directory, for the *.yaml, *.yml and *.json in
+it and below, or - for standard input. Prints one line a fault or warning, and at the end what was checked. Warnings do not change the
+exit status.`
 
 // errFaults ends the command with status 1 after the faults were printed.
 var errFaults = errors.New("correct the fields above")
@@ -33,6 +34,7 @@ func validate(*arguments) action { return validateFiles }
 func validateFiles(_ context.Context, operands []string, stdout, _ io.Writer) error {
 	manifests, unread := manifestsIn(operands, os.Stdin)
 	report := admission.ValidateManifests(manifests)
+	addConfigs(manifests, &report)
 	for _, f := range report.Findings {
 		if _, err := fmt.Fprintln(stdout, f); err != nil {
 			return err
@@ -52,7 +54,7 @@ func validateFiles(_ context.Context, operands []string, stdout, _ io.Writer) er
 func summary(report admission.Report, files int) string {
 	if report.Objects == 0 {
 		return fmt.Sprintf("nothing to check in %s: no ResourceClaim, ResourceClaimTemplate, DeviceClass, preset, PartitionPolicy, "+
-			"AcceleratorStack or TrustPolicy", counted(files, "file"))
+			"AcceleratorStack, TrustPolicy or KubeletPluginConfiguration", counted(files, "file"))
 	}
 	text := fmt.Sprintf("%s in %s: no faults", counted(report.Objects, "object"), counted(files, "file"))
 	if warnings := len(report.Findings); warnings > 0 {

@@ -47,12 +47,14 @@ func partImports() map[string][]string {
 		"trustpolicies": {"follow"},
 		"inventory":     {"notify"},
 		"quiesce":       {"inventory", "notify"},
-		"artifacts":     {"inventory", "notify", "retirement"},
-		"publish":       {"inventory", "notify", "retirement"},
-		"devicehealth":  {"dryrun", "inventory", "notify", "quiesce", "retirement"},
-		"dryrun":        {"inventory"},
-		"status":        {"inventory", "notify", "podresources", "quiesce", "retirement"},
-		"binding":       {"follow", "inventory", "publish"},
+		// It is no feature: no claim has anything of it.
+		"foreigndevices": {"inventory", "notify"},
+		"artifacts":      {"inventory", "notify", "retirement"},
+		"publish":        {"inventory", "notify", "retirement"},
+		"devicehealth":   {"dryrun", "inventory", "notify", "quiesce", "retirement"},
+		"dryrun":         {"inventory"},
+		"status":         {"inventory", "notify", "podresources", "quiesce", "retirement"},
+		"binding":        {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {
 		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "trustpolicies"}

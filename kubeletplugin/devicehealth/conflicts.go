@@ -3,7 +3,10 @@
 package devicehealth
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 )
@@ -70,18 +74,63 @@ func (m *Monitor) reportConflicts(ctx context.Context) error {
 		return nil // the node's files may be gone by now
 	}
 	// Of divided GPUs, too: what they had against them while they were whole ends here.
-	m.logLedgerError(ctx, m.ledger.Report(conflictReports(append(v.Hardware(), v.Devices...), node, slices)...))
+	devices := append(v.Hardware(), v.Devices...)
+	m.logLedgerError(ctx, m.ledger.Report(conflictReports(devices, v.Foreign, node, slices)...))
+	m.announceExcess(ctx, v.Foreign, node)
 	return nil
 }
 
-// conflictReports reports for each device whether a device plugin or another DRA driver allocates it.
-func conflictReports(devices []device.Device, node *corev1.Node, others []resourceapi.ResourceSlice) []health.Report {
+// announceExcess makes an Event if a device plugin gives out more GPUs than are left to it. It is no more than a hint: a plugin that
+// divides its GPUs, or shares them by time, counts each of them several times.
+func (m *Monitor) announceExcess(ctx context.Context, foreign map[string]inventory.Foreign, node *corev1.Node) {
+	note := excess(foreign, node)
+	if note != "" && note != m.excess {
+		klog.FromContext(ctx).Info("A device plugin gives out more GPUs than are left to it", "message", note)
+		m.Event("", corev1.EventTypeWarning, "DevicePluginHasMore", note)
+	}
+	m.excess = note
+}
+
+// excess says which device plugin gives out more GPUs than are left to it. Empty: none does.
+func excess(foreign map[string]inventory.Foreign, node *corev1.Node) string {
+	left := leftGPUs(foreign)
+	plugins := conflictingPlugins(node)
+	for _, vendor := range slices.Sorted(maps.Keys(left)) {
+		resource := plugins[vendor]
+		if n := node.Status.Capacity[corev1.ResourceName(resource)]; resource != "" && n.Value() > int64(left[vendor]) {
+			return fmt.Sprintf("the node's capacity has %s: %s, and %d of its %s GPUs are left to another driver (foreignDevices in the plugin's "+
+				"configuration): unless the device plugin divides or shares its GPUs, limit it to these, or two pods may get one GPU",
+				resource, n.String(), left[vendor], vendor)
+		}
+	}
+	return ""
+}
+
+// leftGPUs counts the GPUs that are left to other drivers, by vendor.
+func leftGPUs(foreign map[string]inventory.Foreign) map[string]int {
+	left := map[string]int{}
+	for _, of := range foreign {
+		if of.Kind == device.KindGPU {
+			left[of.Vendor]++
+		}
+	}
+	return left
+}
+
+// conflictReports reports for each device whether a device plugin or another DRA driver allocates it. A device plugin that GPUs of its
+// vendor are left to has nothing of the others: it only conflicts with the claim that still has one of those.
+func conflictReports(
+	devices []device.Device, foreign map[string]inventory.Foreign, node *corev1.Node, others []resourceapi.ResourceSlice,
+) []health.Report {
+	left := leftGPUs(foreign)
 	plugins, drivers := conflictingPlugins(node), conflictingDrivers(others)
 	reports := make([]health.Report, 0, len(devices))
 	for i := range devices {
 		d := &devices[i]
 		plugin := health.Reading{Code: health.RivalPlugin, Kind: health.Level}
-		if name := plugins[device.StringOf(d.Attributes[device.AttributeVendor])]; name != "" && d.Kind == device.KindGPU {
+		vendor := device.StringOf(d.Attributes[device.AttributeVendor])
+		known := left[vendor] > 0 && foreign[cmp.Or(d.Parent, d.Name)].Owner == ""
+		if name := plugins[vendor]; name != "" && d.Kind == device.KindGPU && !known {
 			plugin.Value, plugin.Message = 1, "resource "+name+" in the node's capacity"
 		}
 		driver := health.Reading{Code: health.RivalDriver, Kind: health.Level}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -166,7 +167,7 @@ func TestRivalReports(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			reports := conflictReports(devices, nodeWith(tt.capacity...), tt.slices)
+			reports := conflictReports(devices, nil, nodeWith(tt.capacity...), tt.slices)
 			got := map[string]string{}
 			for i, r := range reports {
 				var codes, on []string
@@ -199,11 +200,43 @@ func TestRivalReports(t *testing.T) {
 	}
 }
 
+// TestPluginsOfLeftDevices: a device plugin that one GPU is left to is no rival for the others, and one for the claim that still has that
+// GPU. That it gives out more than it was left is said, and no more.
+func TestPluginsOfLeftDevices(t *testing.T) {
+	w := newWard(t, "8xh100-sxm", nil)
+	v, _ := w.Holder.Get()
+	left := *v
+	name := v.Devices[0].Name
+	left.Foreign = map[string]inventory.Foreign{name: {Kind: device.KindGPU, Vendor: "nvidia", Owner: "NVIDIA device plugin", Held: true}}
+	w.Holder.Set(&left)
+	got := w.rivals(nodeWith("nvidia.com/gpu=1"))
+	if diff := cmp.Diff(map[string]string{name: "RivalDevicePlugin NoSchedule"}, got); diff != "" {
+		t.Errorf("taints with a claim that has the GPU (-want +got):\n%s", diff)
+	}
+	others := left
+	others.Devices = slices.Clone(left.Devices[1:])
+	others.Foreign = map[string]inventory.Foreign{name: {Kind: device.KindGPU, Vendor: "nvidia", Owner: "NVIDIA device plugin"}}
+	w.Holder.Set(&others)
+	if got := w.rivals(nodeWith("nvidia.com/gpu=1")); len(got) > 0 {
+		t.Errorf("taints %v, want none", got)
+	}
+	if note := excess(others.Foreign, nodeWith("nvidia.com/gpu=1")); note != "" {
+		t.Errorf("the plugin has what it was left, and is said to have more: %s", note)
+	}
+	if note := excess(others.Foreign, nodeWith("nvidia.com/gpu=8")); !strings.Contains(note, "nvidia.com/gpu: 8, and 1 of its nvidia GPUs") {
+		t.Errorf("the plugin has all GPUs, and it is said: %q", note)
+	}
+	// Another vendor's plugin has nothing that was left to it.
+	if note := excess(others.Foreign, nodeWith("amd.com/gpu=8")); note != "" {
+		t.Error(note)
+	}
+}
+
 // rivals takes in who else is on the node, and returns the taints of what is published then, "VALUE EFFECT" by device.
 func (w *ward) rivals(node *corev1.Node, others ...resourceapi.ResourceSlice) map[string]string {
 	w.t.Helper()
 	v, _ := w.Holder.Get()
-	check.Must(w.t, w.ledger.Report(conflictReports(v.Devices, node, others)...))
+	check.Must(w.t, w.ledger.Report(conflictReports(v.Devices, v.Foreign, node, others)...))
 	w.Refresh()
 	v, _ = w.Holder.Get()
 	out := map[string]string{}

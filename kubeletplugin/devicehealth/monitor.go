@@ -83,6 +83,8 @@ type Monitor struct {
 
 	// announced has the statuses that Events were made for. Only maintain uses it.
 	announced map[string]health.Status
+	// excess is what an Event said of a device plugin that gives out too many GPUs. Only watchConflicts uses it.
+	excess string
 }
 
 // New opens the ledger and puts its verdicts into the holder, so that a device in quarantine is not published even for a moment.

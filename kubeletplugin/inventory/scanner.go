@@ -182,6 +182,7 @@ func (s *Scanner) review(ctx context.Context) {
 	for _, r := range s.Reviewers {
 		r.Review(ctx, next)
 	}
+	next.withholdForeign()
 	s.withholdRecovering(next)
 	s.markDeleted(next)
 	if s.Holder.Set(next) {

@@ -48,6 +48,9 @@ type Snapshot struct {
 	// Unbinding are the vendors of which a GPU is about to leave its driver for a claim's virtual machine. It cannot while a program has it
 	// open, and the vendor's library opens all GPUs.
 	Unbinding map[string]bool
+	// Foreign has the whole devices that the node's configuration leaves to another driver, by name. Those that no claim holds are not among
+	// Devices. They stay in Physical, since other tools count GPUs by what the machine has.
+	Foreign map[string]Foreign
 	// HeldByDeleted are the names of devices whose holder was deleted while its pod runs. The scheduler would take them for free.
 	HeldByDeleted map[string]bool
 	// Upgrade is the effect of the taint that every device has while a driver of the node is changed. Empty: there is none.
@@ -58,6 +61,33 @@ type Snapshot struct {
 	BindLate []device.Kind
 	// Health is the devices' health, from the ledger and not from the scan.
 	Health Health
+}
+
+// Foreign is a device that is left to another driver.
+type Foreign struct {
+	Kind device.Kind
+	// Vendor is who made it, and Owner the driver that it is left to.
+	Vendor, Owner string
+	// Held: a claim has the device, or a part of it, and keeps it until it ends.
+	Held bool
+}
+
+// ForeignOf says to which driver a device, or what it is a part of, is left.
+func (s *Snapshot) ForeignOf(d *device.Device) (Foreign, bool) {
+	if of, ok := s.Foreign[d.Name]; ok && of.Kind == d.Kind {
+		return of, true
+	}
+	of, ok := s.Foreign[d.Parent]
+	return of, ok && of.Kind == d.Kind
+}
+
+// withholdForeign withholds what claims hold of devices that are left to other drivers, and its neighbours on them.
+func (s *Snapshot) withholdForeign() {
+	for i := range s.Devices {
+		if of, ok := s.ForeignOf(&s.Devices[i]); ok {
+			s.Withheld[s.Devices[i].Name] = "is left to " + of.Owner + ": claims that have it keep it until they end"
+		}
+	}
 }
 
 // Health is the health of the node's devices at one moment.
@@ -128,7 +158,8 @@ func (s *Snapshot) withParts(statuses map[string]health.Status) map[string]healt
 	return statuses
 }
 
-// Hardware returns what the machine has: the whole devices, and those that are published in parts only.
+// Hardware returns what the machine has: the whole devices, and those that are published in parts only. What is left to other drivers, and
+// no claim holds, is not among them.
 func (s *Snapshot) Hardware() []device.Device {
 	var out []device.Device
 	whole := map[string]bool{}
@@ -138,7 +169,7 @@ func (s *Snapshot) Hardware() []device.Device {
 		}
 	}
 	for i := range s.Physical {
-		if d := s.Physical[i].Device; !whole[d.Name] {
+		if d := s.Physical[i].Device; !whole[d.Name] && (s.Foreign[d.Name].Owner == "" || s.Foreign[d.Name].Held) {
 			out = append(out, d)
 		}
 	}

@@ -77,6 +77,8 @@ type card struct {
 	policy string
 	// frozen says that the policy cannot be carried out, so that the node changes nothing of the GPU.
 	frozen bool
+	// foreign is the driver that the node's configuration leaves the GPU to. Empty: it is Fettle's.
+	foreign string
 }
 
 // busy says whether a claim holds anything of the card.
@@ -94,16 +96,14 @@ func (f *Feature) cards(s *inventory.Snapshot) []*card {
 	for i := range s.Physical {
 		cards = append(cards, &card{Physical: f.lastAnswer(s.Physical[i])})
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.memory.Cards)) {
-		known := slices.ContainsFunc(cards, func(c *card) bool { return c.Device.Name == name })
-		if was := f.memory.Cards[name]; !known && len(f.heldOf(&was.Physical)) > 0 {
-			cards = append(cards, &card{Physical: was.Physical, absent: true})
-		}
+	for _, p := range HoldingsOf(f).Absent(s) {
+		cards = append(cards, &card{Physical: p, absent: true})
 	}
 	for _, c := range cards {
 		c.known = f.knownOf(&c.Physical)
 		c.held = f.heldOf(&c.Physical)
 		c.shares = f.sharesOf(c)
+		c.foreign = s.Foreign[c.Device.Name].Owner
 	}
 	slices.SortFunc(cards, func(a, b *card) int { return cmp.Compare(a.Device.Name, b.Device.Name) })
 	return cards

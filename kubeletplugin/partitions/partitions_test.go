@@ -33,6 +33,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/dryrun"
+	"github.com/fettle-dev/fettle/kubeletplugin/foreigndevices"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
@@ -42,6 +43,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	left "github.com/fettle-dev/fettle/pkg/foreign"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -84,6 +86,8 @@ type node struct {
 	kube        *fake.Clientset
 	policies    *dynamicfake.FakeDynamicClient
 	records     *record.Store
+	// foreign leaves GPUs to other drivers.
+	foreign []left.Entry
 	// quiesced says that the vendor's driver is being changed; nil: never.
 	quiesced *atomic.Bool
 }
@@ -208,7 +212,12 @@ func (n *node) process() *process {
 	file := nodeconfig.File{}.WithDefaults()
 	scanner := inventory.NewScanner(inventory.Config{
 		Node: nodefixture.Node, HostRoot: n.root, File: &file, Query: query, Holder: p.holder, Rescan: p.rescan,
-		Requery: p.requery, Review: p.review, Reviewers: []inventory.Reviewer{p.Feature},
+		Requery: p.requery, Review: p.review, Reviewers: []inventory.Reviewer{
+			foreigndevices.New(foreigndevices.Config{
+				Node: nodefixture.Node, Entries: n.foreign, Records: n.records, PartsHeld: partitions.HoldingsOf(p.Feature).Parts,
+				Absent: partitions.HoldingsOf(p.Feature).Absent, Recheck: p.review,
+			}), p.Feature,
+		},
 		Recovering:    func() map[[2]string]string { return nil },
 		HeldByDeleted: func() map[[2]string]*record.Record { return nil },
 		Metrics:       inventory.NewMetrics(prometheus.NewRegistry(), failures, prometheus.DefBuckets),
@@ -391,6 +400,47 @@ func TestDynamic(t *testing.T) {
 	}
 	if n.mode() {
 		t.Error("the GPU stays in MIG mode")
+	}
+}
+
+// TestLeftGPU: no policy changes a GPU that is left to another driver. An instance of it that a claim has stays until the claim ends, and
+// the GPU then stays as it is.
+func TestLeftGPU(t *testing.T) {
+	n := start(t, true)
+	n.policy("mig", dynamic)
+	small := gpu + "-mig-1g-10gb-s0"
+	first := n.process()
+	first.until("instances", has(small))
+	r := first.hold("uid-1", small)
+	first.end()
+	check.Must(t, n.policies.Resource(policyResource).Delete(t.Context(), "mig", metav1.DeleteOptions{}))
+	n.policy("layout", "  devices: {nvidia: {mig: {mode: Static, layout: [{profile: 3g.40gb, count: 1}]}}}")
+	n.foreign = []left.Entry{{Owner: "NVIDIA device plugin", PCIAddresses: []string{"0000:18:00.0"}}}
+
+	second := n.process()
+	s := second.until("the layout of another GPU", func(s *inventory.Snapshot) bool {
+		return slices.ContainsFunc(s.Devices, func(d device.Device) bool { return strings.HasPrefix(d.Name, "nvidia-0000-19-00-0-mig-3g") })
+	})
+	if _, there := s.Find(device.KindGPU, small); !there || s.Withheld[small] == "" {
+		t.Errorf("the instance of the claim: found %v, withheld %q", there, s.Withheld[small])
+	}
+	for _, d := range s.Published(device.KindGPU) {
+		if strings.HasPrefix(d.Name, gpu) {
+			t.Errorf("%s is published", d.Name)
+		}
+	}
+	second.release(r)
+	s = second.until("nothing of the GPU", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 })
+	if got := n.occupied(); len(got) != 0 {
+		t.Errorf("instances of the GPU: %v, want none, since the layout is not for it", got)
+	}
+
+	s = second.until("all layouts but one", func(s *inventory.Snapshot) bool {
+		return len(s.PartitionPolicies) == 1 && s.PartitionPolicies[0].Waiting == 1
+	})
+	said := s.PartitionPolicies[0]
+	if said.Devices != 8 || said.Reason != policy.ReasonForeign || !strings.Contains(said.Message, "NVIDIA device plugin") {
+		t.Errorf("policy %+v", said)
 	}
 }
 

@@ -49,6 +49,9 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 	reasons := map[string][]partition.Reason{}
 	s.ForVMs, s.Unbinding = map[string]bool{}, map[string]bool{}
 	for _, c := range cards {
+		if c.foreign != "" && !c.busy() {
+			continue // another driver has it, with whatever policies had made of it
+		}
 		governed := f.govern(c, &now.result)
 		if !governed && !c.busy() {
 			if c.left = remains.of(c.Address); c.left.empty() {
@@ -112,6 +115,7 @@ func (f *Feature) setting(ctx context.Context, cards []*card) setting {
 	for _, c := range cards {
 		node.Devices = append(node.Devices, policy.Device{
 			Device: c.known, Model: migparted.Model{Device: c.Model, Subsystem: c.Subsystem}, Former: f.memory.Cards[c.Device.Name].Policy,
+			Foreign: c.foreign,
 		})
 	}
 	return setting{counters: around.counters, kept: around.kept(), result: f.resolver.Resolve(ctx, node, policies), known: true}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
+	"github.com/fettle-dev/fettle/pkg/foreign"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -40,6 +41,8 @@ type File struct {
 	HostDevices []discover.HostDevice `json:"hostDevices,omitempty"`
 	// FPGARegions are what the machine does not tell of its FPGAs: which bitstreams fit, and by which nodes pods use them.
 	FPGARegions []discover.FPGARegion `json:"fpgaRegions,omitempty"`
+	// ForeignDevices are the devices that Fettle leaves to other drivers and device plugins.
+	ForeignDevices []foreign.Entry `json:"foreignDevices,omitempty"`
 	// NVML is how NVIDIA's management library is asked.
 	NVML NVML `json:"nvml,omitempty"`
 	// DiscoveryInterval is how often hardware is looked at where no kernel event said that it changed. Default 30s.
@@ -131,6 +134,7 @@ func Parse(data []byte) (File, error) {
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.validateHostDevices()...)
+	errs = append(errs, foreign.Validate(c.ForeignDevices)...)
 	if err := errors.Join(errs...); err != nil {
 		return File{}, err
 	}

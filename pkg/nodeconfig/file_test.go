@@ -89,6 +89,11 @@ health:
 		{name: "unknown key", text: header + "discoveryIntervall: 1m", wantErrs: []string{`"discoveryIntervall"`}},
 		{name: "unknown nested key", text: header + "nvml: {root: /}", wantErrs: []string{`"root"`}},
 		{name: "unknown key of a host device", text: header + "hostDevices: [{name: a, dirs: [/b]}]", wantErrs: []string{`dirs`}},
+		{
+			name: "devices of another driver that cannot be selected", text: header + "foreignDevices: [{owner: other, selector: 'device.nothing'}]",
+			wantErrs: []string{"foreignDevices[0].selector", "nothing"},
+		},
+		{name: "unknown key of a foreign device", text: header + "foreignDevices: [{to: other}]", wantErrs: []string{`"to"`}},
 		{name: "unknown key of a region", text: header + "fpgaRegions: [{device: x, node: /dev/x}]", wantErrs: []string{`node`}},
 		{name: "key twice", text: header + "deviceMetadata: true\ndeviceMetadata: false", wantErrs: []string{"deviceMetadata"}},
 		{name: "wrong type", text: header + "deviceMetadata: sometimes", wantErrs: []string{"deviceMetadata"}},

@@ -66,6 +66,13 @@ func chartFields() []chartField {
 			return r
 		}
 	}
+	foreign := func(set func(value string) map[string]any) func(int, string) any {
+		return func(i int, value string) any {
+			e := map[string]any{"owner": "other", "pciAddresses": []string{fmt.Sprintf("0000:%02x:00.0", i)}}
+			maps.Copy(e, set(value))
+			return e
+		}
+	}
 	durations := []string{"30s", "1m", "1h30m", "90s", "600m"}
 	sizes := []string{"1Gi", "64Mi", "1048576", "2Ti"}
 	shares := append([]string{"5%", "100%"}, sizes...)
@@ -102,6 +109,32 @@ func chartFields() []chartField {
 		listOf(
 			"fpgaRegions", region(func(v string) map[string]any { return map[string]any{"nodes": []string{v}} }),
 			[]string{"/dev/dfl-port.0", "/dev/dri/renderD128"},
+		),
+		listOf(
+			"foreignDevices", foreign(func(v string) map[string]any { return map[string]any{"owner": v} }),
+			[]string{"NVIDIA device plugin", "gpu.nvidia.com (DRA)", "kubevirt/device-plugin:v1"},
+		),
+		listOf(
+			"foreignDevices", foreign(func(v string) map[string]any { return map[string]any{"pciAddresses": []string{v}} }),
+			[]string{"0000:1b:00.0", "10000:e1:1f.7", "ffff:00:00.0"},
+		),
+		listOf(
+			"foreignDevices", foreign(func(v string) map[string]any { return map[string]any{"uuids": []string{v}} }),
+			[]string{"GPU-5a1f0c2e-7d43-4b8e-9c11-0f2d6a7b8c90", "0x1234abcd"},
+		),
+		listOf(
+			"foreignDevices", foreign(func(v string) map[string]any {
+				return map[string]any{"nodeSelector": map[string]any{"matchLabels": map[string]any{v: "a"}}}
+			}),
+			[]string{"pool", "example.com/pool", "a.b.example/x_y.z"},
+		),
+		listOf(
+			"foreignDevices", foreign(func(v string) map[string]any {
+				return map[string]any{"nodeSelector": map[string]any{"matchExpressions": []any{
+					map[string]any{"key": "pool", "operator": "NotIn", "values": []string{v}},
+				}}}
+			}),
+			[]string{"a", "mixed-gpus_1.0", ""},
 		),
 		{
 			path: "hostDevices", element: host(func(v string) map[string]any { return map[string]any{"directories": []string{v}} }),

@@ -27,6 +27,8 @@ import (
 // What is written for other drivers, and the classes of vendors that it becomes claims for.
 func takesOverFromOthers() {
 	It("gives GPUs of one vendor by the vendor's class, and never one of another", differs, vendorClasses)
+	It("gives GPUs beside a device plugin, and takes one over from it without a restart of the node",
+		later("unit tests show each step by itself"), ofNode, movesIn, SpecTimeout(h.Patient(faultLimit)))
 	It("runs the examples of other projects that the page says run", later("starts many pods that are alike to Fettle"), ofNode, runsExamples)
 }
 

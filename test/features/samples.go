@@ -18,9 +18,12 @@ func Samples() map[string]any {
 		"bitstreams.registries.plainHTTP":           list("registry.example:5000"),
 		"claimLimits":                               list(values{"name": "x", "namespaceSelector": values{}, "maxDevices": 1}),
 		"controller.tolerations":                    list(values{"operator": "Exists"}),
-		"fpga.firmwareDir":                          "/srv/firmware",
-		"fpga.stores":                               list("/srv/fpga"),
-		"fpga.xrt.driverRoot":                       "/srv/xrt",
+		"foreignDevices": list(values{
+			"owner": "NVIDIA device plugin", "nodeSelector": values{"matchLabels": values{"pool": "mixed"}}, "pciAddresses": list("0000:1b:00.0"),
+		}),
+		"fpga.firmwareDir":    "/srv/firmware",
+		"fpga.stores":         list("/srv/fpga"),
+		"fpga.xrt.driverRoot": "/srv/xrt",
 		"fpgaRegions": list(values{
 			"device": "x", "interfaceID": strings.Repeat("5f", 16), "nodes": list("/dev/x"),
 		}),

@@ -37,6 +37,8 @@ type Device struct {
 	Model migparted.Model
 	// Former is the policy that held for the device before, empty if none did or it is not known.
 	Former string
+	// Foreign is the driver that the node's configuration leaves the device to. No policy changes it. Empty: it is Fettle's.
+	Foreign string
 }
 
 // Result is what holds on a node.
@@ -88,6 +90,8 @@ const (
 	ReasonOtherManager = "OtherManager"
 	// ReasonSelectorFailed: the device selector failed on the device.
 	ReasonSelectorFailed = "SelectorFailed"
+	// ReasonForeign: the node's configuration leaves the device to another driver.
+	ReasonForeign = "LeftToAnotherDriver"
 	// ReasonNoEntry: the configuration of mig-parted has no entry for the GPU.
 	ReasonNoEntry = "NoEntry"
 )
@@ -196,6 +200,10 @@ func (r *Resolver) decide(ctx context.Context, c *candidate, d *Device, index in
 	}
 	out.Holding[d.Name] = c.Policy
 	c.Holds = append(c.Holds, d.Name)
+	if d.Foreign != "" {
+		c.Waits = append(c.Waits, Reason{Device: d.Name, Reason: ReasonForeign, Message: "the node's configuration leaves it to " + d.Foreign})
+		return
+	}
 	settings, why := r.settings(c, d, index)
 	if why != nil {
 		c.Waits = append(c.Waits, *why)

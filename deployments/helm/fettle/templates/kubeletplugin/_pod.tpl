@@ -88,6 +88,10 @@ health:
 hostDevices:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.foreignDevices }}
+foreignDevices:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* "true" if presets may have the plugin mount something for a claim, else empty. */}}
