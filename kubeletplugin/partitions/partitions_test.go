@@ -430,7 +430,7 @@ func TestLeftGPU(t *testing.T) {
 		}
 	}
 	second.release(r)
-	s = second.until("nothing of the GPU", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 })
+	second.until("nothing of the GPU", func(s *inventory.Snapshot) bool { return len(names(s, gpu)) == 0 })
 	if got := n.occupied(); len(got) != 0 {
 		t.Errorf("instances of the GPU: %v, want none, since the layout is not for it", got)
 	}
