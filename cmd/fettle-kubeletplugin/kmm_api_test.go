@@ -113,8 +113,8 @@ func TestAPI(t *testing.T) {
 	apitest.Eventually(t, func() string {
 		slices, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=kmm"})
 		check.Must(t, err)
-		if len(slices.Items) < 3 {
-			return fmt.Sprintf("%d slices are published", len(slices.Items))
+		if len(slices.Items) == 0 {
+			return "no slice is published"
 		}
 		return ""
 	})

@@ -112,7 +112,7 @@ func cachesOf(s *v1alpha1.AcceleratorNodeStatus, o object) []v1alpha1.NodeCache 
 }
 
 func isNewest(s *v1alpha1.GPUKernelCacheStatus, digest string) bool {
-	return digest == s.ResolvedDigest || s.Image != nil && digest == s.Image.Digest
+	return digest != "" && (digest == s.ResolvedDigest || s.Image != nil && digest == s.Image.Digest)
 }
 
 func (n *nodeCounts) addNewest(node string, entry *v1alpha1.NodeCache) {

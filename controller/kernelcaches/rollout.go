@@ -94,9 +94,8 @@ func waveOf(o object, nodes []v1alpha1.AcceleratorNode) rollout.Wave {
 			continue
 		}
 		w.Admitted++
-		for j := range node.Status.KernelCaches {
-			entry := &node.Status.KernelCaches[j]
-			if entry.Namespace != o.GetNamespace() || entry.Name != o.GetName() || !isNewest(s, entry.Digest) {
+		for _, entry := range cachesOf(&node.Status, o) {
+			if !isNewest(s, entry.Digest) {
 				continue
 			}
 			switch entry.Phase {

@@ -5,6 +5,7 @@ package kernelcaches
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,17 +28,22 @@ func gpuNodes(n int) (out []client.Object) {
 	return out
 }
 
-// report has the admitted nodes of a digest say how far they are.
-func (c *cacheCase) report(t *testing.T, o *v1alpha1.GPUKernelCache, phase v1alpha1.NodeCachePhase) {
+// report has the admitted nodes of a digest say how far they are, with short as nodes with many caches do.
+func (c *cacheCase) report(t *testing.T, o *v1alpha1.GPUKernelCache, phase v1alpha1.NodeCachePhase, short bool) {
 	t.Helper()
 	var nodes v1alpha1.AcceleratorNodeList
 	check.Must(t, c.client.List(t.Context(), &nodes))
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		if rollout.Admits(ptr.Deref(o.Status.Admitted, 1000), node.Name, o.Status.ResolvedDigest) {
-			node.Status.KernelCaches = []v1alpha1.NodeCache{{
+			entry := v1alpha1.NodeCache{
 				Namespace: o.Namespace, Name: o.Name, Digest: o.Status.ResolvedDigest, Phase: phase, CompatibleDevices: 1,
-			}}
+			}
+			node.Status.KernelCaches, node.Status.Rest = []v1alpha1.NodeCache{entry}, nil
+			if short {
+				node.Status.KernelCaches = nil
+				node.Status.Rest = &v1alpha1.NodeRest{KernelCaches: node.Status.AddRestCache("", &entry), KernelCacheCount: 1}
+			}
 			check.Must(t, c.client.Status().Update(t.Context(), node))
 		}
 	}
@@ -45,10 +51,17 @@ func (c *cacheCase) report(t *testing.T, o *v1alpha1.GPUKernelCache, phase v1alp
 
 // TestWaves: a few nodes fetch a cache first, and more when these have it, or after a time. Another digest begins anew.
 func TestWaves(t *testing.T) {
+	t.Run("listed", func(t *testing.T) { waves(t, false) })
+	t.Run("in short", func(t *testing.T) { waves(t, true) })
+}
+
+func waves(t *testing.T, short bool) {
+	t.Helper()
 	object := kernels("a", "kernels", "registry.example/team/kernels:v1")
 	c := newCacheCase(t, append(gpuNodes(100), object)...)
-	judged := c.out
-	c.out = artifacts.Outcome{Digest: "sha256:top", Refusal: errors.New("no policy is for it")}
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	judged := artifacts.Outcome{Digest: digest, Judged: digest}
+	c.out = artifacts.Outcome{Digest: digest, Refusal: errors.New("no policy is for it")}
 	want := func(what string, admitted int32) (look time.Duration) {
 		t.Helper()
 		look = c.reconcile(t, object)
@@ -64,14 +77,14 @@ func TestWaves(t *testing.T) {
 	check.Must(t, c.client.Create(t.Context(), skipping("ours", "p1", 1, "registry.example/team/*")))
 	c.out = judged
 	want("claims may have it", 80)
-	c.report(t, object, v1alpha1.NodeCacheDownloading)
+	c.report(t, object, v1alpha1.NodeCacheDownloading, short)
 	c.clock.Step(4 * time.Minute)
 	if look := want("they fetch it", 80); look > 65*time.Second {
 		t.Errorf("looks again after %s", look)
 	}
-	c.report(t, object, v1alpha1.NodeCacheExtracted)
+	c.report(t, object, v1alpha1.NodeCacheExtracted, short)
 	want("they have it", 640)
-	c.report(t, object, v1alpha1.NodeCacheError)
+	c.report(t, object, v1alpha1.NodeCacheError, short)
 	want("none of the second wave gets it", 640)
 	c.clock.Step(5*time.Minute + time.Second)
 	want("for a while", 1000)

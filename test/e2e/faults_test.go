@@ -176,8 +176,10 @@ func forced(ctx SpecContext) {
 	DeferCleanup(func(ctx SpecContext) { _ = h.StartComponent(ctx, gpuNode, "kubelet") })
 	t.deleteByForce(ctx, first)
 	say("the scheduler gives its devices to the next")
-	newTemplate(ctx, t.namespace, "same", spec(request("gpu", gpuClass, where(onDevice(gpuOf(first))))))
-	next := t.add(ctx, first.dir, "successor", withTemplate("same"), withTemplate("solo"))
+	// The plugin taints them, which may be before the scheduler looks.
+	newTemplate(ctx, t.namespace, "same", spec(request("gpu", gpuClass, where(onDevice(gpuOf(first))), evenHeld)))
+	newTemplate(ctx, t.namespace, "same-disk", spec(request("disk", hostClass, where(onProduct("solo")), evenHeld)))
+	next := t.add(ctx, first.dir, "successor", withTemplate("same"), withTemplate("same-disk"))
 	Eventually(ctx, func(g Gomega) {
 		pod, err := h.Kube.CoreV1().Pods(t.namespace).Get(ctx, next.pod.Name, metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -199,6 +201,13 @@ func forced(ctx SpecContext) {
 	}
 	t.right(ctx)
 	t.leave(ctx)
+}
+
+// evenHeld asks for devices also while a deleted claim holds them.
+func evenHeld(r *resourceapi.ExactDeviceRequest) {
+	r.Tolerations = append(r.Tolerations, resourceapi.DeviceToleration{
+		Key: "fettle.dev/held", Operator: resourceapi.DeviceTolerationOpEqual, Value: "ClaimDeleted",
+	})
 }
 
 func gpuOf(t *tenant) owned {
