@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,7 +248,10 @@ type faults struct {
 	// forbidden is the right that the account lacks, "VERB KIND".
 	forbidden string
 
-	world  *installed
+	world *installed
+
+	// mu: the Lease is renewed beside all else.
+	mu     sync.Mutex
 	writes int
 	rights []string
 	dead   bool
@@ -256,6 +260,8 @@ type faults struct {
 var errKilled = errors.New("the process was killed")
 
 func (f *faults) do(ctx context.Context, o runtime.Object, verb string, write bool, request func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	kind, err := apiutil.GVKForObject(o, f.world.Scheme())
 	if err != nil {
 		return err

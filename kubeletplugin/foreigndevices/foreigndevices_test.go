@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,7 +43,8 @@ type node struct {
 	feature *foreigndevices.Feature
 	scanner *inventory.Scanner
 	holder  *inventory.Holder
-	// labels are the Node's; nil: it cannot be read.
+	// labels are the Node's; nil: it cannot be read. mu: the feature reads it while a test goes on.
+	mu     sync.Mutex
 	labels map[string]string
 }
 
@@ -57,6 +59,8 @@ func newNode(t *testing.T, entries ...foreign.Entry) *node {
 		PartsHeld: func(*discover.Physical) []string { return nil },
 		Absent:    func(*inventory.Snapshot) []discover.Physical { return nil },
 		ReadNode: func(context.Context) (*corev1.Node, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			if n.labels == nil {
 				return nil, errors.New("no route to host")
 			}
@@ -203,7 +207,9 @@ func TestNodeSelector(t *testing.T) {
 		}{
 			{map[string]string{"pool": "gpus"}, false}, {map[string]string{"pool": "mixed"}, true}, {nil, true}, {map[string]string{}, false},
 		} {
+			n.mu.Lock()
 			n.labels = step.labels
+			n.mu.Unlock()
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if got := left(); got != step.want {

@@ -133,7 +133,9 @@ func randomGang(random *rand.Rand) gangCase {
 func TestGangs(t *testing.T) {
 	random := seed.New(t)
 	placed, beyond, none := 0, 0, 0
-	for range 500 {
+	enough := func() bool { return placed >= 50 && beyond >= 10 && none >= 50 } // of each, or the test says little
+	const least, most = 500, 5000
+	for n := 0; n < least || n < most && !enough(); n++ {
 		g := randomGang(random)
 		c, _, err := plan.NewCluster(g.snapshot(t))
 		check.Must(t, err)
@@ -162,7 +164,7 @@ func TestGangs(t *testing.T) {
 		}
 		checkGiven(t, g, c)
 	}
-	if placed < 50 || beyond < 10 || none < 50 {
+	if !enough() {
 		t.Errorf("%d gangs got nodes in turn, %d by going back, %d none: the test says little", placed, beyond, none)
 	}
 }
