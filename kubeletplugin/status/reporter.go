@@ -43,6 +43,9 @@ const (
 	reportInterval = 15 * time.Second
 	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
+	// fetchedPause is the least time between two writes of which the later one says nothing but which kernel caches the node has. Many may
+	// come at once, on all nodes, and nothing waits for what is said of them.
+	fetchedPause = 20 * time.Second
 	// longestRetry is how long a report waits that failed again and again: all nodes may fail at once, by a wrong admission policy.
 	longestRetry = time.Minute
 	// goneFor is how long a retired node's AcceleratorNode has to be gone until the plugin makes it again. An uninstall deletes it last, and
@@ -93,8 +96,9 @@ type Reporter struct {
 	damaged  prometheus.Gauge
 	// unconfined is what Landlock does not keep programs from.
 	unconfined string
-	// written is the last status that was written.
-	written *v1alpha1.AcceleratorNodeStatus
+	// written is the last status that was written, and writtenAt when.
+	written   *v1alpha1.AcceleratorNodeStatus
+	writtenAt time.Time
 	// lastHeld and lastUsed are what the store and the records said last. Nil: nothing yet.
 	lastHeld []string
 	lastUsed *claimed
@@ -134,14 +138,14 @@ func (r *Reporter) Run(ctx context.Context) {
 		retired, quiesced := r.Retirement.Changed(), r.Quiesce.Changed()
 		var pending <-chan time.Time
 		ticks := ticker.C
-		done, err := r.report(ctx)
+		again, err := r.report(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).V(2).Info("Cannot write the AcceleratorNode, will retry", "reason", err)
 			r.Errors.WithLabelValues("report").Inc()
 			pending, ticks = time.After(failing.Step()), nil
-		case !done:
-			pending = time.After(reportPause)
+		case again > 0:
+			pending = time.After(again)
 		}
 		if err == nil {
 			failing = newRetry()
@@ -170,26 +174,27 @@ func newRetry() *wait.Backoff {
 	return &wait.Backoff{Duration: reportPause, Factor: 2, Jitter: 0.5, Steps: 16, Cap: longestRetry}
 }
 
-// report collects the state and writes the status if it changed. It returns whether nothing is left to wait for.
-func (r *Reporter) report(ctx context.Context) (done bool, err error) {
+// report collects the state and writes the status if it changed. It returns after which time to do so again, 0 if nothing is left to wait
+// for.
+func (r *Reporter) report(ctx context.Context) (again time.Duration, err error) {
 	v, _ := r.Holder.Get()
 	if v == nil {
-		return true, nil
+		return 0, nil
 	}
 	uids, err := r.Records.Claims()
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	r.count(ctx, uids)
 	retired := r.Retirement.On()
 	own, err := r.ownSlices(ctx, retired && len(uids) == 0)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	emptied := false
 	if retired && len(uids) == 0 && len(own) == 0 {
 		if emptied, err = r.Empty(ctx); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
 	published := r.isPublished(v, own, retired)
@@ -203,17 +208,38 @@ func (r *Reporter) report(ctx context.Context) (done bool, err error) {
 		bitstreams: r.bitstreams(ctx, before), presets: used.presets, kernelCaches: used.kernelCaches, held: used.held,
 		quiesced: quiesced, unconfined: r.unconfined,
 	})
-	done = published && !quiesced.Soon()
-	if r.written != nil && reflect.DeepEqual(*r.written, status) {
-		return done, nil
+	if !published || quiesced.Soon() {
+		again = reportPause
+	}
+	if r.written != nil {
+		if reflect.DeepEqual(*r.written, status) {
+			return again, nil
+		}
+		if wait := fetchedPause - time.Since(r.writtenAt); wait > 0 && onlyFetched(*r.written, status) {
+			return wait, nil
+		}
 	}
 	if err := r.write(ctx, status); err != nil {
-		return false, err
+		return 0, err
 	}
 	if r.gone.IsZero() {
-		r.written = &status
+		r.written, r.writtenAt = &status, time.Now()
 	}
-	return done, nil
+	return again, nil
+}
+
+// onlyFetched says whether two statuses differ in nothing but the kernel caches of the node.
+func onlyFetched(a, b v1alpha1.AcceleratorNodeStatus) bool {
+	for _, s := range []*v1alpha1.AcceleratorNodeStatus{&a, &b} {
+		s.KernelCaches = nil
+		rest := v1alpha1.NodeRest{}
+		if s.Rest != nil {
+			rest = *s.Rest
+		}
+		rest.KernelCaches, rest.KernelCacheCount, rest.FailedKernelCacheCount = "", 0, 0
+		s.Rest = &rest
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // isPublished reports whether the API server has what the node is to publish, and has that known.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,10 @@ type reporting struct {
 	// emptied counts how often the node was emptied, refusals how often a write was refused while refuses.
 	emptied, refusals atomic.Int64
 	refuses           atomic.Bool
-	mu                sync.Mutex
+	// caches is how many kernel caches the node has, changed tells the plugin of it, and writes counts how often it wrote.
+	caches, writes atomic.Int64
+	changed        notify.Signal
+	mu             sync.Mutex
 	// streams are the watches that were begun.
 	streams []watch.Interface
 }
@@ -62,12 +66,13 @@ func startReporting(t *testing.T) *reporting {
 	t.Helper()
 	api := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{nodeResource(): "AcceleratorNodeList"})
-	out := &reporting{t: t, api: api, kube: kubefake.NewClientset()}
+	out := &reporting{t: t, api: api, kube: kubefake.NewClientset(), changed: notify.New()}
 	api.PrependReactor("patch", "acceleratornodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if out.refuses.Load() {
 			out.refusals.Add(1)
 			return true, nil, errors.New("refused by a policy")
 		}
+		out.writes.Add(1)
 		o, err := apply(api.Tracker(), a)
 		return true, o, err
 	})
@@ -87,12 +92,17 @@ func startReporting(t *testing.T) *reporting {
 	before := func(context.Context) ([]resourceapi.ResourceSlice, error) { return nil, nil }
 	r := NewReporter(ReporterConfig{
 		Node: nodefixture.Node, ReadSlices: before, SlicesNow: view.SlicesNow, Dynamic: api, Holder: holder, Retirement: state, Records: records,
-		Changed: notify.New(), Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
-		Bitstreams:   func() ([]string, error) { return nil, nil },
-		Presets:      func([]*record.Record) []v1alpha1.NodePreset { return nil },
-		KernelCaches: func([]device.Device, []*record.Record) []v1alpha1.NodeCache { return nil },
-		UpToDate:     func(string, *inventory.Snapshot, []resourceapi.ResourceSlice) bool { return true },
-		Published:    func() {}, Ready: func() error { return nil },
+		Changed: out.changed, Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
+		Bitstreams: func() ([]string, error) { return nil, nil },
+		Presets:    func([]*record.Record) []v1alpha1.NodePreset { return nil },
+		KernelCaches: func([]device.Device, []*record.Record) (all []v1alpha1.NodeCache) {
+			for i := range out.caches.Load() {
+				all = append(all, v1alpha1.NodeCache{Name: fmt.Sprint("c", i), Phase: v1alpha1.NodeCacheExtracted})
+			}
+			return all
+		},
+		UpToDate:  func(string, *inventory.Snapshot, []resourceapi.ResourceSlice) bool { return true },
+		Published: func() {}, Ready: func() error { return nil },
 		Empty: func(context.Context) (bool, error) { out.emptied.Add(1); return true, nil },
 	})
 	nothing := func(context.Context, string) {}
@@ -279,6 +289,34 @@ func TestRefusedReports(t *testing.T) {
 		time.Sleep(longestRetry * 3 / 2)
 		if r.object() == nil {
 			t.Error("it is not written although nobody refuses it any more")
+		}
+	})
+}
+
+// TestManyCachesFewWrites: a hundred caches that come within a minute are told in a few writes, the first at once and the last at the end.
+func TestManyCachesFewWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startReporting(t)
+		time.Sleep(time.Minute)
+		before := r.writes.Load()
+		for n := range int64(100) {
+			r.caches.Store(n + 1)
+			r.changed.Send()
+			time.Sleep(600 * time.Millisecond)
+			if n == 4 && len(r.object().Status.KernelCaches) == 0 {
+				t.Error("the first are not told")
+			}
+		}
+		time.Sleep(fetchedPause)
+		if n := r.writes.Load() - before; n > 5 {
+			t.Errorf("%d writes", n)
+		}
+		told := 0
+		for i := range 100 {
+			told += len(r.object().Status.CachesOf("", fmt.Sprint("c", i)))
+		}
+		if told != 100 {
+			t.Errorf("%d of 100 are told", told)
 		}
 	})
 }

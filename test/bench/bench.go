@@ -56,7 +56,7 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 		return nil, err
 	}
 	b.say("starting the control plane")
-	b.cluster, err = lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace)
+	b.cluster, err = lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace, nil)
 	return b, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 // Cluster is etcd and an API server with Fettle's kinds, and nothing else.
 type Cluster struct {
 	environment *envtest.Environment
+	config      *rest.Config
 	// Kubeconfig is the file for programs.
 	Kubeconfig string
 	// Kube calls as fast as the API server takes it. It GETs claims as kubelet's helper does in the plugin.
@@ -36,8 +38,8 @@ type Cluster struct {
 }
 
 // StartCluster runs the etcd and the kube-apiserver of a directory, with their data in another one, the kinds of a directory of
-// CustomResourceDefinitions, and a namespace for claims.
-func StartCluster(ctx context.Context, programs, crds, dir, namespace string) (c *Cluster, err error) {
+// CustomResourceDefinitions, and a namespace for claims. Arguments are further ones of the kube-apiserver, without dashes.
+func StartCluster(ctx context.Context, programs, crds, dir, namespace string, arguments map[string]string) (c *Cluster, err error) {
 	log.SetLogger(klog.Background()) // envtest's; without one it complains
 	c = &Cluster{
 		environment: &envtest.Environment{
@@ -47,6 +49,15 @@ func StartCluster(ctx context.Context, programs, crds, dir, namespace string) (c
 		Kubeconfig: filepath.Join(dir, "kubeconfig"),
 	}
 	c.environment.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}
+	certificates := filepath.Join(dir, "certificates") // stay, so that the server can start again
+	if err := os.MkdirAll(certificates, 0o700); err != nil {
+		return nil, err
+	}
+	server := c.environment.ControlPlane.GetAPIServer()
+	server.CertDir = certificates
+	for name, value := range arguments {
+		server.Configure().Append(name, value)
+	}
 	config, err := c.environment.Start()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the API server with the programs of %s: %w", programs, err), c.Stop())
@@ -56,6 +67,7 @@ func StartCluster(ctx context.Context, programs, crds, dir, namespace string) (c
 			err = errors.Join(err, c.Stop())
 		}
 	}()
+	c.config = config
 	if err := apitest.WriteKubeconfig(c.Kubeconfig, config); err != nil {
 		return nil, err
 	}
@@ -91,6 +103,27 @@ func (c *Cluster) Create(ctx context.Context, resource, namespace string, object
 	made.Object["status"] = status
 	if _, err := client.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write the status of one of %s: %w", resource, err)
+	}
+	return nil
+}
+
+// User makes an account of some groups, which may do nothing yet.
+func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {
+	user, err := c.environment.AddUser(envtest.User{Name: name, Groups: groups}, c.config)
+	if err != nil {
+		return nil, fmt.Errorf("make user %s: %w", name, err)
+	}
+	return user.Config(), nil
+}
+
+// RestartServer ends the kube-apiserver in order, and starts it again. Etcd and the accounts stay.
+func (c *Cluster) RestartServer() error {
+	server := c.environment.ControlPlane.GetAPIServer()
+	if err := server.Stop(); err != nil {
+		return fmt.Errorf("stop the API server: %w", err)
+	}
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("start the API server: %w", err)
 	}
 	return nil
 }

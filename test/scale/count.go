@@ -17,6 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
+// tooMany is the verb of requests that the API server answered with 429. They are counted by their own verb, too.
+const tooMany = "too-many"
+
 // call is a kind of request: "list resourceslices", or "deliver resourceslices" for an event of a watch.
 type call struct{ verb, resource string }
 
@@ -54,6 +57,9 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 		return forbidden(r), nil
 	}
 	resp, err := c.inner.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusTooManyRequests {
+		c.add(call{tooMany, kind.resource}, 1)
+	}
 	if err == nil && kind.verb == "watch" && resp.StatusCode == http.StatusOK {
 		resp.Body = &watched{
 			ReadCloser: resp.Body, lines: !strings.Contains(resp.Header.Get("Content-Type"), "protobuf"),
@@ -196,7 +202,7 @@ func (t tally) of(verbs ...string) (n int) {
 // requests are those that are neither a watch nor what comes by one.
 func (t tally) requests() (n int) {
 	for kind, count := range t {
-		if kind.verb != "watch" && kind.verb != "deliver" {
+		if kind.verb != "watch" && kind.verb != "deliver" && kind.verb != tooMany {
 			n += count
 		}
 	}

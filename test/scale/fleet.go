@@ -20,12 +20,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 	"github.com/fettle-dev/fettle/test/lone"
 )
@@ -62,7 +64,7 @@ func (s *scale) newNode(ctx context.Context, i int) (*node, error) {
 	config := kubeletplugin.Config{
 		Node: n.name, Namespace: systemNamespace, HostRoot: s.host, PluginsDir: filepath.Join(n.sockets, "p"),
 		RegistryDir: filepath.Join(n.sockets, "r"), CDIRoot: filepath.Join(n.sockets, "cdi"), StateDir: filepath.Join(disk, "state"),
-		HealthPort: -1, Version: "scale",
+		HealthPort: -1, Version: "scale", Registries: registry.Config{PlainHTTP: []string{s.registryHost}},
 	}
 	file, err := nodeconfig.Parse([]byte(configuration))
 	if err != nil {
@@ -128,4 +130,10 @@ func (n *node) prepare(ctx context.Context, name string) (types.UID, error) {
 		return "", fmt.Errorf("prepare claim %s on %s: %w", name, n.name, err)
 	}
 	return claim.UID, nil
+}
+
+// unprepare takes a claim back.
+func (n *node) unprepare(ctx context.Context, uid types.UID) error {
+	errs, err := n.plugin.UnprepareResourceClaims(ctx, []draplugin.NamespacedObject{{UID: uid}})
+	return errors.Join(err, errs[uid])
 }

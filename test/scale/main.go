@@ -9,7 +9,7 @@
 // It prints one JSON object a line; what it is doing goes to standard error. Activity is the same however many nodes there are, so
 // what a node costs is the same, or something grows with the cluster.
 //
-//	phase    start, idle, claims, churn, refused
+//	phase    start, idle, claims, tainted, rollout, controller, server, churn, refused
 //	name     what was measured in it; README.md lists the names
 //	nodes    how many nodes there were
 //	unit     s, 1/s, calls, B or MiB
@@ -36,6 +36,8 @@ type options struct {
 	// assets is the directory of etcd and kube-apiserver, controller the program, built from this checkout where it is empty.
 	assets, controller string
 	nodes              int
+	// caches is how many caches of kernels are rolled out at once.
+	caches int
 	// look is how long a phase is looked at.
 	look  time.Duration
 	check bool
@@ -64,6 +66,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.assets, "assets", filepath.Join(".cache", "bin"), "directory of etcd and kube-apiserver")
 	flags.StringVar(&o.controller, "controller", "", "binary of the controller; built from this checkout where it is empty")
 	flags.IntVar(&o.nodes, "nodes", 100, "number of nodes")
+	flags.IntVar(&o.caches, "caches", 10, "number of kernel caches that are rolled out at once")
 	flags.DurationVar(&o.look, "look", time.Minute, "how long a phase is looked at")
 	flags.BoolVar(&o.check, "check", false, "exit with 1 where a target is missed")
 	if err := flags.Parse(args); err != nil {
@@ -72,6 +75,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	switch {
 	case flags.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q: settings are flags, see -help", flags.Arg(0))
+	case o.caches < 1:
+		return o, fmt.Errorf("-caches is %d, expected at least 1", o.caches)
 	case o.nodes < 2:
 		return o, fmt.Errorf("-nodes is %d, expected at least 2: one works and one looks on", o.nodes)
 	}

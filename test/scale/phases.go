@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/test/lone"
@@ -33,7 +32,10 @@ type phase struct {
 
 // phases are in the order in which they follow each other.
 func (s *scale) phases() []phase {
-	return []phase{{"start", s.start}, {"idle", s.idle}, {"claims", s.claims}, {"churn", s.churn}, {"refused", s.refused}}
+	return []phase{
+		{"start", s.start}, {"idle", s.idle}, {"claims", s.claims}, {"tainted", s.tainted}, {"rollout", s.rollout},
+		{"controller", s.controllerRestarts}, {"server", s.serverRestarts}, {"churn", s.churn}, {"refused", s.refused},
+	}
 }
 
 // start starts all nodes at once, and waits until the cluster has all devices.
@@ -92,10 +94,30 @@ func (s *scale) during(act func() error) (tally, float64, error) {
 	before, begin := s.all(), time.Now()
 	err := act()
 	seen := s.all().since(before)
+	s.tell(seen)
+	return seen, time.Since(begin).Seconds(), err
+}
+
+// tell writes how often each kind of call was made to the progress.
+func (s *scale) tell(seen tally) {
 	for _, kind := range slices.SortedFunc(maps.Keys(seen), func(a, b call) int { return strings.Compare(a.String(), b.String()) }) {
 		_, _ = fmt.Fprintf(s.progress, "%8d %s\n", seen[kind], kind)
 	}
-	return seen, time.Since(begin).Seconds(), err
+}
+
+// await polls until check is done, and returns the time since begin.
+func await(ctx context.Context, begin time.Time, what string, done func() (bool, error)) (time.Duration, error) {
+	const limit, interval = 20 * time.Minute, 100 * time.Millisecond
+	for time.Since(begin) < limit {
+		ok, err := done()
+		if ok || err != nil {
+			return time.Since(begin), err
+		}
+		if err := lone.Pause(ctx, interval); err != nil {
+			return 0, err
+		}
+	}
+	return 0, fmt.Errorf("wait for %s: not within %s", what, limit)
 }
 
 // settle waits until what came before is over.
@@ -179,8 +201,7 @@ func (s *scale) claim(ctx context.Context, n *node, name string) error {
 	if err != nil {
 		return err
 	}
-	errs, err := n.plugin.UnprepareResourceClaims(ctx, []kubeletplugin.NamespacedObject{{UID: uid}})
-	if err := errors.Join(err, errs[uid]); err != nil {
+	if err := n.unprepare(ctx, uid); err != nil {
 		return err
 	}
 	return s.cluster.Kube.ResourceV1().ResourceClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,23 +15,29 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/sim"
+	"github.com/fettle-dev/fettle/test/apitest"
 	"github.com/fettle-dev/fettle/test/lone"
 )
 
 const (
 	// namespace has the claims, systemNamespace Fettle itself.
 	namespace, systemNamespace = "scale", "fettle-system"
+	// pluginUser and controllerUser are the accounts of the chart.
+	pluginUser     = "system:serviceaccount:fettle-system:fettle-kubeletplugin"
+	controllerUser = "system:serviceaccount:fettle-system:fettle-controller"
 	// machineName is the machine of test/machines that all nodes are.
 	machineName = "8xh100-sxm"
 	// configuration is the chart's, as far as it concerns such a node.
 	configuration = `apiVersion: config.fettle.dev/v1alpha1
 kind: KubeletPluginConfiguration
-kernelCaches: {enabled: true}
+kernelCaches: {enabled: true, fetchAhead: true}
 `
 )
 
@@ -41,10 +48,14 @@ type scale struct {
 	progress io.Writer
 	// fast has the nodes' directories, host the tree of the machine.
 	fast, host string
-	cluster    *lone.Cluster
-	access     *rest.Config
-	program    *lone.Process
-	nodes      []*node
+	// registry has the images, audit what the controller calls.
+	registry     *http.Server
+	registryHost string
+	audit        *audit
+	cluster      *lone.Cluster
+	access       *rest.Config
+	program      *lone.Process
+	nodes        []*node
 	// stop ends all nodes, and ended has how each ended.
 	stop  context.CancelFunc
 	ended chan error
@@ -70,18 +81,69 @@ func (s *scale) open(ctx context.Context) (err error) {
 	if _, err = machine.Expand(s.host, sim.Options{}); err != nil {
 		return err
 	}
+	if s.audit, err = newAudit(s.fast); err != nil {
+		return err
+	}
 	crds := filepath.Join("deployments", "crds")
-	if s.cluster, err = lone.StartCluster(ctx, s.assets, crds, s.fast, namespace); err != nil {
+	if s.cluster, err = lone.StartCluster(ctx, s.assets, crds, s.fast, namespace, s.audit.arguments()); err != nil {
 		return err
 	}
-	if s.access, err = clientcmd.BuildConfigFromFlags("", s.cluster.Kubeconfig); err != nil {
+	if err := errors.Join(s.makeAccounts(ctx), s.serveImages()); err != nil {
 		return err
 	}
+	return s.startController(ctx)
+}
+
+// makeAccounts makes the accounts of plugins and controller, as ones that the API server may keep waiting: an administrator is never. What
+// they may do is not the matter here.
+func (s *scale) makeAccounts(ctx context.Context) (err error) {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}}
 	if _, err := s.cluster.Kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	return s.startController(ctx)
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "scale"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+	}
+	for _, name := range []string{pluginUser, controllerUser} {
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name})
+	}
+	if _, err := s.cluster.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	const group = "system:serviceaccounts"
+	if s.access, err = s.cluster.User(pluginUser, group); err != nil {
+		return err
+	}
+	access, err := s.cluster.User(controllerUser, group)
+	if err != nil {
+		return err
+	}
+	return errors.Join(apitest.WriteKubeconfig(s.kubeconfig(), access), s.makeFlows(ctx))
+}
+
+// kubeconfig is the controller's.
+func (s *scale) kubeconfig() string { return filepath.Join(s.fast, "controller.kubeconfig") }
+
+// makeFlows makes the chart's FlowSchemas.
+func (s *scale) makeFlows(ctx context.Context) error {
+	text, err := os.ReadFile(filepath.Join("test", "chart", "testdata", "golden", "default.yaml"))
+	if err != nil {
+		return err
+	}
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var flow flowcontrolv1.FlowSchema
+		if !strings.Contains(document, "kind: FlowSchema") {
+			continue
+		}
+		if err := yaml.Unmarshal([]byte(document), &flow); err != nil {
+			return err
+		}
+		if _, err := s.cluster.Kube.FlowcontrolV1().FlowSchemas().Create(ctx, &flow, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *scale) startController(ctx context.Context) (err error) {
@@ -93,7 +155,11 @@ func (s *scale) startController(ctx context.Context) (err error) {
 			return fmt.Errorf("build the controller: %w", err)
 		}
 	}
-	s.program, err = lone.Start(0, s.controller, "--kubeconfig="+s.cluster.Kubeconfig, "--namespace="+systemNamespace,
+	registries := filepath.Join(s.fast, "registries.yaml")
+	if err := os.WriteFile(registries, fmt.Appendf(nil, "plainHTTP: [%q]\n", s.registryHost), 0o600); err != nil {
+		return err
+	}
+	s.program, err = lone.Start(0, s.controller, "--kubeconfig="+s.kubeconfig(), "--namespace="+systemNamespace, "--registries="+registries,
 		"--metrics-bind-address=0", "--health-probe-bind-address=unix:"+filepath.Join(s.fast, "probe"))
 	return err
 }
@@ -108,6 +174,9 @@ func (s *scale) close() error {
 	}
 	if s.program != nil {
 		errs = append(errs, s.program.Stop())
+	}
+	if s.registry != nil {
+		errs = append(errs, s.registry.Close())
 	}
 	if s.cluster != nil {
 		errs = append(errs, s.cluster.Stop())

@@ -63,7 +63,7 @@ func (s *site) start(ctx context.Context) (*running, error) {
 	r := &running{}
 	s.running = r
 	var err error
-	r.cluster, err = lone.StartCluster(ctx, filepath.Join(s.bundle, "bin"), filepath.Join(s.bundle, "crds"), s.work, namespace)
+	r.cluster, err = lone.StartCluster(ctx, filepath.Join(s.bundle, "bin"), filepath.Join(s.bundle, "crds"), s.work, namespace, nil)
 	if err != nil {
 		return nil, err
 	}
