@@ -104,12 +104,10 @@ func TestDocumentsComplete(t *testing.T) {
 	}{
 		{"attributes.md", "../pkg/device/part.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
 		{"attributes.md", "../pkg/device/names.go", regexp.MustCompile(`QualifiedName = "(\w+)"`)},
-		{"troubleshooting.md night.md", "../pkg/discover/discover.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
-		{"troubleshooting.md night.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
-		{"troubleshooting.md night.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
-		{"troubleshooting.md night.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
-		{"troubleshooting.md night.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
-		{"troubleshooting.md partitions.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md night.md reference/reasons.md", "../pkg/discover/discover.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md night.md reference/reasons.md", "../pkg/partition/partition.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md night.md reference/reasons.md", "../pkg/partition/policy/policy.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
+		{"troubleshooting.md night.md reference/reasons.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
 		{"troubleshooting.md night.md", "../kubeletplugin/partitions/run.go", regexp.MustCompile(`EventType\w+, "(\w+)"`)},
 		{
 			"troubleshooting.md kernel-caches.md health.md stack.md", "../kubeletplugin/*/*.go",
@@ -117,11 +115,11 @@ func TestDocumentsComplete(t *testing.T) {
 		},
 		{"troubleshooting.md night.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
 		{"troubleshooting.md night.md", "../kubeletplugin/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},
-		{"presets.md", "../api/v1alpha1/devicepreset.go", regexp.MustCompile(`json:"(\w+),omitempty"`)},
+		{"reference/devicepreset.md", "../api/v1alpha1/devicepreset.go", regexp.MustCompile(`json:"(\w+),omitempty"`)},
 		{"presets.md", "../controller/presets/status.go", regexp.MustCompile(`Reason\w+ = "(\w+)"`)},
-		{"kubelet-plugin.md", "../kubeletplugin/metrics.go", regexp.MustCompile(`Name: "(\w+)"`)},
-		{"kubelet-plugin.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`Name: "(fettle_\w+)"`)},
-		{"kubelet-plugin.md", "../cmd/fettle-kubeletplugin/options.go", regexp.MustCompile(`Var\(&\w+\.\w+, "([\w-]+)"`)},
+		{"reference/metrics.md", "../kubeletplugin/metrics.go", regexp.MustCompile(`Name: "(\w+)"`)},
+		{"reference/metrics.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`Name: "(fettle_\w+)"`)},
+		{"reference/kubelet-plugin-flags.md", "../cmd/fettle-kubeletplugin/options.go", regexp.MustCompile(`Var\(&\w+\.\w+, "([\w-]+)"`)},
 	} {
 		var source strings.Builder
 		paths, err := filepath.Glob(test.source)

@@ -3,18 +3,11 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/yaml"
-
-	"github.com/fettle-dev/fettle/pkg/nodeconfig"
 )
 
 const (
@@ -31,15 +24,15 @@ func TestFacts(t *testing.T) {
 	}{
 		{"cli.md", `(?m)^\| (\d) \| .*(?:plan|quota check)`, "../cmd/fettle/*.go", `(?m)^(?:const |\t)status\w+ += (\d)$`, true},
 		{"cli.md", `which is ((?:\w+, )*\w+ or \w+)\. The shell`, "../cmd/fettle/complete.go", `return \[\]string\{("bash".*)\} \}`, true},
-		{"kernel-caches.md", "a claim may add: (`\\w+` to `\\w+`)", cacheType, `may add in memory: (\w+ to \w+)\.`, true},
-		{"kernel-caches.md", "`mount.writableLimit` \\| `(\\w+)`", cacheType, `may add in memory: .* Unset: (\w+)\.`, true},
+		{"kernel-caches.md", "claim may add (`\\w+` to `\\w+`)", cacheType, `may add in memory: (\w+ to \w+)\.`, true},
+		{"kernel-caches.md", "`mount.writableLimit`, unset: `(\\w+)`", cacheType, `may add in memory: .* Unset: (\w+)\.`, true},
 		{"planning.md", "`free` \\| devices that no claim holds; (absent)", "../pkg/plan/report.go", `json:"free,(omitempty)"`, false},
 		{
 			"monitoring.md", `(?m)app_kubernetes_io_component\], regex: (\w+)`, chart + "templates/*/*.yaml",
 			`"root" \$ "component" "(kubeletplugin|controller|webhook)"`, true,
 		},
 		{"monitoring.md", `more than (three) times in 30 minutes`, chart + "files/rules.yaml", `reason="OverBudget"\}\[30m\]\)\) > (3)`, false},
-		{"nodes.md", "`partitions.reclaimGracePeriodSeconds` \\| `(\\d+)`", chart + "values.yaml", `reclaimGracePeriodSeconds: (\d+)`, true},
+		{"nodes.md", "`partitions.reclaimGracePeriodSeconds` \\((\\d+)\\)", chart + "values.yaml", `reclaimGracePeriodSeconds: (\d+)`, true},
 		{
 			"attributes.md", `bitstreamDigest == "(\w+)"`, "../cmd/fettle/testdata/script/push.txtar",
 			`blobs/sha256/(\w+) \$BITSTREAMS/nlb0.gbs`, true,
@@ -117,142 +110,6 @@ func pagesOf(t *testing.T) []string {
 	}
 	return paths
 }
-
-// valueRow is a row of a table of chart values: names, then defaults.
-var valueRow = regexp.MustCompile("(?m)^\\| (`[a-z]\\w*\\.[\\w.]+`(?:, `[\\w.]+`)*) \\| (`[^|]*`) \\|")
-
-// TestDefaults: the default that a page states of a value is that of the chart, and install.md has no value in two rows of one table.
-func TestDefaults(t *testing.T) {
-	var values map[string]any
-	if err := yaml.Unmarshal([]byte(read(t, chart+"values.yaml")), &values); err != nil {
-		t.Fatal(err)
-	}
-	compared := 0
-	for _, path := range pagesOf(t) {
-		for _, table := range regexp.MustCompile(`(?m)^\| (?:chart )?value \| default \|.*\n(?:\|.*\n)+`).FindAllString(read(t, path), -1) {
-			var seen []string
-			for _, row := range valueRow.FindAllStringSubmatch(table, -1) {
-				names, defaults := strings.Split(row[1], ", "), strings.Split(row[2], "`, `")
-				if seen = append(seen, names...); len(names) != len(defaults) {
-					continue // a default in words, or one for all
-				}
-				for i, name := range names {
-					want, ok := valueAt(values, strings.Trim(name, "`"))
-					got := strings.Trim(defaults[i], "`")
-					if compared++; !ok || want != got && want != strings.Trim(got, `"`) {
-						t.Errorf("%s says that %s is %s by default; the chart has %s", path, name, got, want)
-					}
-				}
-			}
-			slices.Sort(seen)
-			for i := 1; i < len(seen); i++ {
-				if seen[i] == seen[i-1] {
-					t.Errorf("%s has two rows for %s", path, seen[i])
-				}
-			}
-		}
-	}
-	if compared < 20 {
-		t.Errorf("%d defaults compared; the test looks in the wrong place", compared)
-	}
-}
-
-// valueAt returns a value of the chart as YAML writes it in one line.
-func valueAt(values map[string]any, path string) (string, bool) {
-	var at any = values
-	for name := range strings.SplitSeq(path, ".") {
-		fields, _ := at.(map[string]any)
-		next, ok := fields[name]
-		if !ok {
-			return "", false
-		}
-		at = next
-	}
-	switch value := at.(type) {
-	case []any:
-		var items []string
-		for _, item := range value {
-			items = append(items, fmt.Sprint(item))
-		}
-		return "[" + strings.Join(items, ", ") + "]", true
-	case float64:
-		return fmt.Sprint(int64(value)), true
-	default:
-		return fmt.Sprint(at), true
-	}
-}
-
-// TestConfigurationKeys: kubelet-plugin.md shows every key of the plugin's configuration, and what it shows is the default.
-func TestConfigurationKeys(t *testing.T) {
-	page := ""
-	for _, block := range fence.FindAllStringSubmatch(read(t, documents+"/kubelet-plugin.md"), -1) {
-		if strings.Contains(block[1], "\nkind: KubeletPluginConfiguration") {
-			page = block[1]
-		}
-	}
-	var shown map[string]any
-	if err := yaml.Unmarshal([]byte(page), &shown); err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range missingKeys(reflect.TypeFor[nodeconfig.File](), shown, "") {
-		t.Errorf("kubelet-plugin.md does not show the key %s", key)
-	}
-	file, err := nodeconfig.Parse([]byte("apiVersion: config.fettle.dev/v1alpha1\nkind: KubeletPluginConfiguration\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := json.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var defaults map[string]any
-	if err := json.Unmarshal(data, &defaults); err != nil {
-		t.Fatal(err)
-	}
-	for _, wrong := range otherValues(shown, defaults, "") {
-		t.Errorf("kubelet-plugin.md: %s", wrong)
-	}
-}
-
-// missingKeys lists the fields of a struct that a map of its JSON lacks, with their paths.
-func missingKeys(of reflect.Type, shown map[string]any, at string) []string {
-	var missing []string
-	for field := range of.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "" {
-			continue
-		}
-		value, ok := shown[name]
-		if !ok {
-			missing = append(missing, at+name)
-			continue
-		}
-		if inner, isMap := value.(map[string]any); isMap && field.Type.Kind() == reflect.Struct {
-			missing = append(missing, missingKeys(field.Type, inner, at+name+".")...)
-		}
-	}
-	return missing
-}
-
-// otherValues lists numbers, switches and texts that differ from the defaults.
-func otherValues(shown, defaults map[string]any, at string) []string {
-	var wrong []string
-	for key, value := range shown {
-		fallback, ok := defaults[key]
-		inner, isMap := value.(map[string]any)
-		switch fields, _ := fallback.(map[string]any); {
-		case isMap:
-			wrong = append(wrong, otherValues(inner, fields, at+key+".")...)
-		case ok && !reflect.ValueOf(value).Comparable():
-		case ok && fmt.Sprint(value) != fmt.Sprint(fallback) && !sameDuration(fmt.Sprint(value), fmt.Sprint(fallback)):
-			wrong = append(wrong, fmt.Sprintf("%s%s is %v by default, not %v", at, key, fallback, value))
-		}
-	}
-	return wrong
-}
-
-// sameDuration compares 1m with 1m0s.
-func sameDuration(a, b string) bool { return a+"0s" == b }
 
 // TestTablesHaveNoTwins: no table of a page about the code has two rows for one name.
 func TestTablesHaveNoTwins(t *testing.T) {

@@ -17,35 +17,48 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
-// fateRow is a row of the page's table.
+// fateRow is what becomes of names: a line of testdata/fates.txt, and a row of the page that is made of it.
 type fateRow struct {
 	where string
 	names []string
 	fate  string
+	line  string
 }
 
-// fateRows reads the table of docs/user/convert.md.
 func fateRows(t *testing.T) (rows []fateRow) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/user/convert.md")
+	text, err := os.ReadFile("testdata/fates.txt")
 	check.Must(t, err)
-	_, table, ok := strings.Cut(string(page), "## What becomes of each name\n")
-	if !ok {
-		t.Fatal("the page has no table of names")
-	}
-	table, _, _ = strings.Cut(table, "\n## ")
-	for line := range strings.Lines(table) {
-		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if len(cells) != 5 || strings.Contains(line, "| source |") {
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		cells := strings.Split(line, " | ")
+		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		row := fateRow{where: cells[1], fate: cells[3]}
+		if len(cells) != 5 {
+			t.Fatalf("%d columns, want 5: %s", len(cells), line)
+		}
+		row := fateRow{where: cells[1], fate: cells[3], line: line}
 		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[2], -1) {
 			row.names = append(row.names, name[1])
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// TestFatesPage: the page has a row for each line of the list. -update writes it.
+func TestFatesPage(t *testing.T) {
+	var out strings.Builder
+	out.WriteString("<!-- Made by: go test ./pkg/convert -run TestFatesPage -update -->\n\n# What `fettle convert` makes of each name\n\n" +
+		"*carried*: the output says the same. *left out*: nothing in the output says it, and the command says so. " +
+		"*stays*: the pod keeps it, and the command says so. *refused*: nothing is written, and the error names it. " +
+		"`*` stands for any end.\n\n" +
+		"| source | where | names | fate | why |\n|---|---|---|---|---|\n")
+	for _, row := range fateRows(t) {
+		out.WriteString("| " + row.line + " |\n")
+	}
+	check.Golden(t, "../../docs/user/reference/convert-names.md", out.String())
 }
 
 // TestFates converts an input with each name of the table, and compares what becomes of it.

@@ -69,10 +69,9 @@ func TestEveryAlertIsTested(t *testing.T) {
 	}
 }
 
-// TestRunbooks: each alert has a section in a runbook, with all that a section has, and a row on the page.
+// TestRunbooks: each alert has a section in a runbook, with all that a section has.
 func TestRunbooks(t *testing.T) {
 	const base = "https://github.com/fettle-dev/fettle/blob/main/"
-	listed := string(read(t, page))
 	for _, r := range rules(t) {
 		if r.Alert == "" {
 			continue
@@ -88,9 +87,6 @@ func TestRunbooks(t *testing.T) {
 			if !found || !strings.Contains(section, part) {
 				t.Errorf("%s: its section of %s is there: %v, and lacks %q", r.Alert, path, found, part)
 			}
-		}
-		if link := strings.TrimPrefix(path, "docs/user/") + "#" + anchor; !strings.Contains(listed, "["+r.Alert+"]("+link+")") {
-			t.Errorf("%s has no row with its link %s in %s", r.Alert, link, page)
 		}
 		if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
 			t.Errorf("%s: severity %q", r.Alert, s)
