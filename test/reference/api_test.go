@@ -95,9 +95,10 @@ func (b *book) structs(of string) {
 			continue
 		}
 		title := path
-		if path == "" {
+		switch path {
+		case "":
 			title = "Fields"
-		} else if path == "spec" || path == "status" {
+		case "spec", "status":
 			title = of + ": " + path
 		}
 		b.places[kind] = anchor(title)
@@ -256,10 +257,17 @@ func withoutDefault(f member) (text string, fallback []string) {
 func limits(c comment) []string {
 	var all []string
 	for _, limit := range [][2]string{
-		{"MinItems", "at least %s"}, {"MaxItems", "at most %s"},
-		{"MinLength", "at least %s characters"}, {"MaxLength", "at most %s characters"},
-		{"Minimum", "from %s"}, {"Maximum", "to %s"}, {"MinProperties", "at least %s"}, {"MaxProperties", "at most %s"},
-		{"items:MaxLength", "each at most %s characters"}, {"Pattern", "%s"}, {"items:Pattern", "each %s"},
+		{"MinItems", "at least %s"},
+		{"MaxItems", "at most %s"},
+		{"MinLength", "at least %s characters"},
+		{"MaxLength", "at most %s characters"},
+		{"Minimum", "from %s"},
+		{"Maximum", "to %s"},
+		{"MinProperties", "at least %s"},
+		{"MaxProperties", "at most %s"},
+		{"items:MaxLength", "each at most %s characters"},
+		{"Pattern", "%s"},
+		{"items:Pattern", "each %s"},
 	} {
 		said, ok := c.marker("kubebuilder:validation:" + limit[0])
 		if strings.HasSuffix(limit[0], "Pattern") {

@@ -18,7 +18,7 @@ import (
 const chart = "../../deployments/helm/fettle"
 
 // key is a line of values.yaml that has a key.
-var key = regexp.MustCompile(`^( *)([A-Za-z]\w*):`)
+var key = regexp.MustCompile(`^( *)([A-Za-z]\w*):( *\{)?`)
 
 // TestValues: the page of the chart's values has each of them, with its default and what values.yaml says of it.
 func TestValues(t *testing.T) {
@@ -40,7 +40,7 @@ func TestValues(t *testing.T) {
 		case found != nil && len(found[1])/2 <= len(path):
 			path = append(path[:len(found[1])/2], found[2])
 			if at, ok := valueAt(defaults, path); ok {
-				writeValue(&out, path, at, comment)
+				writeValue(&out, path, at, found[3] != "", comment)
 			}
 			comment = nil
 		}
@@ -62,14 +62,14 @@ func valueAt(defaults map[string]any, path []string) (any, bool) {
 	return at, true
 }
 
-// writeValue writes a heading for each key at the top, and a line for each value.
-func writeValue(out *strings.Builder, path []string, at any, comment []string) {
+// writeValue writes a heading for each key at the top, and a line for each value. One that is written inline is not taken apart.
+func writeValue(out *strings.Builder, path []string, at any, inline bool, comment []string) {
 	name := strings.Join(path, ".")
 	if len(path) == 1 {
 		fmt.Fprintf(out, "\n## %s\n\n", name)
 	}
 	fields, section := at.(map[string]any)
-	section = section && len(fields) > 0
+	section = section && len(fields) > 0 && !inline
 	text, sample := textAndSample(comment)
 	switch {
 	case !section:
