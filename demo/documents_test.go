@@ -110,7 +110,7 @@ func TestDocumentsComplete(t *testing.T) {
 		{"troubleshooting.md night.md reference/reasons.md", "../pkg/claim/refused.go", regexp.MustCompile(`Reason = "(\w+)"`)},
 		{"troubleshooting.md night.md", "../kubeletplugin/partitions/run.go", regexp.MustCompile(`EventType\w+, "(\w+)"`)},
 		{
-			"troubleshooting.md kernel-caches.md health.md stack.md", "../kubeletplugin/*/*.go",
+			"troubleshooting.md reference/reasons.md kernel-caches.md health.md stack.md", "../kubeletplugin/*/*.go",
 			regexp.MustCompile(`[rR]eason\w+\s+= "(\w+)"`),
 		},
 		{"troubleshooting.md night.md", "../kubeletplugin/*/*.go", regexp.MustCompile(`return "([A-Z]\w+)"`)},

@@ -19,7 +19,7 @@ import (
 // TestExtraChart runs the command of the user's page that makes a ConfigMap of a chart, up to where it needs a cluster, and reads what
 // comes of it as a stack does.
 func TestExtraChart(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(repository, "docs/user/stack.md"))
+	page, err := os.ReadFile(filepath.Join(repository, "docs/user/stack-states.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

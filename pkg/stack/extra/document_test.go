@@ -14,7 +14,7 @@ import (
 
 // TestDocument: the manifests of the user's page are such that a stack makes, for each platform.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/user/stack.md")
+	text, err := os.ReadFile("../../../docs/user/stack-states.md")
 	if err != nil {
 		t.Fatal(err)
 	}
