@@ -52,6 +52,9 @@ func writeReasons(out *strings.Builder, file *ast.File) {
 			if !ok || !strings.HasPrefix(constant.Names[0].Name, "Reason") {
 				continue
 			}
+			if constant.Doc == nil && len(general.Specs) == 1 {
+				constant.Doc = general.Doc
+			}
 			for _, v := range valuesOf(constant) {
 				if v.text != "" {
 					fmt.Fprintf(out, "- `%s`: %s\n", v.literal, prose(v.text))
