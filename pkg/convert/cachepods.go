@@ -3,16 +3,19 @@
 package convert
 
 import (
-	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/convert/peak"
@@ -32,52 +35,17 @@ type cacheUser struct {
 	phase peak.Phase
 }
 
-// claimMount is where a container of the input has a claim whole.
-type claimMount struct{ namespace, claim, path string }
-
-// reserveMounts notes where the containers of an object mount claims, before anything is converted: caches may stand before pods.
-func (c *conversion) reserveMounts(n *node) {
-	w, err := workloadOf(n)
-	if err != nil || w == nil {
-		return // object says it
-	}
-	claims := map[string]string{}
-	for _, v := range items(child(w.spec, "volumes")) {
-		if claim := value(child(v, "persistentVolumeClaim"), "claimName"); claim != "" {
-			claims[value(v, "name")] = claim
-		}
-	}
-	for _, container := range items(child(w.spec, "containers")) {
-		for _, m := range items(child(container, "volumeMounts")) {
-			if claim := claims[value(m, "name")]; claim != "" && value(m, "subPath")+value(m, "subPathExpr") == "" {
-				c.mounts = append(c.mounts, claimMount{cmp.Or(w.namespace, c.options.Namespace), claim, path.Clean(value(m, "mountPath"))})
-			}
-		}
-	}
-}
-
-// placeCaches tells the caches where they are mounted.
-func (c *conversion) placeCaches() {
-	for _, m := range c.mounts {
-		if cache := c.cacheOf(m.namespace, m.claim); cache != nil {
-			cache.paths = append(cache.paths, m.path)
-			slices.Sort(cache.paths)
-			cache.paths = slices.Compact(cache.paths)
-		}
-	}
-}
-
 // cachePods converts a pod's spec, and says whether it did. It gives the template of its claim, unless caches keep their volumes.
 func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err error) {
-	volumes, err := c.cacheVolumes(w)
+	volumes, err := c.caches.volumesOf(w)
 	if err != nil || len(volumes) == 0 {
 		return nil, false, err
 	}
 	if c.options.KernelCacheVolumes {
-		return nil, c.keepVolumes(w, volumes), nil
+		return nil, c.caches.keepVolumes(w, volumes), nil
 	}
-	c.rename(w)
-	c.dropPermissions(w, volumes)
+	c.caches.rename(w)
+	c.caches.dropPermissions(w, volumes)
 	users, err := c.cacheUsers(w, volumes)
 	if err != nil {
 		return nil, false, err
@@ -100,82 +68,6 @@ func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err 
 	}
 	template, err = c.cacheTemplate(w, users)
 	return template, true, err
-}
-
-// cacheVolumes are a pod's volumes of caches, by their name in the pod.
-func (c *conversion) cacheVolumes(w *workload) (map[string]*oldCache, error) {
-	volumes := map[string]*oldCache{}
-	list := child(w.spec, "volumes")
-	if !isNull(list) && !isSequence(list) {
-		return nil, fmt.Errorf("%s: volumes: expected a list", w.title)
-	}
-	namespace := cmp.Or(w.namespace, c.options.Namespace)
-	for _, v := range items(list) {
-		claim := value(child(v, "persistentVolumeClaim"), "claimName")
-		if claim == "" {
-			continue
-		}
-		if cache := c.cacheOf(namespace, claim); cache != nil {
-			volumes[value(v, "name")] = cache
-			continue
-		}
-		c.strayClaim(w, namespace, claim)
-	}
-	return volumes, nil
-}
-
-// strayClaim says that a claim's name is that of no cache, where it was perhaps meant to be.
-func (c *conversion) strayClaim(w *workload, namespace, claim string) {
-	if c.claims[namespace+"/"+claim] || len(c.caches) == 0 && value(child(w.meta, "labels"), mutationLabel) != "true" {
-		return
-	}
-	var near []string
-	for _, key := range slices.Sorted(maps.Keys(c.caches)) {
-		if cache := c.caches[key]; slices.Contains(cache.namespaces, namespace) {
-			near = append(near, cache.was)
-		}
-	}
-	hint := "no cache of the input is for the namespace"
-	if len(near) > 0 {
-		hint = "for the namespace there are " + strings.Join(near, ", ")
-	}
-	c.notef("%s: claimName %s is no cache's of the input in namespace %s, and left as it is: %s", w.title, clip(claim), namespace, hint)
-}
-
-// keepVolumes leaves a pod as it is, but for names that Kubernetes would not take, and for containers that take the volume from the Job
-// that fills it: files that belong to another user keep the Job from writing.
-func (c *conversion) keepVolumes(w *workload, volumes map[string]*oldCache) bool {
-	changed := c.rename(w)
-	changed = c.dropPermissions(w, volumes) || changed
-	for _, v := range child(w.spec, "volumes").Content {
-		cache := volumes[value(v, "name")]
-		if cache == nil {
-			continue
-		}
-		if cache.perNode && (value(w.object, "kind") != "DaemonSet" || value(child(w.meta, "labels"), mutationLabel) != "true") {
-			c.notef("%s: cache %s has a volume for each node, and only pods of DaemonSets with the label %s: \"true\" get that of their node "+
-				"by the name of the cache: write claimName %s-NODE, give the cache accessModes with ReadOnlyMany, or convert to claims",
-				w.title, cache.name, mutationLabel, cache.name)
-		}
-		if cache.name == cache.was {
-			continue
-		}
-		child(child(v, "persistentVolumeClaim"), "claimName").Value = cache.name
-		changed = true
-	}
-	return changed
-}
-
-// rename gives the object a name that Kubernetes takes.
-func (c *conversion) rename(w *workload) bool {
-	legal := legalName(w.name)
-	name := child(child(w.object, "metadata"), "name")
-	if legal == w.name || !isScalar(name) {
-		return false
-	}
-	c.renamed(w.title, "name", w.name, legal)
-	name.Value, w.name = legal, legal
-	return true
 }
 
 // unlabel takes the label of the older webhook away, unless a selector counts on it. It says whether it did.
@@ -259,73 +151,95 @@ func accessText() map[v1alpha1.CacheAccess]string {
 	return map[v1alpha1.CacheAccess]string{v1alpha1.CacheAccessOverlay: "an overlay", v1alpha1.CacheAccessSeed: "a seed"}
 }
 
-// permissionLine is a command that changes owner or mode of files, and nothing else.
-var permissionLine = regexp.MustCompile(`^(?:chown|chmod)(?: -[A-Za-z]+)* [0-9A-Za-z:+=,-]+((?: /[A-Za-z0-9._/-]+)+)$`)
-
-// dropPermissions removes the init containers that only make a volume readable: files of a cache are readable by anybody. It says whether
-// there were any.
-func (c *conversion) dropPermissions(w *workload, volumes map[string]*oldCache) bool {
-	list := child(w.spec, "initContainers")
-	var kept []*node
-	for _, n := range items(list) {
-		if !onlyPermissions(n, mountedAt(n, volumes)) {
-			kept = append(kept, n)
-			continue
+// cacheTemplate makes the claim's template, and has the containers name its requests. Containers that have the same caches at the same
+// paths share the GPUs of those among them that asked for some.
+func (c *conversion) cacheTemplate(w *workload, users []*cacheUser) ([]byte, error) {
+	return c.ownTemplate(w, func(devices *resourceapi.DeviceClaim, claim string) error {
+		for _, group := range cacheGroups(users) {
+			if err := c.cacheGroup(w, devices, claim, group); err != nil {
+				return err
+			}
 		}
-		c.notef("%s: init container %s is left out: it only set owner and mode of the cache's files, which anybody may read", w.title,
-			clip(value(n, "name")))
-	}
-	if len(kept) == len(items(list)) {
-		return false
-	}
-	if list.Content = kept; len(kept) == 0 {
-		removeKey(w.spec, "initContainers")
-	}
-	return true
-}
-
-// mountedAt are the paths at which a container has caches.
-func mountedAt(n *node, volumes map[string]*oldCache) []string {
-	var paths []string
-	for _, m := range items(child(n, "volumeMounts")) {
-		if volumes[value(m, "name")] != nil {
-			paths = append(paths, path.Clean(value(m, "mountPath")))
-		}
-	}
-	return paths
-}
-
-// onlyPermissions says that all that a container does is to change owner and mode of files below paths.
-func onlyPermissions(n *node, below []string) bool {
-	var words []string
-	for _, key := range []string{"command", "args"} {
-		for _, word := range items(child(n, key)) {
-			words = append(words, word.Value)
-		}
-	}
-	lines := []string{strings.Join(words, " ")}
-	if len(words) == 3 && slices.Contains([]string{"sh", "/bin/sh", "bash", "/bin/bash"}, words[0]) && words[1] == "-c" {
-		lines = strings.FieldsFunc(strings.ReplaceAll(words[2], "&&", "\n"), func(r rune) bool { return r == '\n' || r == ';' })
-	}
-	found := false
-	for _, line := range lines {
-		line = strings.Join(strings.Fields(line), " ")
-		if line == "" || line == "set -e" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		m := permissionLine.FindStringSubmatch(line)
-		if m == nil || !allBelow(strings.Fields(m[1]), below) {
-			return false
-		}
-		found = true
-	}
-	return found
-}
-
-// allBelow says that each path is one of the directories or in it.
-func allBelow(paths, directories []string) bool {
-	return !slices.ContainsFunc(paths, func(p string) bool {
-		p = path.Clean(p)
-		return !slices.ContainsFunc(directories, func(d string) bool { return p == d || strings.HasPrefix(p, strings.TrimSuffix(d, "/")+"/") })
+		return nil
 	})
+}
+
+// cacheGroups are the containers that have the same caches at the same paths, in the order of the pod.
+func cacheGroups(users []*cacheUser) [][]*cacheUser {
+	var groups [][]*cacheUser
+	for _, u := range users {
+		at := slices.IndexFunc(groups, func(g []*cacheUser) bool { return slices.Equal(g[0].caches, u.caches) })
+		if at < 0 {
+			groups = append(groups, nil)
+			at = len(groups) - 1
+		}
+		groups[at] = append(groups[at], u)
+	}
+	return groups
+}
+
+// cacheGroup adds the requests and the configuration of a group.
+func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, claim string, group []*cacheUser) error {
+	config := v1alpha1.GPUConfig{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUConfig"}, KernelCaches: group[0].caches,
+	}
+	if faults := config.Validate(false, field.NewPath("")); len(faults) > 0 {
+		return fmt.Errorf("%s: %w", group[0].title, faults.ToAggregate())
+	}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.title, err)
+	}
+	names := make([][]string, len(group))
+	var first []string
+	requests, notes := requestsOf(group)
+	c.notesOf(w.title, notes)
+	for _, r := range requests {
+		name := addRequest(devices, r.DeviceRequest)
+		first = append(first, name)
+		for _, i := range r.users {
+			names[i] = append(names[i], name)
+		}
+	}
+	if len(first) == 0 {
+		first = append(first, addRequest(devices, resourceapi.DeviceRequest{
+			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: c.options.GPUClass},
+		}))
+		c.notef("%s: it asks for no GPU: its claim asks for one of class %s, which the cache is compared with", group[0].title,
+			c.options.GPUClass)
+	}
+	devices.Config = append(devices.Config, resourceapi.DeviceClaimConfiguration{
+		Requests: first,
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: raw},
+		}},
+	})
+	var faults []error
+	for i, u := range group {
+		mine := names[i]
+		if len(mine) == 0 {
+			mine = first[:1]
+		}
+		if err := nameRequests(u.node, claim, mine); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", u.title, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// nameRequests has a container use requests of a claim.
+func nameRequests(n *node, claim string, requests []string) error {
+	resources, err := mapping(n, "resources")
+	if err != nil {
+		return err
+	}
+	var entries []*node
+	for _, request := range requests {
+		entry, err := nodeOf(corev1.ResourceClaim{Name: claim, Request: request})
+		if err != nil {
+			return err
+		}
+		entries = append(entries, entry)
+	}
+	return extend(resources, "claims", entries)
 }

@@ -21,7 +21,8 @@ const resourceGroup = "resource.k8s.io/"
 
 // claimConversion is that of one ResourceClaim, ResourceClaimTemplate or DeviceClass.
 type claimConversion struct {
-	*conversion
+	*notes
+	*meanings
 	title   string
 	changed bool
 	// ours says that a request is for Fettle's devices.
@@ -43,7 +44,7 @@ func isResource(n *node) bool {
 
 // resourceObject converts what an object says of other drivers' devices, and the API's older versions if it is for Fettle's devices then.
 func (c *conversion) resourceObject(n *node) (text []byte, changed bool, err error) {
-	k := &claimConversion{conversion: c, title: titleOf(n)}
+	k := &claimConversion{notes: c.notes, meanings: c.meanings, title: titleOf(n)}
 	k.object(n)
 	if err := errors.Join(k.faults...); err != nil {
 		return nil, false, err

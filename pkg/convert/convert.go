@@ -113,7 +113,7 @@ func Files(files []Input, name string, o Options) (Result, error) {
 	for i := range documents {
 		c.reserve(documents[i])
 	}
-	c.placeCaches()
+	c.caches.place()
 	var out [][]byte
 	for _, d := range documents {
 		converted, err := c.document(d)
@@ -135,15 +135,15 @@ func Files(files []Input, name string, o Options) (Result, error) {
 			c.notef("nothing in the input names %s, which --map gives a class", unused)
 		}
 	}
-	bitstreams, err := c.bitstreamObjects()
+	bitstreams, err := c.bitstreams.objects()
 	if err = errors.Join(errors.Join(c.faults...), err); err != nil {
 		return Result{}, err
 	}
-	c.closingNotes()
+	c.bitstreams.closingNotes()
 	if !c.converted {
 		c.notef("%s: nothing to convert", name)
 	}
-	return Result{YAML: bytes.Join(append(bitstreams, out...), []byte("---\n")), Notes: c.notes}, nil
+	return Result{YAML: bytes.Join(append(bitstreams, out...), []byte("---\n")), Notes: c.texts}, nil
 }
 
 // documentsOf splits files that are not too long.
@@ -183,26 +183,15 @@ func unjoin(err error) []error {
 
 // conversion is one run.
 type conversion struct {
-	options Options
-	notes   []string
-	faults  []error
-	// used are the mapped names that were asked for.
-	used map[string]bool
+	*notes
+	*meanings
+	bitstreams *bitstreams
+	caches     *oldCaches
+	faults     []error
 	// taken are the names of ResourceClaimTemplates, NAMESPACE/NAME.
 	taken map[string]bool
-	// bitstreams are by their object's name.
-	bitstreams map[string]*bitstream
-	// params are the driver parameters that claims set.
-	params map[string]bool
 	// clusterPresets are the names of ClusterDevicePresets.
 	clusterPresets map[string]bool
-	// caches are those of the input, NAMESPACE/NAME or /NAME, and claims its PersistentVolumeClaims.
-	caches map[string]*oldCache
-	claims map[string]bool
-	// mounts are where containers of the input have claims.
-	mounts []claimMount
-	// offered are the input's DeviceClasses by their extended resources.
-	offered map[string]string
 	// converted says that a document changed.
 	converted bool
 }
@@ -218,27 +207,28 @@ func newConversion(o Options) (*conversion, error) {
 	if faults := validation.IsDNS1123Label(o.Namespace); len(faults) > 0 {
 		return nil, fmt.Errorf("namespace %.80q: %s", o.Namespace, faults[0])
 	}
+	notes := &notes{}
 	return &conversion{
-		options: o, used: map[string]bool{}, taken: map[string]bool{}, bitstreams: map[string]*bitstream{}, params: map[string]bool{},
-		clusterPresets: map[string]bool{}, caches: map[string]*oldCache{}, claims: map[string]bool{},
-		offered: map[string]string{},
+		notes: notes, meanings: &meanings{options: o, used: map[string]bool{}, offered: map[string]string{}},
+		bitstreams: &bitstreams{notes: notes, options: o, wanted: map[string]*bitstream{}, params: map[string]bool{}},
+		caches:     &oldCaches{notes: notes, options: o, byName: map[string]*oldCache{}, claims: map[string]bool{}},
+		taken:      map[string]bool{}, clusterPresets: map[string]bool{},
 	}, nil
 }
 
-func (c *conversion) notef(format string, args ...any) {
-	if note := fmt.Sprintf(format, args...); !slices.Contains(c.notes, note) {
-		c.notes = append(c.notes, note)
+// notes say what changed its meaning, and what somebody has to do. Each is there once.
+type notes struct{ texts []string }
+
+// notef adds a note.
+func (n *notes) notef(format string, args ...any) {
+	if note := fmt.Sprintf(format, args...); !slices.Contains(n.texts, note) {
+		n.texts = append(n.texts, note)
 	}
 }
 
-// closingNotes say what the administrator must allow, since the shipped class allows nothing.
-func (c *conversion) closingNotes() {
-	if len(c.bitstreams) > 0 {
-		c.notef("DeviceClass %s must list in policy.allowedBitstreams: %s", c.options.Class,
-			strings.Join(slices.Sorted(maps.Keys(c.bitstreams)), ", "))
-	}
-	if len(c.params) > 0 {
-		c.notef("DeviceClass %s must list in policy.allowedDriverParams: %s", c.options.Class,
-			strings.Join(slices.Sorted(maps.Keys(c.params)), ", "))
+// notesOf adds sentences about an object or a container.
+func (n *notes) notesOf(title string, sentences []string) {
+	for _, sentence := range sentences {
+		n.notef("%s: %s", title, sentence)
 	}
 }

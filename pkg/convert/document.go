@@ -60,19 +60,19 @@ func (c *conversion) reserve(d document) {
 		name := value(child(object, "metadata"), "name")
 		switch value(object, "kind") {
 		case "ResourceClaimTemplate":
-			c.taken[c.namespaceOf(object)+"/"+name] = true
+			c.taken[namespaceOf(object, c.options.Namespace)+"/"+name] = true
 		case v1alpha1.KindClusterDevicePreset:
 			c.clusterPresets[name] = true
 		case "PersistentVolumeClaim":
-			c.claims[c.namespaceOf(object)+"/"+name] = true
+			c.caches.claims[namespaceOf(object, c.options.Namespace)+"/"+name] = true
 		case "DeviceClass":
 			if resource := value(child(object, "spec"), "extendedResourceName"); resource != "" {
 				c.offered[resource] = name
 			}
 		case oldCacheKind, oldClusterCacheKind:
-			c.reserveCache(object)
+			c.faults = append(c.faults, c.caches.reserve(object)...)
 		}
-		c.reserveMounts(object)
+		c.caches.reserveMounts(object)
 	}
 }
 
@@ -91,7 +91,7 @@ func (c *conversion) usesOld(raw []byte) bool {
 	for name := range c.options.Classes {
 		words = append(words, `"`+name+`"`)
 	}
-	if len(c.caches) > 0 {
+	if len(c.caches.byName) > 0 {
 		words = append(words, `"persistentVolumeClaim":`)
 	}
 	if drivers.Mentioned(string(raw)) {
@@ -177,7 +177,7 @@ func (c *conversion) object(n *node) (texts [][]byte, changed bool, err error) {
 	if preset || cache {
 		become := c.podPreset
 		if cache {
-			become = c.kernelCache
+			become = c.caches.convert
 		}
 		text, err := become(n)
 		return [][]byte{text}, true, err
@@ -348,9 +348,9 @@ func (w *workload) check(text []byte) error {
 	return errors.Join(faults...)
 }
 
-// namespaceOf is where an object goes.
-func (c *conversion) namespaceOf(n *node) string {
-	return cmp.Or(value(child(n, "metadata"), "namespace"), c.options.Namespace)
+// namespaceOf is where an object goes, which is the default if it names none.
+func namespaceOf(n *node, byDefault string) string {
+	return cmp.Or(value(child(n, "metadata"), "namespace"), byDefault)
 }
 
 // titleOf is "Pod team-a/work".

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -52,39 +53,6 @@ func (w gpuWish) request(name string, count int) resourceapi.DeviceRequest {
 	}}
 }
 
-// gpuWish says what a container asks for with a resource. It is false for resources that are no GPUs.
-func (c *conversion) gpuWish(name string) (gpuWish, bool) {
-	if class, ok := c.options.Classes[name]; ok {
-		c.used[name] = true
-		return gpuWish{class: class}, true
-	}
-	if c.offered[name] != "" {
-		return gpuWish{}, false
-	}
-	if class, ok := drivers.LookupClass(strings.TrimPrefix(name, classResource)); ok && strings.HasPrefix(name, classResource) {
-		w := gpuWish{class: class.Name}
-		if class.Vendor != "" {
-			w.selectors = append(w.selectors, attributeIs("vendor", class.Vendor))
-		}
-		return w, true
-	}
-	_, unit, _ := strings.Cut(name, "/")
-	switch reason := refusedResource(name, unit); {
-	case reason != "":
-		return gpuWish{refused: reason}, true
-	case strings.HasPrefix(name, "amd.com/spx_"):
-		name = amdResource
-	case strings.HasPrefix(name, "amd.com/") && strings.Contains(unit, "px_nps"):
-		profile := attributeIs(string(device.AttributeProfile), strings.ReplaceAll(unit, "_", "-"))
-		return gpuWish{class: drivers.PartClass(device.TypePartition), selectors: []resourceapi.DeviceSelector{profile}}, true
-	}
-	r := known(name)
-	if r == nil || r.kind != device.KindGPU {
-		return gpuWish{}, false
-	}
-	return c.wishOf(r, unit), true
-}
-
 // refusedResource says why a resource of a GPU plugin cannot be converted. Empty: it can, or it is of no such plugin.
 func refusedResource(name, unit string) string {
 	switch intel := strings.HasPrefix(name, "gpu.intel.com/"); {
@@ -99,23 +67,6 @@ func refusedResource(name, unit string) string {
 	return ""
 }
 
-// wishOf is what a resource of the table is. An administrator's class (--gpu-class) may give out GPUs of all vendors.
-func (c *conversion) wishOf(r *resourceClass, unit string) gpuWish {
-	w := gpuWish{class: c.options.GPUClass}
-	switch {
-	case r.part != "":
-		w.class, w.selectors = r.class(), append(w.selectors, attributeIs(r.attribute, r.value))
-	case w.class == DefaultGPUClass:
-		w.class = drivers.VendorClass(r.value)
-	default:
-		w.selectors = append(w.selectors, attributeIs(r.attribute, r.value))
-	}
-	if unit == "i915" || unit == "xe" {
-		w.selectors = append(w.selectors, attributeIs(string(device.AttributeDriver), unit))
-	}
-	return w
-}
-
 // takeGPUs makes requests of the GPUs that a container asks for as resources: the cache has to fit them, so they are the claim's. It says
 // whether there were any.
 func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
@@ -123,7 +74,7 @@ func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 	asked := map[string]string{}
 	isGPU := func(name string) bool {
 		_, ok := c.gpuWish(name)
-		return ok || isSize(c, name)
+		return ok || c.isSize(name)
 	}
 	var faults []error
 	for _, key := range []string{"requests", "limits"} {
@@ -143,7 +94,7 @@ func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 		}
 	}
 	found := len(asked) > 0
-	sizes, err := takeShares(c, u, asked)
+	sizes, err := c.takeShares(u, asked)
 	faults = append(faults, err)
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		wish, _ := c.gpuWish(name)
@@ -165,40 +116,6 @@ func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 		u.gpus = append(u.gpus, request)
 	}
 	return found, errors.Join(faults...)
-}
-
-// isSize reports whether a resource says how large a container's shares of GPUs are. Those that an administrator mapped to classes do not,
-// nor do those of a project whose GPUs a class of the input gives out.
-func isSize(c *conversion, name string) bool {
-	return c.options.Classes[name] == "" && c.offered[name] == "" && slices.ContainsFunc(shares.Projects(), func(r shares.Resources) bool {
-		return r.Has(name) && c.offered[r.Count] == ""
-	})
-}
-
-// takeShares takes away the resources that say how large a container's shares of GPUs are. It returns the shares by the resource that says
-// how many there are. A container that names no GPU has one.
-func takeShares(c *conversion, u *cacheUser, asked map[string]string) (map[string]shares.Share, error) {
-	all := map[string]shares.Share{}
-	var faults []error
-	for _, project := range shares.Projects() {
-		sizes := map[string]string{}
-		for name, text := range asked {
-			if project.Has(name) && isSize(c, name) {
-				sizes[name] = text
-				delete(asked, name)
-			}
-		}
-		if len(sizes) == 0 {
-			continue
-		}
-		if asked[project.Count] == "" {
-			asked[project.Count] = "1"
-		}
-		share, err := project.Read(sizes, c.options.GPUMemory)
-		all[project.Count] = share
-		faults = append(faults, prefixed(u.title, err))
-	}
-	return all, errors.Join(faults...)
 }
 
 // ofShare has a request ask for the memory of a share, and returns what there is to say of it.
@@ -474,13 +391,6 @@ func (u *cacheUser) gpu(name string) *resourceapi.DeviceRequest {
 	return &u.gpus[i]
 }
 
-// notesOf notes sentences about an object or a container.
-func (c *conversion) notesOf(title string, sentences []string) {
-	for _, sentence := range sentences {
-		c.notef("%s: %s", title, sentence)
-	}
-}
-
 // addRequest adds a request to a claim, and returns the name that it gets.
 func addRequest(devices *resourceapi.DeviceClaim, request resourceapi.DeviceRequest) string {
 	if request.Name = "gpu"; len(devices.Requests) > 0 {
@@ -506,6 +416,19 @@ func ofVendor(name string, classes map[string]string) bool {
 	_, mapped := classes[name]
 	vendors := []string{"nvidia.com/", "amd.com/", "intel.com/gpu", "gpu.intel.com/", "alpha.kubernetes.io/nvidia-gpu"}
 	return !mapped || slices.ContainsFunc(vendors, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// templateName is one that no template of the stream has.
+func (c *conversion) templateName(w *workload, suffix string) string {
+	const room = 3 // for a number
+	namespace := cmp.Or(w.namespace, c.options.Namespace)
+	name := w.name
+	if longest := validation.DNS1123SubdomainMaxLength - len(suffix) - room; len(name) > longest {
+		name = strings.TrimRight(name[:longest], "-.")
+	}
+	name = free(name+suffix, func(name string) bool { return c.taken[namespace+"/"+name] })
+	c.taken[namespace+"/"+name] = true
+	return name
 }
 
 // ownTemplate makes a template for a claim of the workload's pods, which fill fills, and has the pods name it. It returns the

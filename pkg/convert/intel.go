@@ -62,26 +62,6 @@ func bitstreamID(text string) (string, error) {
 	return id, nil
 }
 
-// parseResource says what one unit of a resource is.
-func (c *conversion) parseResource(name string) (region, error) {
-	if m := regionName.FindStringSubmatch(name); m != nil {
-		id, err := v1alpha1.CanonicalID(m[1])
-		if err != nil {
-			return region{}, fmt.Errorf("the interface id after region-: %w", err)
-		}
-		return region{interfaceID: id}, nil
-	}
-	if m := functionName.FindStringSubmatch(name); m != nil {
-		return parsePacked(m[1])
-	}
-	f, ok := c.options.Functions[name]
-	if !ok {
-		return region{}, fmt.Errorf("a name that an administrator mapped: say what it means with --map %s=INTERFACE[/AFU]", name)
-	}
-	c.used[name] = true
-	return region{interfaceID: f.InterfaceID, id: f.ID}, nil
-}
-
 func parsePacked(text string) (region, error) {
 	const idBytes = 16
 	expected := errors.New("expected af-XXX.YYY.BASE64, with the first three digits of the interface id and of the AFU id, and both packed")
@@ -102,54 +82,6 @@ func parsePacked(text string) (region, error) {
 		return region{}, fmt.Errorf("%w: it packs %s and %s, which begin otherwise", expected, iface, id)
 	}
 	return region{interfaceID: iface, id: id, loaded: true}, nil
-}
-
-// regionsOf are the regions that a container's resources ask for, by the resources' names.
-func (c *conversion) regionsOf(container *node) ([]region, error) {
-	resources := child(container, "resources")
-	limits, requests := child(resources, "limits"), child(resources, "requests")
-	quantities := map[string]string{}
-	var names []string
-	var faults []error
-	for _, p := range append(pairs(limits), pairs(requests)...) {
-		name, ours := strings.CutPrefix(p.key.Value, resourcePrefix)
-		if !ours {
-			continue
-		}
-		before, seen := quantities[name]
-		if seen && before != p.value.Value {
-			faults = append(faults, fmt.Errorf("resource %s: %.40q in limits and %.40q in requests: expected the same",
-				clip(p.key.Value), before, p.value.Value))
-		}
-		if !seen {
-			names = append(names, name)
-		}
-		quantities[name] = p.value.Value
-	}
-	slices.Sort(names)
-	var regions []region
-	for _, name := range names {
-		r, count, err := c.resource(name, quantities[name])
-		if err != nil {
-			faults = append(faults, fmt.Errorf("resource %s: %w", clip(resourcePrefix+name), err))
-			continue
-		}
-		r.resource = resourcePrefix + name
-		regions = append(regions, slices.Repeat([]region{r}, count)...)
-	}
-	if len(faults) == 0 && len(regions) > maxRegions {
-		faults = append(faults, fmt.Errorf("%d regions, expected at most %d", len(regions), maxRegions))
-	}
-	return regions, errors.Join(faults...)
-}
-
-func (c *conversion) resource(name, quantity string) (region, int, error) {
-	r, err := c.parseResource(name)
-	if err != nil {
-		return region{}, 0, err
-	}
-	count, err := wholeQuantity(quantity, maxRegions, "regions")
-	return r, count, err
 }
 
 // wholeQuantity reads how many there are of something.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,13 +69,26 @@ func isOldCache(n *node) (bool, error) {
 	return true, nil
 }
 
-// reserveCache notes a cache of the input before anything is converted: pods may stand before it.
-func (c *conversion) reserveCache(n *node) {
+// oldCaches are the caches of the input, and where its pods mount them.
+type oldCaches struct {
+	*notes
+	options Options
+	// byName has the caches, NAMESPACE/NAME or /NAME.
+	byName map[string]*oldCache
+	// claims are the PersistentVolumeClaims of the input.
+	claims map[string]bool
+	// mounts are where containers of the input have claims.
+	mounts []claimMount
+}
+
+// reserve notes a cache of the input before anything is converted: pods may stand before it.
+func (c *oldCaches) reserve(n *node) (faults []error) {
 	if is, err := isOldCache(n); err != nil || !is {
-		return // object says it
+		return nil // object says it
 	}
 	was := value(child(n, "metadata"), "name")
-	cache := &oldCache{kind: v1alpha1.KindGPUKernelCache, was: was, name: legalName(was), namespaces: []string{c.namespaceOf(n)}}
+	cache := &oldCache{kind: v1alpha1.KindGPUKernelCache, was: was, name: legalName(was)}
+	cache.namespaces = []string{namespaceOf(n, c.options.Namespace)}
 	cache.perNode = !slices.ContainsFunc(items(child(child(n, "spec"), "accessModes")), func(mode *node) bool {
 		return mode.Value == string(corev1.ReadOnlyMany)
 	})
@@ -86,21 +101,22 @@ func (c *conversion) reserveCache(n *node) {
 			}
 		}
 	}
-	for other, known := range c.caches {
+	for other, known := range c.byName {
 		if other != key && known.kind == cache.kind && known.name == cache.name && strings.HasSuffix(other, "/"+known.was) &&
 			strings.TrimSuffix(other, known.was) == strings.TrimSuffix(key, was) {
-			c.faults = append(c.faults, fmt.Errorf("%s: %s would have its name, %s: rename one", titleOf(n), known.was, cache.name))
+			faults = append(faults, fmt.Errorf("%s: %s would have its name, %s: rename one", titleOf(n), known.was, cache.name))
 		}
 	}
-	c.caches[key] = cache
+	c.byName[key] = cache
+	return faults
 }
 
-// cacheOf is the cache whose volume a claim's name means in a namespace: the namespace's own before one of the cluster. Nil: none.
-func (c *conversion) cacheOf(namespace, claim string) *oldCache {
-	if cache := c.caches[namespace+"/"+claim]; cache != nil {
+// of is the cache whose volume a claim's name means in a namespace: the namespace's own before one of the cluster. Nil: none.
+func (c *oldCaches) of(namespace, claim string) *oldCache {
+	if cache := c.byName[namespace+"/"+claim]; cache != nil {
 		return cache
 	}
-	if cache := c.caches["/"+claim]; cache != nil && slices.Contains(cache.namespaces, namespace) {
+	if cache := c.byName["/"+claim]; cache != nil && slices.Contains(cache.namespaces, namespace) {
 		return cache
 	}
 	return nil
@@ -121,16 +137,16 @@ func legalName(name string) string {
 	return strings.Trim(legal, "-.")
 }
 
-// kernelCache converts one cache.
-func (c *conversion) kernelCache(n *node) ([]byte, error) {
+// convert converts one cache.
+func (c *oldCaches) convert(n *node) ([]byte, error) {
 	title := titleOf(n)
 	var from oldCacheObject
 	if err := readStrict(n, &from); err != nil {
 		return nil, fmt.Errorf("%s: %w", title, err)
 	}
-	meta, err := c.cacheMeta(&from, title)
+	meta, err := c.metadata(&from, title)
 	c.notesOf(title, leftOut(n, meta))
-	spec, specErr := c.cacheSpec(&from, title)
+	spec, specErr := c.spec(&from, title)
 	if err := errors.Join(err, specErr); err != nil {
 		return nil, err
 	}
@@ -150,8 +166,8 @@ func (c *conversion) kernelCache(n *node) ([]byte, error) {
 	}})
 }
 
-// cacheMeta is the object's metadata without what the other operator and the API server put there.
-func (c *conversion) cacheMeta(from *oldCacheObject, title string) (metav1.ObjectMeta, error) {
+// metadata is the object's metadata without what the other operator and the API server put there.
+func (c *oldCaches) metadata(from *oldCacheObject, title string) (metav1.ObjectMeta, error) {
 	old := func(key, _ string) bool {
 		return strings.HasPrefix(key, oldCachePrefix) || strings.HasPrefix(key, "kyverno.io/") || key == corev1.LastAppliedConfigAnnotation
 	}
@@ -193,13 +209,13 @@ func leftOut(n *node, meta metav1.ObjectMeta) []string {
 }
 
 // renamed says that a name became another.
-func (c *conversion) renamed(title, what, from, to string) {
+func (c *oldCaches) renamed(title, what, from, to string) {
 	if from != to {
 		c.notef("%s: %s %s is none that Kubernetes takes: it becomes %s wherever it is named here", title, what, clip(from), to)
 	}
 }
 
-func (c *conversion) cacheSpec(from *oldCacheObject, title string) (v1alpha1.GPUKernelCacheSpec, error) {
+func (c *oldCaches) spec(from *oldCacheObject, title string) (v1alpha1.GPUKernelCacheSpec, error) {
 	spec := v1alpha1.GPUKernelCacheSpec{Image: withRegistry(from.Spec.Image)}
 	if from.Spec.Image == "" {
 		return spec, fmt.Errorf("%s: spec.image: expected an image", title)
@@ -239,7 +255,7 @@ func (c *conversion) cacheSpec(from *oldCacheObject, title string) (v1alpha1.GPU
 }
 
 // volumeSpec keeps the volumes: one for all nodes where ReadOnlyMany is among the modes, else one a node.
-func (c *conversion) volumeSpec(spec *v1alpha1.GPUKernelCacheSpec, from *oldCacheObject, title string) error {
+func (c *oldCaches) volumeSpec(spec *v1alpha1.GPUKernelCacheSpec, from *oldCacheObject, title string) error {
 	known := []corev1.PersistentVolumeAccessMode{
 		corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod,
 	}
@@ -259,13 +275,13 @@ func (c *conversion) volumeSpec(spec *v1alpha1.GPUKernelCacheSpec, from *oldCach
 }
 
 // volumeMount is where the pods of the input mount a cache, if that is one place: programs write absolute paths into their files.
-func (c *conversion) volumeMount(from *oldCacheObject, title string) *v1alpha1.CacheMount {
+func (c *oldCaches) volumeMount(from *oldCacheObject, title string) *v1alpha1.CacheMount {
 	key := "/" + from.Name
 	if from.Kind == oldCacheKind {
 		key = cmp.Or(from.Namespace, c.options.Namespace) + key
 	}
 	var paths []string
-	if cache := c.caches[key]; cache != nil {
+	if cache := c.byName[key]; cache != nil {
 		paths = cache.paths
 	}
 	if len(paths) == 1 && mountpath.Check(paths[0]) == nil {
@@ -289,4 +305,186 @@ func withRegistry(image string) string {
 	default:
 		return "docker.io/library/" + image
 	}
+}
+
+// claimMount is where a container of the input has a claim whole.
+type claimMount struct{ namespace, claim, path string }
+
+// reserveMounts notes where the containers of an object mount claims, before anything is converted: caches may stand before pods.
+func (c *oldCaches) reserveMounts(n *node) {
+	w, err := workloadOf(n)
+	if err != nil || w == nil {
+		return // object says it
+	}
+	claims := map[string]string{}
+	for _, v := range items(child(w.spec, "volumes")) {
+		if claim := value(child(v, "persistentVolumeClaim"), "claimName"); claim != "" {
+			claims[value(v, "name")] = claim
+		}
+	}
+	for _, container := range items(child(w.spec, "containers")) {
+		for _, m := range items(child(container, "volumeMounts")) {
+			if claim := claims[value(m, "name")]; claim != "" && value(m, "subPath")+value(m, "subPathExpr") == "" {
+				c.mounts = append(c.mounts, claimMount{cmp.Or(w.namespace, c.options.Namespace), claim, path.Clean(value(m, "mountPath"))})
+			}
+		}
+	}
+}
+
+// place tells the caches where they are mounted.
+func (c *oldCaches) place() {
+	for _, m := range c.mounts {
+		if cache := c.of(m.namespace, m.claim); cache != nil {
+			cache.paths = append(cache.paths, m.path)
+			slices.Sort(cache.paths)
+			cache.paths = slices.Compact(cache.paths)
+		}
+	}
+}
+
+// volumesOf are a pod's volumes of caches, by their name in the pod.
+func (c *oldCaches) volumesOf(w *workload) (map[string]*oldCache, error) {
+	volumes := map[string]*oldCache{}
+	list := child(w.spec, "volumes")
+	if !isNull(list) && !isSequence(list) {
+		return nil, fmt.Errorf("%s: volumes: expected a list", w.title)
+	}
+	namespace := cmp.Or(w.namespace, c.options.Namespace)
+	for _, v := range items(list) {
+		claim := value(child(v, "persistentVolumeClaim"), "claimName")
+		if claim == "" {
+			continue
+		}
+		if cache := c.of(namespace, claim); cache != nil {
+			volumes[value(v, "name")] = cache
+			continue
+		}
+		c.strayClaim(w, namespace, claim)
+	}
+	return volumes, nil
+}
+
+// strayClaim says that a claim's name is that of no cache, where it was perhaps meant to be.
+func (c *oldCaches) strayClaim(w *workload, namespace, claim string) {
+	if c.claims[namespace+"/"+claim] || len(c.byName) == 0 && value(child(w.meta, "labels"), mutationLabel) != "true" {
+		return
+	}
+	var near []string
+	for _, key := range slices.Sorted(maps.Keys(c.byName)) {
+		if cache := c.byName[key]; slices.Contains(cache.namespaces, namespace) {
+			near = append(near, cache.was)
+		}
+	}
+	hint := "no cache of the input is for the namespace"
+	if len(near) > 0 {
+		hint = "for the namespace there are " + strings.Join(near, ", ")
+	}
+	c.notef("%s: claimName %s is no cache's of the input in namespace %s, and left as it is: %s", w.title, clip(claim), namespace, hint)
+}
+
+// keepVolumes leaves a pod as it is, but for names that Kubernetes would not take, and for containers that take the volume from the Job
+// that fills it: files that belong to another user keep the Job from writing.
+func (c *oldCaches) keepVolumes(w *workload, volumes map[string]*oldCache) bool {
+	changed := c.rename(w)
+	changed = c.dropPermissions(w, volumes) || changed
+	for _, v := range child(w.spec, "volumes").Content {
+		cache := volumes[value(v, "name")]
+		if cache == nil {
+			continue
+		}
+		if cache.perNode && (value(w.object, "kind") != "DaemonSet" || value(child(w.meta, "labels"), mutationLabel) != "true") {
+			c.notef("%s: cache %s has a volume for each node, and only pods of DaemonSets with the label %s: \"true\" get that of their node "+
+				"by the name of the cache: write claimName %s-NODE, give the cache accessModes with ReadOnlyMany, or convert to claims",
+				w.title, cache.name, mutationLabel, cache.name)
+		}
+		if cache.name == cache.was {
+			continue
+		}
+		child(child(v, "persistentVolumeClaim"), "claimName").Value = cache.name
+		changed = true
+	}
+	return changed
+}
+
+// rename gives the object a name that Kubernetes takes.
+func (c *oldCaches) rename(w *workload) bool {
+	legal := legalName(w.name)
+	name := child(child(w.object, "metadata"), "name")
+	if legal == w.name || !isScalar(name) {
+		return false
+	}
+	c.renamed(w.title, "name", w.name, legal)
+	name.Value, w.name = legal, legal
+	return true
+}
+
+// permissionLine is a command that changes owner or mode of files, and nothing else.
+var permissionLine = regexp.MustCompile(`^(?:chown|chmod)(?: -[A-Za-z]+)* [0-9A-Za-z:+=,-]+((?: /[A-Za-z0-9._/-]+)+)$`)
+
+// dropPermissions removes the init containers that only make a volume readable: files of a cache are readable by anybody. It says whether
+// there were any.
+func (c *oldCaches) dropPermissions(w *workload, volumes map[string]*oldCache) bool {
+	list := child(w.spec, "initContainers")
+	var kept []*node
+	for _, n := range items(list) {
+		if !onlyPermissions(n, mountedAt(n, volumes)) {
+			kept = append(kept, n)
+			continue
+		}
+		c.notef("%s: init container %s is left out: it only set owner and mode of the cache's files, which anybody may read", w.title,
+			clip(value(n, "name")))
+	}
+	if len(kept) == len(items(list)) {
+		return false
+	}
+	if list.Content = kept; len(kept) == 0 {
+		removeKey(w.spec, "initContainers")
+	}
+	return true
+}
+
+// mountedAt are the paths at which a container has caches.
+func mountedAt(n *node, volumes map[string]*oldCache) []string {
+	var paths []string
+	for _, m := range items(child(n, "volumeMounts")) {
+		if volumes[value(m, "name")] != nil {
+			paths = append(paths, path.Clean(value(m, "mountPath")))
+		}
+	}
+	return paths
+}
+
+// onlyPermissions says that all that a container does is to change owner and mode of files below paths.
+func onlyPermissions(n *node, below []string) bool {
+	var words []string
+	for _, key := range []string{"command", "args"} {
+		for _, word := range items(child(n, key)) {
+			words = append(words, word.Value)
+		}
+	}
+	lines := []string{strings.Join(words, " ")}
+	if len(words) == 3 && slices.Contains([]string{"sh", "/bin/sh", "bash", "/bin/bash"}, words[0]) && words[1] == "-c" {
+		lines = strings.FieldsFunc(strings.ReplaceAll(words[2], "&&", "\n"), func(r rune) bool { return r == '\n' || r == ';' })
+	}
+	found := false
+	for _, line := range lines {
+		line = strings.Join(strings.Fields(line), " ")
+		if line == "" || line == "set -e" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		m := permissionLine.FindStringSubmatch(line)
+		if m == nil || !allBelow(strings.Fields(m[1]), below) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// allBelow says that each path is one of the directories or in it.
+func allBelow(paths, directories []string) bool {
+	return !slices.ContainsFunc(paths, func(p string) bool {
+		p = path.Clean(p)
+		return !slices.ContainsFunc(directories, func(d string) bool { return p == d || strings.HasPrefix(p, strings.TrimSuffix(d, "/")+"/") })
+	})
 }

@@ -70,7 +70,7 @@ func (c *conversion) workload(w *workload) (template []byte, changed bool, err e
 	if err := extend(w.spec, "resourceClaims", []*node{entry}); err != nil {
 		return nil, false, fmt.Errorf("%s: %w", w.title, err)
 	}
-	template, err = c.template(w, name, requests)
+	template, err = c.bitstreams.template(w, name, requests)
 	return template, true, err
 }
 

@@ -93,10 +93,13 @@ func asText(n *node) {
 
 // presetConversion is that of one PodPreset.
 type presetConversion struct {
-	*conversion
+	*notes
+	*meanings
 	from  podPreset
 	title string
 	rules v1alpha1.PresetRules
+	// taken are the names of ClusterDevicePresets.
+	taken map[string]bool
 	// hostPaths says that it mounts files of the node, configMaps are those that it reads.
 	hostPaths  bool
 	configMaps []string
@@ -113,7 +116,7 @@ func (p *presetConversion) note(format string, args ...any) {
 
 // podPreset converts one.
 func (c *conversion) podPreset(n *node) ([]byte, error) {
-	p := presetConversion{conversion: c, title: titleOf(n)}
+	p := presetConversion{notes: c.notes, meanings: c.meanings, taken: c.clusterPresets, title: titleOf(n)}
 	if err := readStrict(n, &p.from); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.title, err)
 	}
@@ -169,8 +172,8 @@ func (p *presetConversion) object(n *node) (any, field.ErrorList) {
 
 // clusterName has the namespace in it, since names of two namespaces may be the same.
 func (p *presetConversion) clusterName(namespace string) string {
-	name := free(namespace+"-"+p.from.Name, func(name string) bool { return p.clusterPresets[name] })
-	p.clusterPresets[name] = true
+	name := free(namespace+"-"+p.from.Name, func(name string) bool { return p.taken[name] })
+	p.taken[name] = true
 	return name
 }
 

@@ -132,26 +132,6 @@ func (p *presetConversion) selectors() {
 	p.rules.DeviceSelector = s
 }
 
-// classOf is the class that stands for a resource, and what is known of it.
-func (p *presetConversion) classOf(name string) (string, *resourceClass, error) {
-	if class, ok := p.options.Classes[name]; ok {
-		p.used[name] = true
-		return class, nil, nil
-	}
-	switch r := known(name); { // whose class is that of the requests that pods get for it
-	case p.offered[name] != "":
-		return p.offered[name], r, nil
-	case r == nil:
-	case r.vendorClass():
-		return p.wishOf(r, "").class, r, nil
-	case r.kind == device.KindFPGA:
-		return p.options.Class, r, nil
-	default:
-		return r.class(), r, nil
-	}
-	return "", nil, fmt.Errorf("resource %.80q: no DeviceClass is known for it: say which with --map %[1]s=CLASS", clip(name))
-}
-
 // condition narrows the classes to the devices that the resources were. Devices of another kind have none of it.
 func (p *presetConversion) condition(selected []*resourceClass, one bool) string {
 	var parts []string

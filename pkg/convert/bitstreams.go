@@ -26,21 +26,18 @@ type bitstream struct {
 	namespaces      map[string]bool
 }
 
-// templateName is one that no template of the stream has.
-func (c *conversion) templateName(w *workload, suffix string) string {
-	const room = 3 // for a number
-	namespace := cmp.Or(w.namespace, c.options.Namespace)
-	name := w.name
-	if longest := validation.DNS1123SubdomainMaxLength - len(suffix) - room; len(name) > longest {
-		name = strings.TrimRight(name[:longest], "-.")
-	}
-	name = free(name+suffix, func(name string) bool { return c.taken[namespace+"/"+name] })
-	c.taken[namespace+"/"+name] = true
-	return name
+// bitstreams are the bitstreams that the input names, and what its claims ask of FPGAs beside.
+type bitstreams struct {
+	*notes
+	options Options
+	// wanted are by their object's name.
+	wanted map[string]*bitstream
+	// params are the driver parameters that claims set.
+	params map[string]bool
 }
 
 // template is the claim's: a request for each region, with its configuration.
-func (c *conversion) template(w *workload, name string, requests []regionRequest) ([]byte, error) {
+func (b *bitstreams) template(w *workload, name string, requests []regionRequest) ([]byte, error) {
 	t := resourceapi.ResourceClaimTemplate{
 		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaimTemplate"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.namespace},
@@ -51,12 +48,12 @@ func (c *conversion) template(w *workload, name string, requests []regionRequest
 	devices := &t.Spec.Spec.Devices
 	var faults []error
 	for _, r := range requests {
-		config, err := c.config(w, r.region)
+		config, err := b.config(w, r.region)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: %s: %w", w.title, r.name, err))
 			continue
 		}
-		devices.Requests = append(devices.Requests, c.request(r.name, r.region))
+		devices.Requests = append(devices.Requests, b.request(r.name, r.region))
 		devices.Config = append(devices.Config, resourceapi.DeviceClaimConfiguration{
 			Requests: []string{r.name},
 			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
@@ -84,13 +81,13 @@ func renderTemplate(t resourceapi.ResourceClaimTemplate) ([]byte, error) {
 	return render(n)
 }
 
-func (c *conversion) request(name string, r region) resourceapi.DeviceRequest {
+func (b *bitstreams) request(name string, r region) resourceapi.DeviceRequest {
 	selectors := []resourceapi.DeviceSelector{attributeIs("interfaceID", r.interfaceID)}
 	if r.loaded {
 		selectors = append(selectors, attributeIs("afuID", r.id))
 	}
 	return resourceapi.DeviceRequest{
-		Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: c.options.Class, Selectors: selectors},
+		Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: b.options.Class, Selectors: selectors},
 	}
 }
 
@@ -104,7 +101,7 @@ func attributeIs(name, value string) resourceapi.DeviceSelector {
 
 // config is a region's. A region that must hold its function already names no bitstream, since no file of it need be anywhere: the
 // selector and the mode say enough. With an image there is one to compare with.
-func (c *conversion) config(w *workload, r region) ([]byte, error) {
+func (b *bitstreams) config(w *workload, r region) ([]byte, error) {
 	config := v1alpha1.FPGAConfig{
 		TypeMeta:     metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "FPGAConfig"},
 		InterfaceID:  r.interfaceID,
@@ -114,11 +111,11 @@ func (c *conversion) config(w *workload, r region) ([]byte, error) {
 	if r.loaded || r.id == "" {
 		config.Program = v1alpha1.ProgramNever
 	}
-	if r.id != "" && (!r.loaded || c.options.Image != "") {
-		config.Bitstream = &v1alpha1.BitstreamSource{Kind: v1alpha1.KindClusterFPGABitstream, Name: c.bitstream(w, r)}
+	if r.id != "" && (!r.loaded || b.options.Image != "") {
+		config.Bitstream = &v1alpha1.BitstreamSource{Kind: v1alpha1.KindClusterFPGABitstream, Name: b.want(w, r)}
 	}
 	for _, p := range r.params.List() {
-		c.params[p.Name] = true
+		b.params[p.Name] = true
 	}
 	if faults := config.Validate(false, field.NewPath("")); len(faults) > 0 {
 		return nil, faults.ToAggregate()
@@ -126,38 +123,38 @@ func (c *conversion) config(w *workload, r region) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-// bitstream notes that a workload needs one, and gives the name of its object.
-func (c *conversion) bitstream(w *workload, r region) string {
+// want notes that a workload needs a bitstream, and gives the name of its object.
+func (b *bitstreams) want(w *workload, r region) string {
 	name := "intel-" + r.interfaceID + "-" + r.id
-	if c.bitstreams[name] == nil {
-		c.bitstreams[name] = &bitstream{interfaceID: r.interfaceID, id: r.id, namespaces: map[string]bool{}}
+	if b.wanted[name] == nil {
+		b.wanted[name] = &bitstream{interfaceID: r.interfaceID, id: r.id, namespaces: map[string]bool{}}
 	}
-	c.bitstreams[name].namespaces[cmp.Or(w.namespace, c.options.Namespace)] = true
+	b.wanted[name].namespaces[cmp.Or(w.namespace, b.options.Namespace)] = true
 	return name
 }
 
-// bitstreamObjects are the objects of all that were named. One artifact cannot have two bitstreams for an interface.
-func (c *conversion) bitstreamObjects() ([][]byte, error) {
+// objects are the objects of all that were named. One artifact cannot have two bitstreams for an interface.
+func (b *bitstreams) objects() ([][]byte, error) {
 	var out [][]byte
 	by := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(c.bitstreams)) {
-		b := c.bitstreams[name]
+	for _, name := range slices.Sorted(maps.Keys(b.wanted)) {
+		one := b.wanted[name]
 		object := v1alpha1.ClusterFPGABitstream{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindClusterFPGABitstream},
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       v1alpha1.ClusterFPGABitstreamSpec{Namespaces: slices.Sorted(maps.Keys(b.namespaces))},
+			Spec:       v1alpha1.ClusterFPGABitstreamSpec{Namespaces: slices.Sorted(maps.Keys(one.namespaces))},
 		}
-		if c.options.Image != "" {
-			if other, twice := by[b.interfaceID]; twice {
+		if b.options.Image != "" {
+			if other, twice := by[one.interfaceID]; twice {
 				return nil, fmt.Errorf("one image cannot hold two bitstreams for interface %s, %s and %s: convert the pods one by one, "+
-					"or without an image", b.interfaceID, other, b.id)
+					"or without an image", one.interfaceID, other, one.id)
 			}
-			by[b.interfaceID] = b.id
-			object.Spec.Image = c.options.Image
-			c.notef("ClusterFPGABitstream %s: %s must hold bitstream %s for interface %s", name, c.options.Image, b.id, b.interfaceID)
+			by[one.interfaceID] = one.id
+			object.Spec.Image = b.options.Image
+			b.notef("ClusterFPGABitstream %s: %s must hold bitstream %s for interface %s", name, b.options.Image, one.id, one.interfaceID)
 		} else {
-			object.Spec.HostFile = &v1alpha1.HostBitstream{Store: IntelStore, ID: b.id}
-			c.notef("ClusterFPGABitstream %s: the nodes need %s/%s/%s.gbs or .aocx", name, IntelStore, b.interfaceID, b.id)
+			object.Spec.HostFile = &v1alpha1.HostBitstream{Store: IntelStore, ID: one.id}
+			b.notef("ClusterFPGABitstream %s: the nodes need %s/%s/%s.gbs or .aocx", name, IntelStore, one.interfaceID, one.id)
 		}
 		text, err := renderObject(object)
 		if err != nil {
@@ -166,4 +163,16 @@ func (c *conversion) bitstreamObjects() ([][]byte, error) {
 		out = append(out, text)
 	}
 	return out, nil
+}
+
+// closingNotes say what the administrator must allow, since the shipped class allows nothing.
+func (b *bitstreams) closingNotes() {
+	if len(b.wanted) > 0 {
+		b.notef("DeviceClass %s must list in policy.allowedBitstreams: %s", b.options.Class,
+			strings.Join(slices.Sorted(maps.Keys(b.wanted)), ", "))
+	}
+	if len(b.params) > 0 {
+		b.notef("DeviceClass %s must list in policy.allowedDriverParams: %s", b.options.Class,
+			strings.Join(slices.Sorted(maps.Keys(b.params)), ", "))
+	}
 }
