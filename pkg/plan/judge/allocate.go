@@ -25,11 +25,11 @@ var errTimeout = errors.New("timed out trying to allocate devices")
 
 // allocate asks the scheduler's allocator.
 func (j *judgement) allocate(ctx context.Context, v *Verdict) {
-	if slices.ContainsFunc(j.Claims, incompleteRequests) {
+	if slices.ContainsFunc(j.in.Claims, incompleteRequests) {
 		v.Outcome = Fatal // the allocator would read through a missing pointer
 		return
 	}
-	timeout := j.Timeout
+	timeout := j.in.Timeout
 	if timeout == 0 {
 		timeout = schedulerTimeout
 	}
@@ -38,9 +38,9 @@ func (j *judgement) allocate(ctx context.Context, v *Verdict) {
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	allocator, err := structured.NewAllocator(limited, j.Features, j.State, classes(j.Classes), j.Slices, j.cache)
+	allocator, err := structured.NewAllocator(limited, j.Features, j.in.State, classes(j.in.Classes), j.in.Slices, j.attributes.cache)
 	if err == nil {
-		v.Allocations, err = allocator.Allocate(limited, j.Node, j.Claims)
+		v.Allocations, err = allocator.Allocate(limited, j.in.Node, j.in.Claims)
 	}
 	stopped := errors.Is(err, errTimeout) || err != nil && ctx.Err() != nil // by the limit, or by the caller
 	switch {
@@ -52,7 +52,7 @@ func (j *judgement) allocate(ctx context.Context, v *Verdict) {
 		v.Outcome, v.Error = Refused, err.Error()
 	case err != nil:
 		v.Outcome, v.Error = Fatal, err.Error()
-	case v.Allocations == nil && len(j.Claims) > 0:
+	case v.Allocations == nil && len(j.in.Claims) > 0:
 		v.Outcome = DoesNotFit
 	default:
 		v.Outcome = Fits

@@ -14,15 +14,15 @@ import (
 )
 
 // shared says whether several claims may have the device at once.
-func (j *judgement) shared(device *resourceapi.Device) bool {
-	return j.Features.ConsumableCapacity && device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations
+func (f features) shared(device *resourceapi.Device) bool {
+	return f.ConsumableCapacity && device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations
 }
 
 // checkCapacity compares what a request wants of a device's capacities with what is free. If static, nothing of the device counts as taken.
-func (j *judgement) checkCapacity(
+func (h *holdings) checkCapacity(
 	id structured.DeviceID, device *resourceapi.Device, wanted *resourceapi.CapacityRequirements, static bool,
 ) []Check {
-	if !j.Features.ConsumableCapacity {
+	if !h.ConsumableCapacity {
 		return nil
 	}
 	var checks []Check
@@ -32,20 +32,20 @@ func (j *judgement) checkCapacity(
 		}
 	}
 	missing := len(checks) > 0
-	taken := j.State.AggregatedCapacity[id]
+	taken := h.state.AggregatedCapacity[id]
 	if static {
 		taken = nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(device.Capacity)) {
 		capacity := device.Capacity[name]
-		consumed, err := j.consumption(wanted, name, capacity)
+		consumed, err := h.consumption(wanted, name, capacity)
 		switch {
 		case err != nil && missing:
 			// The scheduler skips the device before it computes anything.
 		case err != nil:
 			checks = slices.Insert(checks, 0, Check{Kind: KindCapacity, Fatal: true, Message: err.Error()})
 		default:
-			if check, bad := j.compareCapacity(id, name, capacity, consumed, taken); bad {
+			if check, bad := h.compareCapacity(id, name, capacity, consumed, taken); bad {
 				checks = append(checks, check)
 			}
 		}
@@ -53,10 +53,10 @@ func (j *judgement) checkCapacity(
 	return checks
 }
 
-func (j *judgement) compareCapacity(id structured.DeviceID, name resourceapi.QualifiedName, capacity resourceapi.DeviceCapacity,
+func (h *holdings) compareCapacity(id structured.DeviceID, name resourceapi.QualifiedName, capacity resourceapi.DeviceCapacity,
 	consumed resource.Quantity, taken structured.ConsumedCapacity,
 ) (Check, bool) {
-	if message := j.violation(consumed, capacity.RequestPolicy); message != "" {
+	if message := h.violation(consumed, capacity.RequestPolicy); message != "" {
 		return Check{Kind: KindCapacity, Message: fmt.Sprintf("capacity %s: %s %s", name, consumed.String(), message)}, true
 	}
 	free := capacity.Value.DeepCopy()
@@ -67,10 +67,10 @@ func (j *judgement) compareCapacity(id structured.DeviceID, name resourceapi.Qua
 		return Check{}, false
 	}
 	return Check{
-		Kind: KindCapacity, Holders: j.Holders[id],
+		Kind: KindCapacity, Holders: h.holders[id],
 		Amounts: []Amount{{Name: string(name), Total: capacity.Value.String(), Free: free.String(), Need: consumed.String()}},
 		Message: fmt.Sprintf("capacity %s: needs %s, %s of %s is free: %s", name, consumed.String(), free.String(), capacity.Value.String(),
-			heldBy(j.Holders[id])),
+			heldBy(h.holders[id])),
 	}, true
 }
 
@@ -83,7 +83,7 @@ func requestedNames(wanted *resourceapi.CapacityRequirements) []resourceapi.Qual
 
 // consumption is what a request takes of a capacity: what it wants, rounded up to what the policy allows. Without a wish it is the policy's
 // default, or all.
-func (j *judgement) consumption(wanted *resourceapi.CapacityRequirements, name resourceapi.QualifiedName,
+func (f features) consumption(wanted *resourceapi.CapacityRequirements, name resourceapi.QualifiedName,
 	capacity resourceapi.DeviceCapacity,
 ) (resource.Quantity, error) {
 	policy := capacity.RequestPolicy
@@ -100,7 +100,7 @@ func (j *judgement) consumption(wanted *resourceapi.CapacityRequirements, name r
 		consumed = policy.Default.DeepCopy()
 	case want == nil:
 	case policy != nil && policy.ValidRange != nil && policy.ValidRange.Min != nil:
-		consumed, err = j.roundUp(*want, policy.ValidRange)
+		consumed, err = f.roundUp(*want, policy.ValidRange)
 	case policy != nil && policy.ValidValues != nil:
 		consumed = nextValue(*want, policy.ValidValues)
 	default:
@@ -122,7 +122,7 @@ func nextValue(want resource.Quantity, values []resource.Quantity) resource.Quan
 }
 
 // roundUp rounds to the next step of a range. Above the range the result is too, which violation finds.
-func (j *judgement) roundUp(want resource.Quantity, r *resourceapi.CapacityRequestPolicyRange) (resource.Quantity, error) {
+func (f features) roundUp(want resource.Quantity, r *resourceapi.CapacityRequestPolicyRange) (resource.Quantity, error) {
 	if want.Cmp(*r.Min) < 0 {
 		return r.Min.DeepCopy(), nil
 	}
@@ -131,7 +131,7 @@ func (j *judgement) roundUp(want resource.Quantity, r *resourceapi.CapacityReque
 	}
 	tooLarge := fmt.Errorf("capacity request %s cannot be rounded to a step of %s: it is too large or too fine", want.String(),
 		r.Step.String())
-	milli := j.inMilli(r)
+	milli := f.inMilli(r)
 	value, exact := units(want, milli)
 	if milli && !exact || !milli && want.CmpInt64(math.MaxInt64) > 0 {
 		return resource.Quantity{}, tooLarge
@@ -159,12 +159,12 @@ func (j *judgement) roundUp(want resource.Quantity, r *resourceapi.CapacityReque
 }
 
 // violation says what a policy has against an amount.
-func (j *judgement) violation(amount resource.Quantity, policy *resourceapi.CapacityRequestPolicy) string {
+func (f features) violation(amount resource.Quantity, policy *resourceapi.CapacityRequestPolicy) string {
 	switch {
 	case policy == nil, policy.Default != nil && amount.Cmp(*policy.Default) == 0:
 		return ""
 	case policy.ValidRange != nil:
-		return j.outsideRange(amount, policy.ValidRange)
+		return f.outsideRange(amount, policy.ValidRange)
 	case len(policy.ValidValues) > 0:
 		if !slices.ContainsFunc(policy.ValidValues, func(v resource.Quantity) bool { return amount.Cmp(v) == 0 }) {
 			return "is above all values that the device's request policy allows"
@@ -173,14 +173,14 @@ func (j *judgement) violation(amount resource.Quantity, policy *resourceapi.Capa
 	return ""
 }
 
-func (j *judgement) outsideRange(amount resource.Quantity, r *resourceapi.CapacityRequestPolicyRange) string {
+func (f features) outsideRange(amount resource.Quantity, r *resourceapi.CapacityRequestPolicyRange) string {
 	if r.Max != nil && amount.Cmp(*r.Max) > 0 {
 		return "is above the maximum " + r.Max.String() + " of the device's request policy"
 	}
 	if r.Step == nil {
 		return ""
 	}
-	milli := j.inMilli(r)
+	milli := f.inMilli(r)
 	value, exact := units(amount, milli)
 	step, _ := units(*r.Step, milli)
 	var least int64
@@ -194,8 +194,8 @@ func (j *judgement) outsideRange(amount resource.Quantity, r *resourceapi.Capaci
 }
 
 // inMilli says whether a range is computed in thousandths.
-func (j *judgement) inMilli(r *resourceapi.CapacityRequestPolicyRange) bool {
-	if !j.Features.FractionalCapacityRange {
+func (f features) inMilli(r *resourceapi.CapacityRequestPolicyRange) bool {
+	if !f.FractionalCapacityRange {
 		return false
 	}
 	for _, q := range []*resource.Quantity{r.Min, r.Max, r.Step} {

@@ -20,14 +20,21 @@ type constraint struct {
 	requests  []string
 }
 
+// attributes evaluates the attributes that constraints compare.
+type attributes struct {
+	features
+	// cache is the allocator's, of Expressions.
+	cache *dracel.Cache
+}
+
 // constraintsOf returns the constraints that the scheduler understands.
-func (j *judgement) constraintsOf(claim *resourceapi.ResourceClaim) []constraint {
+func (f features) constraintsOf(claim *resourceapi.ResourceClaim) []constraint {
 	var out []constraint
 	for _, c := range claim.Spec.Devices.Constraints {
 		switch {
 		case c.MatchAttribute != nil:
 			out = append(out, constraint{attribute: string(*c.MatchAttribute), requests: c.Requests})
-		case c.DistinctAttribute != nil && j.variant != stable:
+		case c.DistinctAttribute != nil && f.variant != stable:
 			out = append(out, constraint{attribute: string(*c.DistinctAttribute), distinct: true, requests: c.Requests})
 		}
 	}
@@ -35,7 +42,7 @@ func (j *judgement) constraintsOf(claim *resourceapi.ResourceClaim) []constraint
 }
 
 // checkConstraints finds constraints that the scheduler does not understand.
-func (j *judgement) checkConstraints(claim *resourceapi.ResourceClaim) []Check {
+func (f features) checkConstraints(claim *resourceapi.ResourceClaim) []Check {
 	var checks []Check
 	for i, c := range claim.Spec.Devices.Constraints {
 		switch {
@@ -43,7 +50,7 @@ func (j *judgement) checkConstraints(claim *resourceapi.ResourceClaim) []Check {
 		case c.DistinctAttribute == nil:
 			checks = append(checks, Check{Kind: KindConstraint, Fatal: true, Message: fmt.Sprintf(
 				"constraints[%d] has neither matchAttribute nor distinctAttribute", i)})
-		case j.variant == stable:
+		case f.variant == stable:
 			checks = append(checks, Check{Kind: KindGate, Fatal: true, Message: fmt.Sprintf(
 				"constraints[%d] has distinctAttribute, and the feature gate DRAConsumableCapacity is off", i)})
 		}
@@ -53,13 +60,13 @@ func (j *judgement) checkConstraints(claim *resourceapi.ResourceClaim) []Check {
 
 // checkAttributes finds constraints that no choice of other devices can satisfy with this one, since it has no such attribute. For a
 // request of all devices that ends the scheduler's attempt.
-func (j *judgement) checkAttributes(ctx context.Context, r *request, p *pool, d *resourceapi.Device) []Check {
+func (a *attributes) checkAttributes(ctx context.Context, r *request, p *pool, d *resourceapi.Device) []Check {
 	var checks []Check
-	for _, c := range j.constraintsOf(r.claim) {
+	for _, c := range a.constraintsOf(r.claim) {
 		if !r.named(c.requests) {
 			continue
 		}
-		values, err := j.valuesOf(ctx, r, p, d, c.attribute)
+		values, err := a.valuesOf(ctx, r, p, d, c.attribute)
 		switch {
 		case err != nil:
 			checks = append(checks, Check{Kind: KindConstraint, Fatal: true, Attribute: c.attribute, Message: err.Error()})
@@ -72,13 +79,13 @@ func (j *judgement) checkAttributes(ctx context.Context, r *request, p *pool, d 
 }
 
 // valuesOf returns the values that constraints compare. Two values are equal if their texts are.
-func (j *judgement) valuesOf(
+func (a *attributes) valuesOf(
 	ctx context.Context, r *request, p *pool, d *resourceapi.Device, name string,
 ) ([]string, error) {
-	if j.Features.DerivedAttributes {
+	if a.DerivedAttributes {
 		for _, derived := range r.DerivedAttributes {
 			if string(derived.Name) == name {
-				return j.derive(ctx, derived.Expression, p, d)
+				return a.derive(ctx, derived.Expression, p, d)
 			}
 		}
 	}
@@ -92,12 +99,12 @@ func (j *judgement) valuesOf(
 			return nil, nil
 		}
 	}
-	return j.values(attribute, p, d), nil
+	return a.values(attribute, p, d), nil
 }
 
 // derive evaluates an expression that a request gives for an attribute.
-func (j *judgement) derive(ctx context.Context, expression string, p *pool, d *resourceapi.Device) ([]string, error) {
-	x := j.cache.GetOrCompileDerivedAttribute(expression)
+func (a *attributes) derive(ctx context.Context, expression string, p *pool, d *resourceapi.Device) ([]string, error) {
+	x := a.cache.GetOrCompileDerivedAttribute(expression)
 	if x.Error != nil {
 		return nil, fmt.Errorf("CEL compile error: %w", x.Error)
 	}
@@ -107,11 +114,11 @@ func (j *judgement) derive(ctx context.Context, expression string, p *pool, d *r
 	if err != nil || attribute == nil {
 		return nil, err
 	}
-	return j.values(*attribute, p, d), nil
+	return a.values(*attribute, p, d), nil
 }
 
 // values writes the values of an attribute. One of an unknown type is equal to nothing, but a device with it can be alone.
-func (j *judgement) values(a resourceapi.DeviceAttribute, p *pool, d *resourceapi.Device) []string {
+func (f features) values(a resourceapi.DeviceAttribute, p *pool, d *resourceapi.Device) []string {
 	switch {
 	case a.StringValue != nil:
 		return []string{strconv.Quote(*a.StringValue)}
@@ -121,7 +128,7 @@ func (j *judgement) values(a resourceapi.DeviceAttribute, p *pool, d *resourceap
 		return []string{strconv.FormatBool(*a.BoolValue)}
 	case a.VersionValue != nil:
 		return []string{"version " + *a.VersionValue}
-	case !j.Features.ListTypeAttributes:
+	case !f.ListTypeAttributes:
 		return []string{"a list of " + p.name + "/" + d.Name}
 	}
 	var out []string

@@ -28,8 +28,15 @@ type counterTable struct {
 	groups map[string][][]string
 }
 
+// holdings are what claims have of devices.
+type holdings struct {
+	features
+	state   structured.AllocatedState
+	holders map[structured.DeviceID][]Holder
+}
+
 // countersOf computes the table of a pool, once.
-func (j *judgement) countersOf(p *pool) *counterTable {
+func (h *holdings) countersOf(p *pool) *counterTable {
 	if p.counters != nil {
 		return p.counters
 	}
@@ -46,8 +53,8 @@ func (j *judgement) countersOf(p *pool) *counterTable {
 	for _, slice := range slices.Concat(p.here, p.elsewhere) {
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
-			if id := structured.MakeDeviceID(p.driver, p.name, device.Name); j.allocated(id) {
-				t.charge(device, j.Holders[id])
+			if id := structured.MakeDeviceID(p.driver, p.name, device.Name); h.allocated(id) {
+				t.charge(device, h.holders[id])
 			}
 		}
 	}
@@ -76,11 +83,11 @@ func (t *counterTable) charge(device *resourceapi.Device, holders []Holder) {
 }
 
 // allocated says whether a claim has the device or a share of it.
-func (j *judgement) allocated(id structured.DeviceID) bool {
-	if j.variant == stable {
-		return j.State.AllocatedDevices.Has(id)
+func (h *holdings) allocated(id structured.DeviceID) bool {
+	if h.variant == stable {
+		return h.state.AllocatedDevices.Has(id)
 	}
-	return structured.IsDeviceAllocated(id, &j.State)
+	return structured.IsDeviceAllocated(id, &h.state)
 }
 
 // needOf sums what a device consumes of each counter.
@@ -99,11 +106,11 @@ func needOf(device *resourceapi.Device) map[counterKey]resource.Quantity {
 
 // checkCounters compares what a device consumes with what is free of the pool's counters. A counter below zero blocks every device of the
 // pool that consumes any counter: the scheduler compares them all.
-func (j *judgement) checkCounters(p *pool, device *resourceapi.Device) []Check {
-	if len(device.ConsumesCounters) == 0 || j.charged(p, device) {
+func (h *holdings) checkCounters(p *pool, device *resourceapi.Device) []Check {
+	if len(device.ConsumesCounters) == 0 || h.charged(p, device) {
 		return nil
 	}
-	t, need := j.countersOf(p), needOf(device)
+	t, need := h.countersOf(p), needOf(device)
 	var lines []string
 	check := Check{Kind: KindCounters}
 	for _, key := range t.lacking(need) {
@@ -130,15 +137,15 @@ func counterLine(key counterKey, total, free, want resource.Quantity, holders []
 }
 
 // charged says whether the counters of a shared device are charged already, since a claim has a share of it.
-func (j *judgement) charged(p *pool, device *resourceapi.Device) bool {
-	return j.shared(device) && j.hasShare(structured.MakeDeviceID(p.driver, p.name, device.Name))
+func (h *holdings) charged(p *pool, device *resourceapi.Device) bool {
+	return h.shared(device) && h.hasShare(structured.MakeDeviceID(p.driver, p.name, device.Name))
 }
 
-func (j *judgement) hasShare(id structured.DeviceID) bool {
-	if _, found := j.State.AggregatedCapacity[id]; found {
+func (h *holdings) hasShare(id structured.DeviceID) bool {
+	if _, found := h.state.AggregatedCapacity[id]; found {
 		return true
 	}
-	for share := range j.State.AllocatedSharedDeviceIDs {
+	for share := range h.state.AllocatedSharedDeviceIDs {
 		if share.GetDeviceID() == id {
 			return true
 		}
@@ -210,13 +217,13 @@ func usesGroups(slice *resourceapi.ResourceSlice) bool {
 }
 
 // checkGroups compares the compatibility groups of a device with those of the allocated devices of its counter sets.
-func (j *judgement) checkGroups(p *pool, device *resourceapi.Device) []Check {
-	if !j.Features.CompatibilityGroups || len(device.ConsumesCounters) == 0 || j.charged(p, device) {
+func (h *holdings) checkGroups(p *pool, device *resourceapi.Device) []Check {
+	if !h.CompatibilityGroups || len(device.ConsumesCounters) == 0 || h.charged(p, device) {
 		return nil
 	}
 	var checks []Check
 	for _, consumption := range device.ConsumesCounters {
-		common, any := commonGroups(j.countersOf(p).groups[consumption.CounterSet])
+		common, any := commonGroups(h.countersOf(p).groups[consumption.CounterSet])
 		if !any || compatible(common, consumption.CompatibilityGroups) {
 			continue
 		}

@@ -25,13 +25,13 @@ func (j *judgement) judgeDevice(
 ) DeviceVerdict {
 	id := structured.MakeDeviceID(p.driver, p.name, d.Name)
 	v := DeviceVerdict{Driver: p.driver, Pool: p.name, Device: d.Name}
-	matching := slices.Concat(j.checkBinding(d), j.checkSelectors(ctx, r, p, d), j.checkNode(slice, d))
-	inUse, capacity := j.checkInUse(r, id), j.checkCapacity(id, d, r.Capacity, false)
-	rest := slices.Concat(j.checkNodeOperations(slice), j.checkPartition(d), j.checkGroups(p, d), j.checkCounters(p, d),
-		j.checkTaints(r, d), j.checkAttributes(ctx, r, p, d))
+	matching := slices.Concat(j.checkBinding(d), j.checkSelectors(ctx, r, p, d), j.slices.checkNode(slice, d))
+	inUse, capacity := j.held.checkInUse(r, id), j.held.checkCapacity(id, d, r.Capacity, false)
+	rest := slices.Concat(j.slices.checkNodeOperations(slice), j.checkPartition(d), j.held.checkGroups(p, d), j.held.checkCounters(p, d),
+		j.checkTaints(r, d), j.attributes.checkAttributes(ctx, r, p, d))
 	v.Failed = checkPool(p)
 	if r.all() {
-		matching = append(matching, j.checkCapacity(id, d, r.Capacity, true)...)
+		matching = append(matching, j.held.checkCapacity(id, d, r.Capacity, true)...)
 		v.Matches = len(matching) == 0 && len(v.Failed) == 0
 		v.Failed = slices.Concat(v.Failed, matching, inUse, rest)
 		if v.Matches {
@@ -54,16 +54,16 @@ func checkPool(p *pool) []Check {
 	return nil
 }
 
-func (j *judgement) checkInUse(r *request, id structured.DeviceID) []Check {
-	if r.admin() || !j.State.AllocatedDevices.Has(id) {
+func (h *holdings) checkInUse(r *request, id structured.DeviceID) []Check {
+	if r.admin() || !h.state.AllocatedDevices.Has(id) {
 		return nil
 	}
-	holders := uniqueHolders(j.Holders[id])
+	holders := uniqueHolders(h.holders[id])
 	return []Check{{Kind: KindInUse, Holders: holders, Message: heldBy(holders)}}
 }
 
-func (j *judgement) checkBinding(d *resourceapi.Device) []Check {
-	if j.Features.DeviceBindingAndStatus || len(d.BindingConditions) == 0 {
+func (f features) checkBinding(d *resourceapi.Device) []Check {
+	if f.DeviceBindingAndStatus || len(d.BindingConditions) == 0 {
 		return nil
 	}
 	return []Check{{Kind: KindBinding, Message: "the device has binding conditions, and the feature gates DRADeviceBindingConditions and " +
@@ -95,7 +95,7 @@ func (j *judgement) checkSelector(
 	if selector.CEL == nil {
 		return nil // checkRequest has it
 	}
-	x, err := j.Expressions.get(selector.CEL.Expression)
+	x, err := j.in.Expressions.get(selector.CEL.Expression)
 	if err != nil {
 		return []Check{{Kind: kind, Fatal: true, Message: fmt.Sprintf("%s: %v", where, err)}}
 	}
@@ -140,43 +140,43 @@ func (v Value) text() string {
 	return v.Expression + " is " + v.Value
 }
 
-func (j *judgement) checkNode(slice *resourceapi.ResourceSlice, d *resourceapi.Device) []Check {
+func (n *nodeSlices) checkNode(slice *resourceapi.ResourceSlice, d *resourceapi.Device) []Check {
 	if slice.Spec.PerDeviceNodeSelection == nil || !*slice.Spec.PerDeviceNodeSelection {
 		return nil
 	}
-	match, err := j.deviceOnNode(d)
+	match, err := n.deviceOnNode(d)
 	switch {
 	case err != nil:
 		return []Check{{Kind: KindNode, Fatal: true, Message: "the device's node selector: " + err.Error()}}
 	case match:
 		return nil
 	}
-	return []Check{{Kind: KindNode, Message: fmt.Sprintf("the device is not for node %s", j.Node.Name)}}
+	return []Check{{Kind: KindNode, Message: fmt.Sprintf("the device is not for node %s", n.node.Name)}}
 }
 
-func (j *judgement) checkNodeOperations(slice *resourceapi.ResourceSlice) []Check {
+func (n *nodeSlices) checkNodeOperations(slice *resourceapi.ResourceSlice) []Check {
 	const skips = "the slice skips operations of kubelet, and "
 	switch {
-	case j.variant != experimental || len(slice.Spec.SkipNodeOperations) == 0:
+	case n.variant != experimental || len(slice.Spec.SkipNodeOperations) == 0:
 		return nil
-	case !j.Features.OptionalNodeOperations:
+	case !n.OptionalNodeOperations:
 		return []Check{{Kind: KindNodeOperations, Message: skips + "the feature gate " + optionalOperations + " is off"}}
-	case !slices.Contains(j.Node.Status.DeclaredFeatures, optionalOperations):
+	case !slices.Contains(n.node.Status.DeclaredFeatures, optionalOperations):
 		return []Check{{Kind: KindNodeOperations, Message: skips + "the node does not declare " + optionalOperations}}
 	}
 	return nil
 }
 
-func (j *judgement) checkPartition(d *resourceapi.Device) []Check {
-	if j.Features.PartitionableDevices || len(d.ConsumesCounters) == 0 {
+func (f features) checkPartition(d *resourceapi.Device) []Check {
+	if f.PartitionableDevices || len(d.ConsumesCounters) == 0 {
 		return nil
 	}
 	return []Check{{Kind: KindGate, Message: "the device consumes counters, and the feature gate DRAPartitionableDevices is off"}}
 }
 
 // checkTaints returns the taints that the request does not tolerate.
-func (j *judgement) checkTaints(r *request, d *resourceapi.Device) []Check {
-	if !j.Features.DeviceTaints {
+func (f features) checkTaints(r *request, d *resourceapi.Device) []Check {
+	if !f.DeviceTaints {
 		return nil
 	}
 	var checks []Check

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
@@ -54,7 +53,7 @@ func Judge(ctx context.Context, in Input) Verdict {
 		return v
 	}
 	j := newJudgement(in)
-	pools, err := j.gather()
+	pools, err := j.slices.gather()
 	if err != nil {
 		v.Outcome, v.Error = Fatal, err.Error()
 		v.Problems = []Check{{Kind: KindPool, Fatal: true, Message: err.Error()}}
@@ -69,7 +68,7 @@ func Judge(ctx context.Context, in Input) Verdict {
 		needs[i] = claimNeeds
 	}
 	if !v.fatal() {
-		j.prove(ctx, &v, needs)
+		(&proof{features: j.features, pools: pools, held: j.held, attributes: j.attributes}).prove(ctx, &v, needs)
 	}
 	if ctx.Err() != nil { // a selector that was not evaluated to its end is no reason
 		return Verdict{Node: v.Node, Pools: v.Pools, Outcome: TimedOut, Error: context.Cause(ctx).Error()}
@@ -84,18 +83,30 @@ func Judge(ctx context.Context, in Input) Verdict {
 
 // judgement is the work on one input.
 type judgement struct {
-	Input
-	variant variant
-	// cache is the allocator's, of Expressions.
-	cache *dracel.Cache
-	pools []*pool
+	features
+	in         Input
+	slices     *nodeSlices
+	held       *holdings
+	attributes *attributes
+	pools      []*pool
 }
 
 func newJudgement(in Input) *judgement {
 	if in.Expressions == nil {
 		in.Expressions = NewExpressions(in.Features)
 	}
-	return &judgement{Input: in, variant: variantOf(in.Features), cache: in.Expressions.cacheFor(in.Claims, in.Classes)}
+	f := features{in.Features, variantOf(in.Features)}
+	return &judgement{
+		features: f, in: in, slices: &nodeSlices{features: f, node: in.Node, all: in.Slices},
+		held:       &holdings{features: f, state: in.State, holders: in.Holders},
+		attributes: &attributes{features: f, cache: in.Expressions.cacheFor(in.Claims, in.Classes)},
+	}
+}
+
+// features are what the scheduler can do: its feature gates, and which of its allocators they choose.
+type features struct {
+	structured.Features
+	variant variant
 }
 
 // variant is one of the scheduler's three allocators.

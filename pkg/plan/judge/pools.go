@@ -8,6 +8,7 @@ import (
 	"iter"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
@@ -44,17 +45,24 @@ type poolKey struct{ driver, name string }
 
 func keyOf(s *resourceapi.ResourceSlice) poolKey { return poolKey{s.Spec.Driver, s.Spec.Pool.Name} }
 
+// nodeSlices are the slices that the scheduler reads for one node.
+type nodeSlices struct {
+	features
+	node *corev1.Node
+	all  []*resourceapi.ResourceSlice
+}
+
 // gather collects the pools that have something for the node, sorted as the scheduler sorts them.
-func (j *judgement) gather() ([]*pool, error) {
+func (n *nodeSlices) gather() ([]*pool, error) {
 	pools := map[poolKey][]*resourceapi.ResourceSlice{}
 	ignored := map[poolKey][]string{}
-	for _, slice := range j.considered() {
+	for _, slice := range n.considered() {
 		key := keyOf(slice)
-		if reason := j.unsupported(slice); reason != "" {
+		if reason := n.unsupported(slice); reason != "" {
 			ignored[key] = append(ignored[key], fmt.Sprintf("slice %s: %s", slice.Name, reason))
 			continue
 		}
-		relevant, err := j.relevant(slice)
+		relevant, err := n.relevant(slice)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +85,7 @@ func (j *judgement) gather() ([]*pool, error) {
 	out := make([]*pool, 0, len(pools))
 	for key, here := range pools {
 		p := &pool{driver: key.driver, name: key.name, generation: here[0].Spec.Pool.Generation, ignored: ignored[key]}
-		j.complete(p, here)
+		n.complete(p, here)
 		slices.Sort(p.ignored)
 		out = append(out, p)
 		delete(ignored, key)
@@ -96,14 +104,14 @@ func outdated(slice *resourceapi.ResourceSlice, newest int64) string {
 }
 
 // considered returns the slices in the order in which the scheduler reads them.
-func (j *judgement) considered() []*resourceapi.ResourceSlice {
-	if j.variant == stable {
-		return j.Slices
+func (n *nodeSlices) considered() []*resourceapi.ResourceSlice {
+	if n.variant == stable {
+		return n.all
 	}
 	var local, shared []*resourceapi.ResourceSlice
-	for _, slice := range j.Slices {
+	for _, slice := range n.all {
 		switch ptr.Deref(slice.Spec.NodeName, "") {
-		case j.Node.Name:
+		case n.node.Name:
 			local = append(local, slice)
 		case "":
 			shared = append(shared, slice)
@@ -113,39 +121,39 @@ func (j *judgement) considered() []*resourceapi.ResourceSlice {
 }
 
 // unsupported says why a slice is skipped that needs a feature which is off.
-func (j *judgement) unsupported(slice *resourceapi.ResourceSlice) string {
-	if !j.Features.PartitionableDevices && (slice.Spec.PerDeviceNodeSelection != nil || len(slice.Spec.SharedCounters) > 0) {
+func (f features) unsupported(slice *resourceapi.ResourceSlice) string {
+	if !f.PartitionableDevices && (slice.Spec.PerDeviceNodeSelection != nil || len(slice.Spec.SharedCounters) > 0) {
 		return "it needs the feature gate DRAPartitionableDevices, which is off"
 	}
-	if !j.Features.CompatibilityGroups && usesGroups(slice) {
+	if !f.CompatibilityGroups && usesGroups(slice) {
 		return "it needs the feature gate DRADeviceCompatibilityGroups, which is off"
 	}
 	return ""
 }
 
 // relevant says whether a slice has something for the node.
-func (j *judgement) relevant(slice *resourceapi.ResourceSlice) (bool, error) {
+func (n *nodeSlices) relevant(slice *resourceapi.ResourceSlice) (bool, error) {
 	spec := &slice.Spec
 	switch {
-	case j.variant == stable && len(spec.SharedCounters) > 0:
+	case n.variant == stable && len(spec.SharedCounters) > 0:
 		return true, nil
 	case ptr.Deref(spec.NodeName, "") != "" || ptr.Deref(spec.AllNodes, false) || spec.NodeSelector != nil:
-		match, err := structured.NodeMatches(j.Features, j.Node, ptr.Deref(spec.NodeName, ""), ptr.Deref(spec.AllNodes, false), spec.NodeSelector)
+		match, err := structured.NodeMatches(n.Features, n.node, ptr.Deref(spec.NodeName, ""), ptr.Deref(spec.AllNodes, false), spec.NodeSelector)
 		if err != nil {
 			return false, fmt.Errorf("ResourceSlice %s, spec.nodeSelector: %w", slice.Name, err)
 		}
 		return match, nil
 	case ptr.Deref(spec.PerDeviceNodeSelection, false):
-		return j.anyOnNode(slice)
+		return n.anyOnNode(slice)
 	}
 	return false, nil
 }
 
 // anyOnNode says whether one of the devices of a slice that says it of each is for the node.
-func (j *judgement) anyOnNode(slice *resourceapi.ResourceSlice) (bool, error) {
+func (n *nodeSlices) anyOnNode(slice *resourceapi.ResourceSlice) (bool, error) {
 	for i := range slice.Spec.Devices {
 		d := &slice.Spec.Devices[i]
-		match, err := j.deviceOnNode(d)
+		match, err := n.deviceOnNode(d)
 		if err != nil {
 			return match, fmt.Errorf("ResourceSlice %s, device %s: %w", slice.Name, d.Name, err)
 		}
@@ -156,16 +164,16 @@ func (j *judgement) anyOnNode(slice *resourceapi.ResourceSlice) (bool, error) {
 	return false, nil
 }
 
-func (j *judgement) deviceOnNode(d *resourceapi.Device) (bool, error) {
-	return structured.NodeMatches(j.Features, j.Node, ptr.Deref(d.NodeName, ""), ptr.Deref(d.AllNodes, false), d.NodeSelector)
+func (n *nodeSlices) deviceOnNode(d *resourceapi.Device) (bool, error) {
+	return structured.NodeMatches(n.Features, n.node, ptr.Deref(d.NodeName, ""), ptr.Deref(d.AllNodes, false), d.NodeSelector)
 }
 
 // complete looks whether all slices of a pool are there and agree, and fills in the pool.
-func (j *judgement) complete(p *pool, here []*resourceapi.ResourceSlice) {
+func (n *nodeSlices) complete(p *pool, here []*resourceapi.ResourceSlice) {
 	want := here[0].Spec.Pool.ResourceSliceCount
 	var all []*resourceapi.ResourceSlice
 	if int64(len(here)) != want {
-		for _, slice := range j.Slices {
+		for _, slice := range n.all {
 			if keyOf(slice) != keyOf(here[0]) {
 				continue
 			}
@@ -173,7 +181,7 @@ func (j *judgement) complete(p *pool, here []*resourceapi.ResourceSlice) {
 			case generation > p.generation:
 				p.ignored = append(p.ignored, fmt.Sprintf("all slices: generation %d of the pool has come, and has nothing for this node", generation))
 				return
-			case generation == p.generation && (j.Features.CompatibilityGroups || !usesGroups(slice)):
+			case generation == p.generation && (n.CompatibilityGroups || !usesGroups(slice)):
 				all = append(all, slice)
 			}
 		}
@@ -184,7 +192,7 @@ func (j *judgement) complete(p *pool, here []*resourceapi.ResourceSlice) {
 			return
 		}
 	}
-	p.fill(here, all, j.Features.PartitionableDevices)
+	p.fill(here, all, n.PartitionableDevices)
 }
 
 // fill sorts the slices into devices and counters, and checks that they agree.

@@ -93,13 +93,21 @@ func (n *need) demandOf(ok filter) (d demand, possible bool) {
 	return d, possible
 }
 
+// proof looks for reasons why no choice of devices can satisfy the claims.
+type proof struct {
+	features
+	pools      []*pool
+	held       *holdings
+	attributes *attributes
+}
+
 // prove looks for reasons why no choice of devices can satisfy the claims. It does not search: each reason is about counts.
-func (j *judgement) prove(ctx context.Context, v *Verdict, needs [][]need) {
+func (pr *proof) prove(ctx context.Context, v *Verdict, needs [][]need) {
 	var plain []need
 	for i := range v.Claims {
 		c := &v.Claims[i]
-		c.Constraints = j.tables(ctx, v.Claims[i], needs[i])
-		c.Problems = append(c.Problems, j.proveClaim(ctx, c, needs[i])...)
+		c.Constraints = pr.tables(ctx, v.Claims[i], needs[i])
+		c.Problems = append(c.Problems, pr.proveClaim(ctx, c, needs[i])...)
 		for _, n := range needs[i] {
 			if !n.admin {
 				plain = append(plain, n)
@@ -110,13 +118,13 @@ func (j *judgement) prove(ctx context.Context, v *Verdict, needs [][]need) {
 		return
 	}
 	if len(v.Claims) > 1 {
-		v.Problems = append(v.Problems, j.shortage(plain, everyDevice)...)
+		v.Problems = append(v.Problems, pr.shortage(plain, everyDevice)...)
 	}
-	v.Problems = append(v.Problems, j.counterShortage(plain)...)
+	v.Problems = append(v.Problems, pr.counterShortage(plain)...)
 }
 
 // proveClaim looks at one claim alone.
-func (j *judgement) proveClaim(ctx context.Context, c *ClaimVerdict, needs []need) []Check {
+func (pr *proof) proveClaim(ctx context.Context, c *ClaimVerdict, needs []need) []Check {
 	var problems []Check
 	for i := range needs {
 		if _, possible := needs[i].demandOf(everyDevice); !possible {
@@ -126,10 +134,10 @@ func (j *judgement) proveClaim(ctx context.Context, c *ClaimVerdict, needs []nee
 	if len(problems) > 0 {
 		return problems
 	}
-	if problems = j.shortage(needs, everyDevice); len(problems) > 0 {
+	if problems = pr.shortage(needs, everyDevice); len(problems) > 0 {
 		return problems
 	}
-	return j.proveConstraints(ctx, c, needs)
+	return pr.proveConstraints(ctx, c, needs)
 }
 
 // impossibleNeed says why each alternative of a request fails.
@@ -163,8 +171,8 @@ func devices(n int) string {
 }
 
 // shortage finds requests that want more devices than there are for all of them.
-func (j *judgement) shortage(needs []need, ok filter) []Check {
-	demands, capacity := make([]demand, len(needs)), j.capacities(needs)
+func (pr *proof) shortage(needs []need, ok filter) []Check {
+	demands, capacity := make([]demand, len(needs)), pr.capacities(needs)
 	for i := range needs {
 		var possible bool
 		if demands[i], possible = needs[i].demandOf(ok); !possible {
@@ -185,13 +193,13 @@ func (j *judgement) shortage(needs []need, ok filter) []Check {
 }
 
 // capacities says how many requests may have each device of the node at once.
-func (j *judgement) capacities(needs []need) []int {
+func (pr *proof) capacities(needs []need) []int {
 	var out []int
-	for _, p := range j.pools {
+	for _, p := range pr.pools {
 		for _, d := range p.devices() {
 			capacity := 1
-			if j.shared(d) {
-				capacity = j.shares(structured.MakeDeviceID(p.driver, p.name, d.Name), d, needs)
+			if pr.shared(d) {
+				capacity = pr.held.shares(structured.MakeDeviceID(p.driver, p.name, d.Name), d, needs)
 			}
 			out = append(out, capacity)
 		}
@@ -200,12 +208,12 @@ func (j *judgement) capacities(needs []need) []int {
 }
 
 // shares says how many of the requests may have a share of a device at once, at most.
-func (j *judgement) shares(id structured.DeviceID, d *resourceapi.Device, needs []need) int {
+func (h *holdings) shares(id structured.DeviceID, d *resourceapi.Device, needs []need) int {
 	most := len(needs)
 	for name, capacity := range d.Capacity {
 		var least *resource.Quantity
 		for a := range allOf(needs) {
-			q, err := j.consumption(a.request.Capacity, name, capacity)
+			q, err := h.consumption(a.request.Capacity, name, capacity)
 			if err == nil && (least == nil || q.Cmp(*least) < 0) {
 				least = &q
 			}
@@ -214,7 +222,7 @@ func (j *judgement) shares(id structured.DeviceID, d *resourceapi.Device, needs 
 			continue
 		}
 		free := capacity.Value.DeepCopy()
-		if q := j.State.AggregatedCapacity[id][name]; q != nil {
+		if q := h.state.AggregatedCapacity[id][name]; q != nil {
 			free.Sub(*q)
 		}
 		n := 0
@@ -227,13 +235,13 @@ func (j *judgement) shares(id structured.DeviceID, d *resourceapi.Device, needs 
 }
 
 // counterShortage finds counters of which the requests need more than is free, whichever devices they get.
-func (j *judgement) counterShortage(needs []need) []Check {
+func (pr *proof) counterShortage(needs []need) []Check {
 	offset := 0
-	for _, p := range j.pools {
+	for _, p := range pr.pools {
 		first := offset
 		consumed := map[int]map[counterKey]resource.Quantity{}
 		for _, d := range p.devices() {
-			if len(d.ConsumesCounters) > 0 && !j.charged(p, d) && !j.shared(d) {
+			if len(d.ConsumesCounters) > 0 && !pr.held.charged(p, d) && !pr.shared(d) {
 				consumed[offset] = needOf(d)
 			}
 			offset++
@@ -241,7 +249,7 @@ func (j *judgement) counterShortage(needs []need) []Check {
 		if len(consumed) == 0 || p.incomplete != "" || p.invalid != "" {
 			continue
 		}
-		t := j.countersOf(p)
+		t := pr.held.countersOf(p)
 		for _, key := range slices.SortedFunc(maps.Keys(t.free), compareCounters) {
 			least := resource.Quantity{}
 			for i := range needs {

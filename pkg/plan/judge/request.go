@@ -94,13 +94,13 @@ func (j *judgement) judgeClaim(ctx context.Context, claim *resourceapi.ResourceC
 }
 
 // checkForm says what the scheduler has against a request before it looks at any device.
-func (j *judgement) checkForm(r *resourceapi.DeviceRequest) string {
+func (f features) checkForm(r *resourceapi.DeviceRequest) string {
 	switch {
-	case len(r.FirstAvailable) > 0 && !j.Features.PrioritizedList:
+	case len(r.FirstAvailable) > 0 && !f.PrioritizedList:
 		return "it has firstAvailable, and the feature gate DRAPrioritizedList is off"
 	case len(r.FirstAvailable) == 0 && r.Exactly == nil:
 		return "it has neither exactly nor firstAvailable: set one"
-	case j.Features.ConsumableCapacity || j.variant == stable:
+	case f.ConsumableCapacity || f.variant == stable:
 		return ""
 	case r.Exactly != nil && r.Exactly.Capacity != nil:
 		return "it asks for capacity, and the feature gate DRAConsumableCapacity is off"
@@ -122,7 +122,7 @@ func formKind(r *resourceapi.DeviceRequest) Kind {
 
 // judgeRequest judges all devices of the node for one request.
 func (j *judgement) judgeRequest(ctx context.Context, r *request) RequestVerdict {
-	r.class = j.Classes[r.DeviceClassName]
+	r.class = j.in.Classes[r.DeviceClassName]
 	v := RequestVerdict{Name: r.name(), Class: r.DeviceClassName, All: r.all(), Admin: r.admin(), Problems: j.checkRequest(r)}
 	for _, p := range j.pools {
 		for slice, d := range p.devices() {
@@ -152,7 +152,7 @@ func (j *judgement) checkRequest(r *request) []Check {
 	fatal := func(kind Kind, format string, args ...any) {
 		checks = append(checks, Check{Kind: kind, Fatal: true, Message: fmt.Sprintf(format, args...)})
 	}
-	if len(r.DerivedAttributes) > 0 && !j.Features.DerivedAttributes {
+	if len(r.DerivedAttributes) > 0 && !j.DerivedAttributes {
 		fatal(KindGate, "it has derivedAttributes, and the feature gate DRADerivedAttributes is off")
 	}
 	for i, selector := range r.Selectors {
@@ -160,7 +160,7 @@ func (j *judgement) checkRequest(r *request) []Check {
 			fatal(KindRequest, "selectors[%d] has no CEL expression", i)
 		}
 	}
-	if r.AdminAccess != nil && !j.Features.AdminAccess {
+	if r.AdminAccess != nil && !j.AdminAccess {
 		fatal(KindAdminAccess, "it has adminAccess, and the feature gate DRAAdminAccess is off")
 	}
 	switch {

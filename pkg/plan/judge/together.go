@@ -16,22 +16,22 @@ import (
 type valueTable map[*request][][]string
 
 // valuesFor evaluates the attribute of a constraint.
-func (j *judgement) valuesFor(ctx context.Context, c constraint, needs []need) valueTable {
+func (pr *proof) valuesFor(ctx context.Context, c constraint, needs []need) valueTable {
 	t := valueTable{}
 	for a := range allOf(needs) {
 		if a.request.named(c.requests) {
-			t[a.request] = j.rows(ctx, a.request, c)
+			t[a.request] = pr.rows(ctx, a.request, c)
 		}
 	}
 	return t
 }
 
 // rows returns the values of a constraint's attribute for each device of the node, none where it cannot be evaluated.
-func (j *judgement) rows(ctx context.Context, r *request, c constraint) [][]string {
+func (pr *proof) rows(ctx context.Context, r *request, c constraint) [][]string {
 	var rows [][]string
-	for _, p := range j.pools {
+	for _, p := range pr.pools {
 		for _, d := range p.devices() {
-			values, err := j.valuesOf(ctx, r, p, d, c.attribute)
+			values, err := pr.attributes.valuesOf(ctx, r, p, d, c.attribute)
 			if err != nil {
 				values = nil
 			}
@@ -67,18 +67,18 @@ func (t valueTable) all(needs []need) []string {
 }
 
 // proveConstraints tries every choice of values for the constraints that want one value, and counts.
-func (j *judgement) proveConstraints(ctx context.Context, c *ClaimVerdict, needs []need) []Check {
-	constraints := j.constraintsOf(needsClaim(needs))
+func (pr *proof) proveConstraints(ctx context.Context, c *ClaimVerdict, needs []need) []Check {
+	constraints := pr.constraintsOf(needsClaim(needs))
 	var equal []constraint
 	var tables []valueTable
 	combinations := 1
 	for _, one := range constraints {
-		table := j.valuesFor(ctx, one, needs)
+		table := pr.valuesFor(ctx, one, needs)
 		if len(table) == 0 {
 			continue
 		}
 		if one.distinct {
-			if check := j.proveDistinct(one, table, needs); check != nil {
+			if check := proveDistinct(one, table, needs); check != nil {
 				return []Check{*check}
 			}
 			continue
@@ -89,11 +89,11 @@ func (j *judgement) proveConstraints(ctx context.Context, c *ClaimVerdict, needs
 			return nil
 		}
 	}
-	if len(equal) == 0 || j.anyChoice(needs, tables, everyDevice) {
+	if len(equal) == 0 || pr.anyChoice(needs, tables, everyDevice) {
 		return nil
 	}
 	for i, one := range equal { // is it one alone?
-		if !j.anyChoice(needs, tables[i:i+1], everyDevice) {
+		if !pr.anyChoice(needs, tables[i:i+1], everyDevice) {
 			return []Check{{Kind: KindConstraint, Attribute: one.attribute, Message: fmt.Sprintf(
 				"no value of %s has enough devices: %s", one.attribute, tableText(c, one))}}
 		}
@@ -114,15 +114,15 @@ func needsClaim(needs []need) *resourceapi.ResourceClaim {
 }
 
 // anyChoice says whether some choice of one value a table leaves enough devices.
-func (j *judgement) anyChoice(needs []need, tables []valueTable, ok filter) bool {
+func (pr *proof) anyChoice(needs []need, tables []valueTable, ok filter) bool {
 	if len(tables) == 0 {
-		return len(j.shortage(needs, ok)) == 0
+		return len(pr.shortage(needs, ok)) == 0
 	}
-	if tables[0].avoidable(needs) && j.anyChoice(needs, tables[1:], ok) {
+	if tables[0].avoidable(needs) && pr.anyChoice(needs, tables[1:], ok) {
 		return true
 	}
 	for _, value := range tables[0].all(needs) {
-		if j.anyChoice(needs, tables[1:], tables[0].restrict(ok, value)) {
+		if pr.anyChoice(needs, tables[1:], tables[0].restrict(ok, value)) {
 			return true
 		}
 	}
@@ -140,7 +140,7 @@ func (t valueTable) avoidable(needs []need) bool {
 }
 
 // proveDistinct counts the values that the devices of each request have.
-func (j *judgement) proveDistinct(c constraint, t valueTable, needs []need) *Check {
+func proveDistinct(c constraint, t valueTable, needs []need) *Check {
 	values := t.all(needs)
 	capacity := make([]int, len(values))
 	for i := range capacity {
@@ -190,10 +190,10 @@ func (t valueTable) demandOf(n *need, values []string) (d demand, affected bool)
 }
 
 // tables counts, for every constraint of a claim, the usable devices by value.
-func (j *judgement) tables(ctx context.Context, v ClaimVerdict, needs []need) []ConstraintVerdict {
+func (pr *proof) tables(ctx context.Context, v ClaimVerdict, needs []need) []ConstraintVerdict {
 	var out []ConstraintVerdict
-	for _, c := range j.constraintsOf(needsClaim(needs)) {
-		table := j.valuesFor(ctx, c, needs)
+	for _, c := range pr.constraintsOf(needsClaim(needs)) {
+		table := pr.valuesFor(ctx, c, needs)
 		verdict := ConstraintVerdict{Attribute: c.attribute, Distinct: c.distinct}
 		var affected []*alternative
 		for a := range allOf(needs) {
