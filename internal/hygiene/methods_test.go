@@ -23,7 +23,6 @@ func manyMethods() map[string]int {
 		"kubeletplugin/kernelcaches.Feature": 48,
 		"kubeletplugin/partitions.Feature":   55,
 		"pkg/artifact.Store":                 65,
-		"pkg/preset/hostfiles.lookup":        45,
 		"pkg/record.Store":                   49,
 		"test/bench.bench":                   53,
 		"test/harness.Harness":               66,

@@ -62,7 +62,7 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 	if err != nil {
 		return fmt.Errorf("the driver in %s: %w", hostRoot, err)
 	}
-	hostPaths, err := answer.find(l, root, hostRoot)
+	hostPaths, err := answer.find(l.paths, root, hostRoot)
 	if err != nil {
 		return fmt.Errorf("the driver in %s: %w", hostRoot, err)
 	}
@@ -73,7 +73,7 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 		}
 	}
 	for _, link := range list.Links {
-		l.libraryLink(*from, link.Target, link.Path)
+		l.places.libraryLink(*from, link.Target, link.Path)
 	}
 	l.dirs = append(l.dirs, list.LibraryDirs...)
 	for _, env := range list.Env {
@@ -87,7 +87,7 @@ func (l *lookup) vendorFiles(from *preset.Origin, hostRoot string) error {
 
 // find returns the paths of the host that the files of an answer are at. It follows each path again only if something on its way
 // has changed, or containers write elsewhere.
-func (a *driverAnswer) find(l *lookup, root *rootfs.Root, hostRoot string) ([]string, error) {
+func (a *driverAnswer) find(l *locator, root *rootfs.Root, hostRoot string) ([]string, error) {
 	if err := l.findWritable(); err != nil {
 		return nil, err
 	}
@@ -119,12 +119,12 @@ func (a *driverAnswer) find(l *lookup, root *rootfs.Root, hostRoot string) ([]st
 
 // driverFile mounts a file of the vendor's list. It was found in the driver's directory, which this process may have at another path alone.
 func (l *lookup) driverFile(from *preset.Origin, hostPath, containerPath string) error {
-	_, err := l.locate(hostPath)
-	if !errors.Is(err, fs.ErrNotExist) || !l.files.Drivers.isSeen(hostPath) || l.isBelowWritable(hostPath) {
+	_, err := l.paths.locate(hostPath)
+	if !errors.Is(err, fs.ErrNotExist) || !l.files.Drivers.isSeen(hostPath) || l.paths.isBelowWritable(hostPath) {
 		_, err := l.bind(from, hostPath, containerPath)
 		return err
 	}
-	if l.take(containerPath, place{from: *from, content: hostPath}) {
+	if l.places.take(containerPath, place{from: *from, content: hostPath}) {
 		l.add(fileMount(hostPath, containerPath))
 	}
 	return nil
@@ -170,7 +170,7 @@ type driverPlaces struct {
 }
 
 // isFor reports whether places are for a root of the host, and for the trees that containers write to now.
-func (p *driverPlaces) isFor(l *lookup, hostRoot string) bool {
+func (p *driverPlaces) isFor(l *locator, hostRoot string) bool {
 	return p.hostRoot == hostRoot && p.rootOwner == l.rootOwner && maps.Equal(p.trees, l.trees)
 }
 

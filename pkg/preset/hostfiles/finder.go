@@ -81,7 +81,9 @@ func (f *Found) Empty() bool { return f.Shared.Empty() && f.Own.Empty() }
 // lookup makes the edits of one request.
 type lookup struct {
 	files *Finder
-	host  *rootfs.Root
+	// paths says where paths of the host lead, and places what the container has at its own.
+	paths  *locator
+	places *places
 	// claim is the UID of the claim.
 	claim string
 	// namespaced has the namespace of each mount of a DevicePreset, by its path in the container. searches counts what is looked through for
@@ -92,25 +94,13 @@ type lookup struct {
 	// own are edits that only the claim has. steps prepare what they need.
 	own   container.Edits
 	steps []step.Step
-	// mounted lists all mounts of both edits, with their original paths.
-	mounted []container.Mount
-	// links and fallbackLinks are TARGET::PATH. links must be made. fallbackLinks are made only where the image has no file of that name.
-	links, fallbackLinks []string
+	// fallbackLinks are TARGET::PATH, and made only where the image has no file of that name.
+	fallbackLinks []string
 	// absent lists the container paths of optional mounts that the node does not have.
 	absent []string
 	// dirs lists directories of the container with libraries of a driver.
 	dirs []string
-	// places are the mounts and links by their path in the container. presets are in the order of application.
-	places    map[string]place
-	presets   []preset.Origin
-	overrides []string
-	errs      []error
-	// known says who but root can change what a directory of the host holds, "" for nobody. trees are those that containers write to.
-	known map[string]string
-	trees map[string]file
-	// located has where paths of the driver lead.
-	located   map[string]located
-	rootOwner uint32
+	errs []error
 }
 
 // FindBeside is Find while containers may write to more trees.
@@ -127,15 +117,18 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		return Found{}, err
 	}
 	defer func() { _ = host.Close() }() // it was only read
-	l := lookup{files: f, host: host, claim: claim, presets: r.Presets, namespaced: map[string]string{}}
+	l := lookup{
+		files: f, claim: claim, namespaced: map[string]string{}, paths: newLocator(host, f),
+		places: &places{presets: r.Presets, taken: map[string]place{}},
+	}
 	for i := range r.Env {
 		l.fail(l.variable(&r.Env[i]), r.Env[i].From[len(r.Env[i].From)-1], "variable "+r.Env[i].Name)
 	}
 	for i := range r.Mounts {
-		before := len(l.mounted)
+		before := len(l.places.mounted)
 		l.fail(l.mount(&r.Mounts[i]), r.Mounts[i].From, "mount "+r.Mounts[i].ContainerPath)
-		if len(l.mounted) > before {
-			l.takeMount(r.Mounts[i].From)
+		if len(l.places.mounted) > before {
+			l.places.takeMount(r.Mounts[i].From)
 		}
 	}
 	for i := range r.Nodes {
@@ -154,7 +147,9 @@ func (f *Finder) Find(claim string, r preset.Request) (Found, error) {
 		l.fail(l.toolDir(&r.ToolDirs[i]), r.ToolDirs[i].From, "PATH "+r.ToolDirs[i].Path)
 	}
 	l.hooks(&r)
-	return Found{Shared: l.edits, Own: l.own, Steps: l.steps, Overrides: l.overrides, Givers: l.givers(r.Env)}, errors.Join(l.errs...)
+	return Found{
+		Shared: l.edits, Own: l.own, Steps: l.steps, Overrides: l.places.overrides, Givers: l.places.givers(r.Env),
+	}, errors.Join(l.errs...)
 }
 
 // checkVisible refuses a path of the host that the plugin cannot see.
@@ -219,12 +214,12 @@ func notHere(m *preset.Mount) error {
 }
 
 func (l *lookup) add(m container.Mount) {
-	l.mounted = append(l.mounted, m)
+	l.places.mounted = append(l.places.mounted, m)
 	l.edits.Mounts = append(l.edits.Mounts, m)
 }
 
 func (l *lookup) node(n *preset.Node) error {
-	stat, err := l.host.Lstat(n.Path)
+	stat, err := l.paths.host.Lstat(n.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && n.Optional:
 		return nil
@@ -335,7 +330,7 @@ func (l *lookup) tools(f *preset.Files) error {
 // as if its directories came first.
 func (l *lookup) toolDir(d *preset.Directory) error {
 	in := func(dir string) bool { return mountpath.Within(d.Path, dir) }
-	m := l.mountAbove(d.Path)
+	m := l.places.mountAbove(d.Path)
 	switch {
 	case m == nil && slices.ContainsFunc(l.absent, in):
 		return nil
@@ -346,13 +341,13 @@ func (l *lookup) toolDir(d *preset.Directory) error {
 	if err != nil {
 		return err
 	}
-	names, err := l.host.ReadDir(hostDir)
+	names, err := l.paths.host.ReadDir(hostDir)
 	if err != nil {
 		return err
 	}
 	found := 0
 	for _, name := range names {
-		at, stat, err := l.host.Resolve(path.Join(hostDir, name))
+		at, stat, err := l.paths.host.Resolve(path.Join(hostDir, name))
 		if err != nil || !mountpath.Within(at, top) || stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Mode&0o111 == 0 {
 			continue // a link that leads nowhere is no program
 		}
@@ -386,7 +381,7 @@ func (l *lookup) toolPlace(m *container.Mount, dir string) (hostDir, top string,
 
 // bind mounts a file of the node, unless another mount or a link has that place already.
 func (l *lookup) bind(from *preset.Origin, hostPath, containerPath string) (bool, error) {
-	if !l.take(containerPath, place{from: *from, content: hostPath}) {
+	if !l.places.take(containerPath, place{from: *from, content: hostPath}) {
 		return false, nil
 	}
 	m := fileMount(hostPath, containerPath)
@@ -420,7 +415,7 @@ func (l *lookup) hooks(r *preset.Request) {
 			dirs = append(dirs, dir)
 		}
 	}
-	if slices.ContainsFunc(l.mounted, func(m container.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
+	if slices.ContainsFunc(l.places.mounted, func(m container.Mount) bool { return path.Dir(m.ContainerPath) == libraryDir }) {
 		add(libraryDir)
 	}
 	for _, d := range r.LibraryDirs {
@@ -437,14 +432,14 @@ func (l *lookup) hooks(r *preset.Request) {
 			add(dir)
 		}
 		for _, link := range h.Links {
-			l.fail(l.link(link, h.From), h.From, "hook links")
+			l.fail(l.places.link(link, h.From), h.From, "hook links")
 		}
 	}
-	if links := len(l.links) + len(l.fallbackLinks); links > 0 {
+	if links := len(l.places.links) + len(l.fallbackLinks); links > 0 {
 		if err := hook.CheckLinks(links); err != nil && len(l.errs) == 0 {
 			l.errs = append(l.errs, fmt.Errorf("libraries, tools and links of all presets: %w: name fewer libraries by a *", err))
 		}
-		l.hook(flags(flags([]string{"links"}, "--link", l.links), "--yielding-link", l.fallbackLinks))
+		l.hook(flags(flags([]string{"links"}, "--link", l.places.links), "--yielding-link", l.fallbackLinks))
 	}
 	if len(dirs) > 0 {
 		if err := hook.CheckDirs(dirs); err != nil && len(l.errs) == 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/rootfs"
 )
 
 // spot is where a path of the host leads. A runtime looks a path up again each time when it starts a container, so only a path that root
@@ -47,8 +48,25 @@ type located struct {
 	err error
 }
 
+// locator says where paths of the host lead, and who can change that.
+type locator struct {
+	host *rootfs.Root
+	// directories are those that the plugin sees by mounts of its own. writable are the trees that containers write to, as patterns.
+	directories, writable []string
+	// known says who but root can change what a directory of the host holds, "" for nobody. trees are those that containers write to.
+	known map[string]string
+	trees map[string]file
+	// located has where paths of the driver lead.
+	located   map[string]located
+	rootOwner uint32
+}
+
+func newLocator(host *rootfs.Root, f *Finder) *locator {
+	return &locator{host: host, directories: f.Directories, writable: f.ContainersWrite()}
+}
+
 // locate follows a path as far as root alone can change what it leads to, links too. The files of a driver are located once.
-func (l *lookup) locate(name string) (spot, error) {
+func (l *locator) locate(name string) (spot, error) {
 	if known, ok := l.located[name]; ok {
 		return known.spot, known.err
 	}
@@ -94,7 +112,7 @@ func (l *lookup) locate(name string) (spot, error) {
 // give mounts a path that a preset of the administrator names. If others than root can change what it leads to, or outside of the node's
 // software may do so in a way that the plugin does not know, the claim gets a copy.
 func (l *lookup) give(m container.Mount) error {
-	s, err := l.locate(m.HostPath)
+	s, err := l.paths.locate(m.HostPath)
 	if err != nil {
 		return err
 	}
@@ -115,7 +133,7 @@ func (l *lookup) give(m container.Mount) error {
 }
 
 // readLink returns what a link leads to, and "" for anything else. No link leads to the directory that it is in.
-func (l *lookup) readLink(name string) (string, error) {
+func (l *locator) readLink(name string) (string, error) {
 	if _, known := l.known[name]; known {
 		return "", nil // a directory
 	}
@@ -130,7 +148,7 @@ func (l *lookup) readLink(name string) (string, error) {
 func inRoot(name string) string { return path.Join(".", name) }
 
 // changeable says who but root can change what a directory holds, or "". No link leads to the directory.
-func (l *lookup) changeable(dir string) (why string, err error) {
+func (l *locator) changeable(dir string) (why string, err error) {
 	if why, known := l.known[dir]; known {
 		return why, nil
 	}
@@ -155,7 +173,7 @@ func fileOf(stat *unix.Statx_t) file {
 	return file{unix.Mkdev(stat.Dev_major, stat.Dev_minor), stat.Ino}
 }
 
-func (l *lookup) statx(name string) (stat unix.Statx_t, err error) {
+func (l *locator) statx(name string) (stat unix.Statx_t, err error) {
 	const want = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID | unix.STATX_INO
 	err = unix.Statx(int(l.host.Dir().Fd()), inRoot(name), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, want, &stat)
 	if err != nil {
@@ -166,7 +184,7 @@ func (l *lookup) statx(name string) (stat unix.Statx_t, err error) {
 
 // findWritable finds the trees that containers write to, and who owns the host's root. What a preset gives from / is left out: whoever has
 // that has the node. It looks once.
-func (l *lookup) findWritable() error {
+func (l *locator) findWritable() error {
 	if l.known != nil {
 		return nil
 	}
@@ -175,7 +193,7 @@ func (l *lookup) findWritable() error {
 		return err
 	}
 	l.known, l.rootOwner, l.trees = map[string]string{}, root.Uid, map[string]file{}
-	for _, tree := range l.files.ContainersWrite() {
+	for _, tree := range l.writable {
 		if tree != "/" {
 			stat, err := l.host.Stat(tree)
 			if err != nil {
@@ -199,7 +217,7 @@ func (f *Finder) ContainersWrite() []string {
 }
 
 // treeOf returns the tree that a directory is the top of, and that containers may write to. It may have another path.
-func (l *lookup) treeOf(dir string, id file) (string, bool) {
+func (l *locator) treeOf(dir string, id file) (string, bool) {
 	for _, tree := range slices.Sorted(maps.Keys(l.trees)) {
 		other := l.trees[tree]
 		matches, err := path.Match(tree, dir)
@@ -211,7 +229,7 @@ func (l *lookup) treeOf(dir string, id file) (string, bool) {
 }
 
 // isBelowWritable judges a path by its text.
-func (l *lookup) isBelowWritable(name string) bool {
+func (l *locator) isBelowWritable(name string) bool {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if _, writable := l.treeOf(dir, file{}); writable {
 			return true
@@ -221,7 +239,7 @@ func (l *lookup) isBelowWritable(name string) bool {
 }
 
 // writers says who but root can change what a directory holds, or "".
-func (l *lookup) writers(dir string, stat *unix.Statx_t) string {
+func (l *locator) writers(dir string, stat *unix.Statx_t) string {
 	const byOthers, byGroup = 0o002, 0o020
 	tree, writable := l.treeOf(dir, fileOf(stat))
 	switch {
@@ -243,8 +261,8 @@ func (l *lookup) writers(dir string, stat *unix.Statx_t) string {
 
 // isAlias reports whether a directory is where a file system is mounted once more that containers write to elsewhere. What is mounted may
 // be a part that they write to. The plugin's container has each of its directories by such a mount.
-func (l *lookup) isAlias(dir string, stat *unix.Statx_t) bool {
-	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || dir == "/" || slices.Contains(l.files.Directories, dir) {
+func (l *locator) isAlias(dir string, stat *unix.Statx_t) bool {
+	if stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || dir == "/" || slices.Contains(l.directories, dir) {
 		return false
 	}
 	for tree, top := range l.trees {

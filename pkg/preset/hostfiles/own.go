@@ -23,7 +23,7 @@ func (l *lookup) allowedFor(namespace, name string, readOnly bool) (*hostmount.C
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.locate(dir)
+	s, err := l.paths.locate(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
@@ -37,7 +37,7 @@ func (l *lookup) allowedFor(namespace, name string, readOnly bool) (*hostmount.C
 func (l *lookup) checkMayRead(namespace, name string) (string, error) {
 	var c *hostmount.Copy
 	if namespace == "" {
-		s, err := l.locate(name)
+		s, err := l.paths.locate(name)
 		if err != nil || s.why == "" {
 			return s.path(), err
 		}
@@ -120,7 +120,7 @@ func (l *lookup) addOwn(namespace string, of container.Mount, m hostmount.Mount)
 		return fmt.Errorf("%s: presets give the request more than %d mounts of its own: name fewer files by a *, or mount their "+
 			"directory", of.ContainerPath, maxOwnMounts)
 	}
-	l.mounted = append(l.mounted, of)
+	l.places.mounted = append(l.places.mounted, of)
 	if namespace != "" {
 		l.namespaced[of.ContainerPath] = namespace
 	}
