@@ -117,7 +117,7 @@ func demo(ctx context.Context, o options, environ []string, stdout io.Writer) (r
 	}
 	defer func() {
 		if err == nil {
-			err = again.Write(stdout, h.Stage, repeatable(h.Config, results))
+			err = again.Write(stdout, h.Stage, repeatable(config, results))
 		}
 	}()
 	defer func() { err = errors.Join(err, leave(ctx, h, o.keep, stdout)) }()

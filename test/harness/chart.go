@@ -25,11 +25,14 @@ const (
 // Values are a chart's values, as in a YAML file.
 type Values map[string]any
 
+// Chart is the driver's Helm chart, on one cluster.
+type Chart struct{ *Config }
+
 // BaseValues are the chart's values for a simulated machine, with the images that the nodes have.
-func (h *Harness) BaseValues() Values { return h.ValuesOf(h.Version) }
+func (c Chart) BaseValues() Values { return c.ValuesOf(c.Version) }
 
 // ValuesOf are BaseValues for another version of the images.
-func (h *Harness) ValuesOf(version string) Values {
+func (c Chart) ValuesOf(version string) Values {
 	image := map[string]any{"tag": version, "pullPolicy": "Never"}
 	return Values{
 		"hostRoot": MachineRoot,
@@ -71,33 +74,33 @@ func asMap(value any) (Values, bool) {
 }
 
 // Install installs this source's chart or upgrades to it, and waits until all its pods are ready.
-func (h *Harness) Install(ctx context.Context, values Values) error {
-	return h.InstallChart(ctx, chartDir, values)
+func (c Chart) Install(ctx context.Context, values Values) error {
+	return c.InstallChart(ctx, chartDir, values)
 }
 
 // waits is how Helm waits for pods. Its default, watcher, waits for the pods of fettle-mps as well, which no upgrade replaces.
 const waits = "--wait=legacy"
 
 // InstallChart does so with a chart in another directory.
-func (h *Harness) InstallChart(ctx context.Context, chart string, values Values) error {
+func (c Chart) InstallChart(ctx context.Context, chart string, values Values) error {
 	data, err := yaml.Marshal(values)
 	if err != nil {
 		return fmt.Errorf("encode the chart's values: %w", err)
 	}
-	_, err = h.run(ctx, bytes.NewReader(data), h.helm(), "upgrade", "--install", Release, chart,
-		"--namespace", Namespace, "--create-namespace", waits, "--timeout", h.helmLimit(), "--values", "-")
+	_, err = c.run(ctx, bytes.NewReader(data), c.helm(), "upgrade", "--install", Release, chart,
+		"--namespace", Namespace, "--create-namespace", waits, "--timeout", c.helmLimit(), "--values", "-")
 	return err
 }
 
 // Rollback goes back to a revision, 0 for the one before, and waits.
-func (h *Harness) Rollback(ctx context.Context, revision int) error {
-	_, err := h.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), waits, "--timeout", h.helmLimit())
+func (c Chart) Rollback(ctx context.Context, revision int) error {
+	_, err := c.helmCommand(ctx, "rollback", Release, strconv.Itoa(revision), waits, "--timeout", c.helmLimit())
 	return err
 }
 
 // Revision is the release's newest revision.
-func (h *Harness) Revision(ctx context.Context) (int, error) {
-	out, err := h.helmCommand(ctx, "history", Release, "--max", "1", "--output", "json")
+func (c Chart) Revision(ctx context.Context) (int, error) {
+	out, err := c.helmCommand(ctx, "history", Release, "--max", "1", "--output", "json")
 	if err != nil {
 		return 0, err
 	}
@@ -111,43 +114,43 @@ func (h *Harness) Revision(ctx context.Context) (int, error) {
 }
 
 // Uninstall removes the release; the error holds what the chart's hook said where it refused.
-func (h *Harness) Uninstall(ctx context.Context) (string, error) {
-	return h.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", h.helmLimit())
+func (c Chart) Uninstall(ctx context.Context) (string, error) {
+	return c.helmCommand(ctx, "uninstall", Release, "--wait", "--timeout", c.helmLimit())
 }
 
 // TestChart runs the chart's own test and returns what Helm and the test printed.
-func (h *Harness) TestChart(ctx context.Context) (string, error) {
+func (c Chart) TestChart(ctx context.Context) (string, error) {
 	const testLimit = 2 * time.Minute
-	stdout, stderr, err := h.runBoth(ctx, nil, h.helm(), "--namespace", Namespace, "test", Release, "--timeout", h.Patient(testLimit).String())
+	stdout, stderr, err := c.runBoth(ctx, nil, c.helm(), "--namespace", Namespace, "test", Release, "--timeout", c.Patient(testLimit).String())
 	return stdout + stderr, err
 }
 
 // helmLimit is how long Helm waits.
-func (h *Harness) helmLimit() string {
+func (c Chart) helmLimit() string {
 	const limit = 3 * time.Minute
-	return h.Patient(limit).String()
+	return c.Patient(limit).String()
 }
 
-func (h *Harness) helmCommand(ctx context.Context, args ...string) (string, error) {
-	return h.run(ctx, nil, append([]string{h.helm(), "--namespace", Namespace}, args...)...)
+func (c Chart) helmCommand(ctx context.Context, args ...string) (string, error) {
+	return c.run(ctx, nil, append([]string{c.helm(), "--namespace", Namespace}, args...)...)
 }
 
 // Template renders one template of this source's chart, whose name is relative to the directory of templates.
-func (h *Harness) Template(ctx context.Context, template string, values Values) (string, error) {
+func (c Chart) Template(ctx context.Context, template string, values Values) (string, error) {
 	data, err := yaml.Marshal(values)
 	if err != nil {
 		return "", fmt.Errorf("encode the chart's values: %w", err)
 	}
-	return h.run(ctx, bytes.NewReader(data), h.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
+	return c.run(ctx, bytes.NewReader(data), c.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
 		"--show-only", "templates/"+template)
 }
 
 // Manifests renders all of this source's chart, hooks included, as on a cluster with the kinds of Prometheus' operator.
-func (h *Harness) Manifests(ctx context.Context, values Values) (string, error) {
+func (c Chart) Manifests(ctx context.Context, values Values) (string, error) {
 	data, err := yaml.Marshal(values)
 	if err != nil {
 		return "", fmt.Errorf("encode the chart's values: %w", err)
 	}
-	return h.run(ctx, bytes.NewReader(data), h.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
+	return c.run(ctx, bytes.NewReader(data), c.helm(), "template", Release, chartDir, "--namespace", Namespace, "--values", "-",
 		"--api-versions", "monitoring.coreos.com/v1")
 }

@@ -35,17 +35,17 @@ func (e *CommandError) Error() string {
 func (e *CommandError) Unwrap() error { return e.Err }
 
 // run runs a program in the repository and returns what it wrote to standard output.
-func (h *Harness) run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	stdout, _, err := h.runBoth(ctx, stdin, args...)
+func (c Config) run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	stdout, _, err := c.runBoth(ctx, stdin, args...)
 	return stdout, err
 }
 
-func (h *Harness) runBoth(ctx context.Context, stdin io.Reader, args ...string) (stdout, stderr string, err error) {
+func (c Config) runBoth(ctx context.Context, stdin io.Reader, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Stdin = h.Root, stdin
+	cmd.Dir, cmd.Stdin = c.Root, stdin
 	// A grandchild that keeps the pipe open must not outlast the deadline.
 	cmd.WaitDelay = 5 * time.Second
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.Kubeconfig(), "FETTLE_CACHE="+h.Cache)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "FETTLE_CACHE="+c.Cache)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
@@ -55,6 +55,6 @@ func (h *Harness) runBoth(ctx context.Context, stdin io.Reader, args ...string) 
 }
 
 // cluster runs the cluster's program. Flags must come before a "--".
-func (h *Harness) cluster(ctx context.Context, command string, args ...string) (string, error) {
-	return h.run(ctx, nil, append([]string{h.binary("cluster"), command, "--state", h.State, "--name", h.Name}, args...)...)
+func (c Config) cluster(ctx context.Context, command string, args ...string) (string, error) {
+	return c.run(ctx, nil, append([]string{c.binary("cluster"), command, "--state", c.State, "--name", c.Name}, args...)...)
 }

@@ -20,7 +20,9 @@ import (
 
 // Harness drives one cluster. Kube and Dynamic are there after Up or Connect.
 type Harness struct {
-	Config
+	*Config
+	Chart
+	Machines
 
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
@@ -30,7 +32,9 @@ type Harness struct {
 }
 
 // New builds a Harness without any effect. What takes long is told to out.
-func New(c Config, out io.Writer) *Harness { return &Harness{Config: c, out: out} }
+func New(c Config, out io.Writer) *Harness {
+	return &Harness{Config: &c, Chart: Chart{&c}, Machines: Machines{&c}, out: out}
+}
 
 // ErrUnable is in the error of Check on a machine that cannot run a cluster.
 var ErrUnable = errors.New("this machine cannot run a test cluster")

@@ -33,45 +33,45 @@ func (h *Harness) LoadMachine(names ...string) (*sim.Machine, error) {
 
 // Place makes a node be the machine from now on, in place: a plugin that runs there sees the hardware change. Containers can open
 // the devices where the machine has at most 63 device numbers; others have the numbers that they were recorded with.
-func (h *Harness) Place(ctx context.Context, node string, m *sim.Machine) error {
-	if openable, err := m.Openable(); err == nil {
-		m = openable
+func (m Machines) Place(ctx context.Context, node string, of *sim.Machine) error {
+	if openable, err := of.Openable(); err == nil {
+		of = openable
 	}
-	dir := h.MachineDir(node)
+	dir := m.MachineDir(node)
 	// Within the machine's directory, which is a mount point: what is on another mount cannot be renamed into it.
 	staging, err := os.MkdirTemp(dir, stagingPrefix)
 	if err != nil {
 		return fmt.Errorf("expand a machine for %s: %w", node, err)
 	}
 	defer os.RemoveAll(staging) //nolint:errcheck // what matters has been moved out of it
-	if _, err := m.Expand(staging, sim.Options{}); err != nil {
+	if _, err := of.Expand(staging, sim.Options{}); err != nil {
 		return fmt.Errorf("expand a machine for %s: %w", node, err)
 	}
-	if err := h.clearDev(ctx, node); err != nil {
+	if err := m.clearDev(ctx, node); err != nil {
 		return err
 	}
 	if err := replaceTree(staging, dir); err != nil {
 		return fmt.Errorf("place a machine on %s: %w", node, err)
 	}
-	return h.mirror(ctx, node)
+	return m.mirror(ctx, node)
 }
 
 // privateDev guards every change of a node's /dev: on a tmpfs it is the node's own, on a devtmpfs it would be this machine's.
 const privateDev = `[ "$(stat -f -c %T /dev)" = tmpfs ] || { echo "/dev of the node is not its own" >&2; exit 1; }; `
 
 // clearDev removes the nodes of the machine before from the node's /dev.
-func (h *Harness) clearDev(ctx context.Context, node string) error {
+func (m Machines) clearDev(ctx context.Context, node string) error {
 	const script = privateDev + `cd ` + MachineRoot + ` && [ -d dev ] || exit 0; find dev -type c | while read -r n; do rm -f "/$n"; done`
-	_, err := h.OnNode(ctx, node, "sh", "-c", script)
+	_, err := m.OnNode(ctx, node, "sh", "-c", script)
 	return err
 }
 
 // mirror makes the machine's nodes and disks be where the node's runtime looks for them: it binds nodes into containers with a user
 // namespace, in which none can be made, and it mounts host directories by their path on the host.
-func (h *Harness) mirror(ctx context.Context, node string) error {
+func (m Machines) mirror(ctx context.Context, node string) error {
 	const script = privateDev + `cp -a ` + MachineRoot + `/dev/. /dev/ && ` +
 		`{ [ ` + MachineRoot + `/mnt/disks -ef /mnt/disks ] || mount --bind ` + MachineRoot + `/mnt/disks /mnt/disks; }`
-	_, err := h.OnNode(ctx, node, "sh", "-c", script)
+	_, err := m.OnNode(ctx, node, "sh", "-c", script)
 	return err
 }
 

@@ -9,9 +9,12 @@ import (
 	"strings"
 )
 
+// Machines are the nodes of one cluster: what runs on them, and the hardware that they have.
+type Machines struct{ *Config }
+
 // NodeNames are the names of the cluster's nodes.
-func (h *Harness) NodeNames() []string {
-	names := make([]string, h.Nodes)
+func (m Machines) NodeNames() []string {
+	names := make([]string, m.Nodes)
 	for i := range names {
 		names[i] = fmt.Sprintf("node%d", i+1)
 	}
@@ -19,26 +22,26 @@ func (h *Harness) NodeNames() []string {
 }
 
 // OnNode runs a command inside a node, as root of that node, and returns its output.
-func (h *Harness) OnNode(ctx context.Context, node string, command ...string) (string, error) {
-	return h.cluster(ctx, "exec", append([]string{"--node", node, "--"}, command...)...)
+func (m Machines) OnNode(ctx context.Context, node string, command ...string) (string, error) {
+	return m.cluster(ctx, "exec", append([]string{"--node", node, "--"}, command...)...)
 }
 
 // RestartComponent stops kubelet or containerd of a node and starts it again; it returns when it serves. With kill it gets no
 // chance to clean up.
-func (h *Harness) RestartComponent(ctx context.Context, node, component string, kill bool) error {
-	_, err := h.cluster(ctx, "restart", componentArgs(node, component, kill)...)
+func (m Machines) RestartComponent(ctx context.Context, node, component string, kill bool) error {
+	_, err := m.cluster(ctx, "restart", componentArgs(node, component, kill)...)
 	return err
 }
 
 // StopComponent stops kubelet or containerd of a node.
-func (h *Harness) StopComponent(ctx context.Context, node, component string, kill bool) error {
-	_, err := h.cluster(ctx, "stop", componentArgs(node, component, kill)...)
+func (m Machines) StopComponent(ctx context.Context, node, component string, kill bool) error {
+	_, err := m.cluster(ctx, "stop", componentArgs(node, component, kill)...)
 	return err
 }
 
 // StartComponent starts what StopComponent stopped.
-func (h *Harness) StartComponent(ctx context.Context, node, component string) error {
-	_, err := h.cluster(ctx, "start", componentArgs(node, component, false)...)
+func (m Machines) StartComponent(ctx context.Context, node, component string) error {
+	_, err := m.cluster(ctx, "start", componentArgs(node, component, false)...)
 	return err
 }
 
@@ -51,43 +54,43 @@ func componentArgs(node, component string, kill bool) []string {
 }
 
 // Reboot ends everything on a node at once and starts the node again, with what its machine has in the places of before.
-func (h *Harness) Reboot(ctx context.Context, node string) error {
-	if _, err := h.cluster(ctx, "reboot", "--node", node); err != nil {
+func (m Machines) Reboot(ctx context.Context, node string) error {
+	if _, err := m.cluster(ctx, "reboot", "--node", node); err != nil {
 		return err
 	}
-	return h.mirror(ctx, node)
+	return m.mirror(ctx, node)
 }
 
 // RebootOtherKernel is Reboot, after which the node reports another release of the kernel until it is rebooted again.
-func (h *Harness) RebootOtherKernel(ctx context.Context, node string) error {
-	if _, err := h.cluster(ctx, "reboot", "--node", node, "--other-kernel"); err != nil {
+func (m Machines) RebootOtherKernel(ctx context.Context, node string) error {
+	if _, err := m.cluster(ctx, "reboot", "--node", node, "--other-kernel"); err != nil {
 		return err
 	}
-	return h.mirror(ctx, node)
+	return m.mirror(ctx, node)
 }
 
 // KillContainer ends a container of a pod without a chance to clean up. The id is as in the pod's status.
-func (h *Harness) KillContainer(ctx context.Context, node, id string) error {
-	_, err := h.containerd(ctx, node, "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(id, "containerd://"))
+func (m Machines) KillContainer(ctx context.Context, node, id string) error {
+	_, err := m.containerd(ctx, node, "tasks", "kill", "--signal", "SIGKILL", strings.TrimPrefix(id, "containerd://"))
 	return err
 }
 
 // RunsContainer says whether a container has a process, whatever kubelet knows of it.
-func (h *Harness) RunsContainer(ctx context.Context, node, id string) (bool, error) {
-	out, err := h.containerd(ctx, node, "tasks", "list", "--quiet")
+func (m Machines) RunsContainer(ctx context.Context, node, id string) (bool, error) {
+	out, err := m.containerd(ctx, node, "tasks", "list", "--quiet")
 	return slices.Contains(strings.Fields(out), strings.TrimPrefix(id, "containerd://")), err
 }
 
-func (h *Harness) containerd(ctx context.Context, node string, args ...string) (string, error) {
-	ctr := []string{h.binary("ctr"), "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io"}
-	return h.OnNode(ctx, node, append(ctr, args...)...)
+func (m Machines) containerd(ctx context.Context, node string, args ...string) (string, error) {
+	ctr := []string{m.binary("ctr"), "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io"}
+	return m.OnNode(ctx, node, append(ctr, args...)...)
 }
 
 // Files lists what find prints below directories of a node, without the directories themselves. A directory that is missing holds
 // nothing.
-func (h *Harness) Files(ctx context.Context, node string, dirs ...string) ([]string, error) {
+func (m Machines) Files(ctx context.Context, node string, dirs ...string) ([]string, error) {
 	const script = `for d; do [ ! -d "$d" ] || find "$d" -mindepth 1; done | sort`
-	out, err := h.OnNode(ctx, node, append([]string{"sh", "-c", script, "sh"}, dirs...)...)
+	out, err := m.OnNode(ctx, node, append([]string{"sh", "-c", script, "sh"}, dirs...)...)
 	return strings.Fields(out), err
 }
 
@@ -104,8 +107,8 @@ func (h *Harness) StopRegistry(ctx context.Context) error {
 }
 
 // Processes returns the process ids of containers on a node by the containers' ids, as in a pod's status.
-func (h *Harness) Processes(ctx context.Context, node string) (map[string]string, error) {
-	out, err := h.containerd(ctx, node, "tasks", "list")
+func (m Machines) Processes(ctx context.Context, node string) (map[string]string, error) {
+	out, err := m.containerd(ctx, node, "tasks", "list")
 	if err != nil {
 		return nil, err
 	}

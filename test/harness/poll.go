@@ -16,14 +16,14 @@ const lastLook = 5 * time.Second
 
 // Poll looks until look returns nil, and fails with its last error once the limit has passed, which is that of a usual machine. What is
 // waited for is named in the error.
-func (h *Harness) Poll(ctx context.Context, what string, limit time.Duration, look func(context.Context) error) error {
-	limit = h.Patient(limit)
+func (c Config) Poll(ctx context.Context, what string, limit time.Duration, look func(context.Context) error) error {
+	limit = c.Patient(limit)
 	// The last look has longer: a client that cannot be done in time refuses to ask at all, and what is waited for stays untold.
-	looking, stop := context.WithTimeout(ctx, limit+h.Patient(lastLook))
+	looking, stop := context.WithTimeout(ctx, limit+c.Patient(lastLook))
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(h.Pace(pollInterval)) // looking keeps a slow machine from getting on
+	ticker := time.NewTicker(c.Pace(pollInterval)) // looking keeps a slow machine from getting on
 	defer ticker.Stop()
 	var last error
 	for {

@@ -14,28 +14,28 @@ import (
 const runDir = "/run/simulators"
 
 // startProcess starts a program in the node, which ends with the node. The program's file name is the name of the process.
-func (h *Harness) startProcess(ctx context.Context, node, program string, args ...string) error {
+func (m Machines) startProcess(ctx context.Context, node, program string, args ...string) error {
 	const script = `mkdir -p "$0"; cd "$0"; name=$1; shift; rm -f "$name".in; mkfifo "$name".in
 		setsid sh -c 'echo $$ > "$0".pid; exec "$@" 0<>"$0".in >"$0".log 2>&1' "$name" "$@" </dev/null >/dev/null 2>&1 &`
 	command := append([]string{"sh", "-c", script, runDir, filepath.Base(program), program}, args...)
-	_, err := h.OnNode(ctx, node, command...)
+	_, err := m.OnNode(ctx, node, command...)
 	return err
 }
 
 // awaitProcess waits until a program serves. Its error has the program's output.
-func (h *Harness) awaitProcess(ctx context.Context, node, name string, look func(context.Context) error) error {
+func (m Machines) awaitProcess(ctx context.Context, node, name string, look func(context.Context) error) error {
 	const limit = time.Minute
-	err := h.Poll(ctx, name+" of "+node, limit, look)
+	err := m.Poll(ctx, name+" of "+node, limit, look)
 	if err == nil {
 		return nil
 	}
-	log, fault := h.OnNode(ctx, node, "cat", runDir+"/"+name+".log")
+	log, fault := m.OnNode(ctx, node, "cat", runDir+"/"+name+".log")
 	return errors.Join(fmt.Errorf("%w: %s", err, log), fault)
 }
 
 // stopProcess ends a program.
-func (h *Harness) stopProcess(ctx context.Context, node, name string) error {
-	_, err := h.OnNode(ctx, node, "sh", "-c", `kill -9 "$(cat "$0/$1.pid")"`, runDir, name)
+func (m Machines) stopProcess(ctx context.Context, node, name string) error {
+	_, err := m.OnNode(ctx, node, "sh", "-c", `kill -9 "$(cat "$0/$1.pid")"`, runDir, name)
 	return err
 }
 
