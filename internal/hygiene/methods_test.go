@@ -21,7 +21,6 @@ func manyMethods() map[string]int {
 	return map[string]int{
 		"controller/stacks.judge":            41,
 		"kubeletplugin/kernelcaches.Feature": 48,
-		"kubeletplugin/partitions.Feature":   55,
 		"pkg/artifact.Store":                 65,
 		"pkg/record.Store":                   49,
 		"test/bench.bench":                   53,

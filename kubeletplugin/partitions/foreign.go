@@ -6,16 +6,33 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/mig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
-// foreign lists the places of instances that neither a claim nor a layout of ours has. Those that were ours when the library was asked, and
-// are destroyed since, do not count.
-func (f *Feature) foreign(c *card, held []mig.Held) []nvml.MIGPlacement {
+// foreignInstances tells the MIG instances that others made from ours. NVIDIA's library is asked seldom, so what it listed is compared with
+// what the kernel shows.
+type foreignInstances struct {
+	tree    *sysfs.Tree
+	mig     *mig.Instances
+	requery notify.Signal
+	// pictures are the instances that the kernel showed last of each GPU. They belong to Review, which runs in one goroutine.
+	pictures map[string]string
+
+	mu sync.Mutex
+	// owned are the instances that were claims' or layouts' when the library was asked last, ownedBefore when it last told of all GPUs.
+	owned, ownedBefore []mig.Held
+}
+
+// placesOn lists the places of instances that neither a claim nor a layout of ours has. Those that were ours when the library was asked,
+// and are destroyed since, do not count.
+func (f *foreignInstances) placesOn(c *seen, held []mig.Held) []nvml.MIGPlacement {
 	f.mu.Lock()
 	held = slices.Concat(held, f.owned, f.ownedBefore)
 	f.mu.Unlock()
@@ -29,9 +46,10 @@ func (f *Feature) foreign(c *card, held []mig.Held) []nvml.MIGPlacement {
 	return places
 }
 
-// askAgain has NVIDIA's library asked again where the kernel shows an instance that the library did not list and that is not ours, or shows
-// one no more that somebody else had made. Each such picture has it asked once. It costs no question where only ours come and go.
-func (f *Feature) askAgain(c *card, held []mig.Held) {
+// askAgain requests a new query of NVIDIA's library where the kernel shows an instance that the library did not list and that is not ours.
+// It does so too where the kernel no longer shows one that somebody else had made. It requests one query for each such picture, and none
+// where only ours come and go.
+func (f *foreignInstances) askAgain(c *seen, held []mig.Held) {
 	node, err := discover.NVIDIANode(f.tree, c.Address)
 	if err != nil {
 		return // a virtual machine has the GPU
@@ -47,14 +65,14 @@ func (f *Feature) askAgain(c *card, held []mig.Held) {
 	}
 	picture := fmt.Sprint(shown)
 	if stale && f.pictures[c.Device.Name] != picture {
-		f.Requery.Send()
+		f.requery.Send()
 	}
 	f.pictures[c.Device.Name] = picture
 }
 
 // outdated says whether the library's last answer cannot have what the kernel shows of a GPU. Nothing is known while an instance is made.
-func (f *Feature) outdated(c *card, shown []uint32, held []mig.Held) bool {
-	foreign := f.foreign(c, held)
+func (f *foreignInstances) outdated(c *seen, shown []uint32, held []mig.Held) bool {
+	foreign := f.placesOn(c, held)
 	listed := map[uint32]bool{}
 	outdated := false
 	for _, one := range c.MIG.Instances {
@@ -73,8 +91,8 @@ func (f *Feature) outdated(c *card, shown []uint32, held []mig.Held) bool {
 	return outdated || slices.ContainsFunc(shown, func(id uint32) bool { return !listed[id] })
 }
 
-// Query wraps the question to NVIDIA's library: it notes which instances are Fettle's at that time.
-func (f *Feature) Query(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
+// query wraps the question to NVIDIA's library: it notes which instances are Fettle's at that time.
+func (f *foreignInstances) query(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
 	if ask == nil {
 		return nil
 	}

@@ -9,10 +9,15 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/mig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/sriov"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -20,33 +25,52 @@ import (
 // job is one change of a GPU. It may be done already.
 type job func(ctx context.Context) error
 
+// layouts makes what policies want beside claims: static layouts, virtual functions, modes. It belongs to Run.
+type layouts struct {
+	node     string
+	records  *record.Store
+	holdings Holdings
+	mig      *mig.Instances
+	points   *restorepoint.Store
+	maker    *sriov.Maker
+	library  *nvml.Prober
+	// kinds are the steps of the feature.
+	kinds    step.Kinds
+	quiesced func(vendor string) bool
+	requery  notify.Signal
+	event    func(device, eventType, reason, note string)
+	errors   *prometheus.CounterVec
+	// said has what was reported last of each GPU.
+	said map[string]string
+}
+
 // jobs lists the changes that a card needs, in their order.
-func (f *Feature) jobs(c *card) []job {
+func (l *layouts) jobs(c *card) []job {
 	if c.busy() {
-		return f.jobsOfHeld(c)
+		return l.jobsOfHeld(c)
 	}
 	if c.frozen {
 		return nil
 	}
 	if !c.left.empty() {
-		return f.takeBack(c.left)
+		return l.takeBack(c.left)
 	}
 	var jobs []job
 	if c.MIG != nil && !c.MIGUnknown { // an answer of before may lack what was made since
-		jobs = f.migJobs(c)
+		jobs = l.migJobs(c)
 	}
 	if c.settings.SRIOV != nil && c.VirtualFunctions > 0 {
-		jobs = append(jobs, f.functionJobs(c, c.settings.SRIOV.VirtualFunctions)...)
+		jobs = append(jobs, l.functionJobs(c, c.settings.SRIOV.VirtualFunctions)...)
 	}
 	if want := c.settings.AMD; c.AMD != nil && want != nil && want.Compute != "" && want.Compute != c.AMD.Compute && c.division.Card == nil {
-		jobs = append(jobs, func(ctx context.Context) error { return f.setCompute(ctx, c, want.Compute) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.setCompute(ctx, c, want.Compute) })
 	}
 	return jobs
 }
 
 // jobsOfHeld makes again what a reboot ended while claims had it, and what no claim's step makes: MIG mode where claims do not switch it,
 // instances that outlive their claims, and virtual functions. It takes nothing away.
-func (f *Feature) jobsOfHeld(c *card) []job {
+func (l *layouts) jobsOfHeld(c *card) []job {
 	var jobs []job
 	hasFunction := false
 	for _, name := range slices.Sorted(maps.Keys(c.held)) {
@@ -54,39 +78,39 @@ func (f *Feature) jobsOfHeld(c *card) []job {
 		case device.TypeVF:
 			hasFunction = true
 		case device.TypeMIG:
-			jobs = append(jobs, f.jobsOfInstance(c, name, &part)...)
+			jobs = append(jobs, l.jobsOfInstance(c, name, &part)...)
 		}
 	}
-	if want := c.settings.SRIOV; hasFunction && want != nil && c.functions == 0 {
-		jobs = append(jobs, func(ctx context.Context) error { return f.makeFunctions(ctx, c, want.VirtualFunctions) })
+	if want := c.settings.SRIOV; hasFunction && want != nil && len(c.functions) == 0 {
+		jobs = append(jobs, func(ctx context.Context) error { return l.makeFunctions(ctx, c, want.VirtualFunctions) })
 	}
 	return jobs
 }
 
 // jobsOfInstance is jobsOfHeld for an instance. To switch a mode that is on changes nothing.
-func (f *Feature) jobsOfInstance(c *card, name string, part *partition.Part) []job {
+func (l *layouts) jobsOfInstance(c *card, name string, part *partition.Part) []job {
 	if c.MIG == nil || c.MIGUnknown {
 		return nil
 	}
 	var jobs []job
 	stands := c.stands(name, part)
 	if !c.MIG.Current && (stands || !c.switchesMIG()) && !partition.MIGNeedsReset(c.Device) {
-		jobs = append(jobs, func(ctx context.Context) error { return f.setMode(ctx, c, true) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.setMode(ctx, c, true) })
 	}
 	if stands && c.standing(name, part) == nil {
 		w := c.place(name, part.Profile, part.ProfileID, part.Placement)
-		jobs = append(jobs, func(ctx context.Context) error { return f.do(ctx, w.Step) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.do(ctx, w.Step) })
 	}
 	return jobs
 }
 
 // migJobs destroys the instances of former layouts, switches the mode where a claim cannot, and makes the instances of the layout.
-func (f *Feature) migJobs(c *card) []job {
+func (l *layouts) migJobs(c *card) []job {
 	var jobs []job
 	var held []mig.Held
 	if len(c.division.Destroy) > 0 {
 		var err error
-		if held, err = f.mig.Held(); err != nil {
+		if held, err = l.mig.Held(); err != nil {
 			return nil // Review reports it
 		}
 	}
@@ -97,14 +121,14 @@ func (f *Feature) migJobs(c *card) []job {
 		if i < 0 {
 			continue // it is destroyed since
 		}
-		jobs = append(jobs, func(ctx context.Context) error { return f.mig.Destroy(ctx, &held[i].Partition) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.mig.Destroy(ctx, &held[i].Partition) })
 	}
 	if on, wanted := c.modeByPolicy(); wanted && on != c.MIG.Current {
-		jobs = append(jobs, func(ctx context.Context) error { return f.setMode(ctx, c, on) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.setMode(ctx, c, on) })
 	}
 	for _, slot := range c.division.Create {
 		w := c.place(partition.MIGName(c.Device.Name, slot.Profile, slot.Placement.Start), slot.Profile, slot.ProfileID, slot.Placement)
-		jobs = append(jobs, func(ctx context.Context) error { return f.do(ctx, w.Step) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.do(ctx, w.Step) })
 	}
 	return jobs
 }
@@ -130,15 +154,15 @@ func (c *card) waitsForCounters() bool {
 }
 
 // setMode switches the MIG mode. Where it takes a reset of the GPU, the change stays pending until an administrator resets it.
-func (f *Feature) setMode(ctx context.Context, c *card, on bool) (err error) {
+func (l *layouts) setMode(ctx context.Context, c *card, on bool) (err error) {
 	if !partition.MIGNeedsReset(c.Device) {
 		s, err := c.migMode(on)
 		if err != nil {
 			return err
 		}
-		return f.Kinds().Apply(ctx, s)
+		return l.kinds.Apply(ctx, s)
 	}
-	lock, err := f.mig.Lock(ctx)
+	lock, err := l.mig.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,7 +171,7 @@ func (f *Feature) setMode(ctx context.Context, c *card, on bool) (err error) {
 		return c.resetNeeded(on)
 	}
 	place := nvml.MIGPlace{PCIBusID: c.Address.String(), Parent: c.uuid()}
-	_, err = f.Library.SetMIGMode(ctx, lock, place, on, true)
+	_, err = l.library.SetMIGMode(ctx, lock, place, on, true)
 	if errors.Is(err, nvml.ErrNeedsReset) {
 		return errors.Join(err, c.resetNeeded(on))
 	}
@@ -164,39 +188,39 @@ func (c *card) resetNeeded(on bool) error {
 }
 
 // functionJobs makes the virtual functions that a policy wants, and removes those that Fettle made before.
-func (f *Feature) functionJobs(c *card, want int) []job {
-	if c.functions == want {
+func (l *layouts) functionJobs(c *card, want int) []job {
+	if len(c.functions) == want {
 		return nil
 	}
 	var jobs []job
-	point, mine, err := f.points.Mine(nodeClaim, sriov.StepKind, c.Address.String())
+	point, mine, err := l.points.Mine(nodeClaim, sriov.StepKind, c.Address.String())
 	if err != nil {
 		return []job{func(context.Context) error { return err }}
 	}
 	if mine {
-		jobs = append(jobs, func(ctx context.Context) error { return f.maker.Kinds().Undo(ctx, point.Step) })
+		jobs = append(jobs, func(ctx context.Context) error { return l.maker.Kinds().Undo(ctx, point.Step) })
 	}
 	if want == 0 && !mine {
 		return []job{func(context.Context) error {
 			return fmt.Errorf("PCI function %s %w (%d): remove them, or set virtualFunctions of the policy to their number",
-				c.Address, sriov.ErrForeign, c.functions)
+				c.Address, sriov.ErrForeign, len(c.functions))
 		}}
 	}
 	if want == 0 {
 		return jobs
 	}
-	return append(jobs, func(ctx context.Context) error { return f.makeFunctions(ctx, c, want) })
+	return append(jobs, func(ctx context.Context) error { return l.makeFunctions(ctx, c, want) })
 }
 
-func (f *Feature) makeFunctions(ctx context.Context, c *card, want int) error {
-	if err := f.points.Make(); err != nil {
+func (l *layouts) makeFunctions(ctx context.Context, c *card, want int) error {
+	if err := l.points.Make(); err != nil {
 		return err
 	}
-	s, err := f.maker.Plan(ctx, c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
+	s, err := l.maker.Plan(ctx, c.Address, nodeClaim, want, sriov.Options{Provisioning: provisioning(c.settings.SRIOV)})
 	if err != nil {
 		return err
 	}
-	return f.maker.Kinds().Apply(ctx, s)
+	return l.maker.Kinds().Apply(ctx, s)
 }
 
 // provisioning returns what each virtual function gets.
@@ -222,18 +246,39 @@ func provisioning(s *partition.SRIOV) []sriov.Provisioning {
 }
 
 // setCompute switches the compute mode of an AMD GPU. Where the API server keeps counters, the claims' steps do.
-func (f *Feature) setCompute(ctx context.Context, c *card, compute string) error {
+func (l *layouts) setCompute(ctx context.Context, c *card, compute string) error {
 	s, err := c.mode(compute)
 	if err != nil {
 		return err
 	}
-	return f.Kinds().Apply(ctx, s)
+	return l.kinds.Apply(ctx, s)
 }
 
-func (f *Feature) do(ctx context.Context, make func() (step.Step, error)) error {
+func (l *layouts) do(ctx context.Context, make func() (step.Step, error)) error {
 	s, err := make()
 	if err != nil {
 		return err
 	}
-	return f.mig.Kinds().Apply(ctx, s)
+	return l.mig.Kinds().Apply(ctx, s)
+}
+
+// takeBack lists the changes that leave a GPU as it was before any policy held for it. Instances come first, since the mode cannot change
+// before.
+func (l *layouts) takeBack(made left) []job {
+	var jobs []job
+	for _, h := range made.instances {
+		jobs = append(jobs, func(ctx context.Context) error { return l.mig.Destroy(ctx, &h.Partition) })
+	}
+	for _, p := range made.points {
+		jobs = append(jobs, func(ctx context.Context) error {
+			if p.Step.Kind == sriov.StepKind {
+				return l.maker.Kinds().Undo(ctx, p.Step)
+			}
+			if err := l.kinds.Apply(ctx, p.Step); err != nil {
+				return err
+			}
+			return l.points.End(nodeClaim, p.Step.Kind, p.Step.Target)
+		})
+	}
+	return jobs
 }

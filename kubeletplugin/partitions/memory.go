@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"sync/atomic"
 
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -82,4 +83,23 @@ func (m *memory) keep(now remembered, retired bool) error {
 func (m *memory) destroy() error {
 	m.destroyed.Store(true)
 	return removeAll(m.path)
+}
+
+// remembered returns what the next process must know of a decision.
+func (d *decision) remembered(now *setting) remembered {
+	next := remembered{Counters: now.counters, Kept: now.kept}
+	for name, c := range d.cards {
+		if next.Cards == nil {
+			next.Cards = map[string]rememberedCard{}
+		}
+		physical := c.Physical
+		physical.Device = c.known
+		physical.Device.Edits = container.Edits{}
+		if c.held[partition.VFIOName(name)] {
+			// The version before publishes nothing while a card that it remembers has no edits.
+			physical.Device.Edits.Made = []string{name}
+		}
+		next.Cards[name] = rememberedCard{Physical: physical, Settings: c.settings, Policy: c.policy}
+	}
+	return next
 }

@@ -6,19 +6,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/record"
 )
 
 // shareMetrics says of each shared device how many shares it has, how many claims have, and how much memory these were granted. It reads
 // the records of claims when the metrics are read.
 type shareMetrics struct {
-	feature                *Feature
+	node                   string
+	records                *record.Store
+	errors                 *prometheus.CounterVec
+	decided                func() *decision
 	shares, taken, granted *prometheus.Desc
 }
 
-func newShareMetrics(f *Feature) *shareMetrics {
+func newShareMetrics(c *Config, decided func() *decision) *shareMetrics {
 	labels := []string{"device"}
 	return &shareMetrics{
-		feature: f,
+		node: c.Node, records: c.Records, errors: c.Errors, decided: decided,
 		shares:  prometheus.NewDesc("fettle_device_shares", "Shares of a device that several claims may have.", labels, nil),
 		taken:   prometheus.NewDesc("fettle_device_shares_held", "Shares of a device that claims have.", labels, nil),
 		granted: prometheus.NewDesc("fettle_device_granted_memory_bytes", "Memory of a device that was granted to claims.", labels, nil),
@@ -34,7 +38,7 @@ func (m *shareMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *shareMetrics) Collect(out chan<- prometheus.Metric) {
-	d := m.feature.decided.Load()
+	d := m.decided()
 	if d == nil {
 		return
 	}
@@ -49,9 +53,9 @@ func (m *shareMetrics) Collect(out chan<- prometheus.Metric) {
 
 func (m *shareMetrics) collect(d *device.Device, out chan<- prometheus.Metric) {
 	shares := d.Capacity[device.CapacityShares].Value
-	taken, granted, err := m.feature.granted(d)
+	taken, granted, err := m.count(d)
 	if err != nil {
-		m.feature.Errors.WithLabelValues("partitions").Inc()
+		m.errors.WithLabelValues("partitions").Inc()
 		return
 	}
 	for desc, n := range map[*prometheus.Desc]int64{m.shares: shares.Value(), m.taken: taken, m.granted: granted} {
@@ -59,15 +63,15 @@ func (m *shareMetrics) collect(d *device.Device, out chan<- prometheus.Metric) {
 	}
 }
 
-// granted counts the shares of a device that claims have, and their memory.
-func (f *Feature) granted(d *device.Device) (shares, memory int64, err error) {
-	pool := device.PoolName(f.Node, d.Kind)
-	holders, err := f.Records.Holders(pool, d.Name)
+// count counts the shares of a device that claims have, and their memory.
+func (m *shareMetrics) count(d *device.Device) (shares, memory int64, err error) {
+	pool := device.PoolName(m.node, d.Kind)
+	holders, err := m.records.Holders(pool, d.Name)
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, uid := range holders {
-		r, err := f.Records.Load(uid)
+		r, err := m.records.Load(uid)
 		if err != nil {
 			continue // it was released meanwhile, or its record is damaged, which is reported elsewhere
 		}

@@ -11,12 +11,9 @@ package partitions
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -34,11 +33,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/mig"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/partition"
-	"github.com/fettle-dev/fettle/pkg/partition/policy"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
 	"github.com/fettle-dev/fettle/pkg/sriov"
-	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/pkg/vfio"
 )
@@ -88,25 +85,15 @@ type Feature struct {
 	binder   *vfio.Binder
 	maker    *sriov.Maker
 	switcher *amdmode.Switcher
-	policies *follow.Informer
-	// resolver, memory and pictures belong to Review, which runs in one goroutine. pictures are the instances that the kernel showed last of
-	// each GPU.
-	resolver policy.Resolver
 	memory   *memory
-	pictures map[string]string
+	cluster  *cluster
+	foreign  *foreignInstances
+	observer observer
+	layouts  layouts
 	// decided is what the last Review decided. Nil before the first.
 	decided atomic.Pointer[decision]
 	// wanted is sent after each Review, for Run.
 	wanted notify.Signal
-	// known closes once the policies and what the API server keeps were read, or could not be for too long.
-	known     chan struct{}
-	closeOnce sync.Once
-
-	mu sync.Mutex
-	// surroundings are what Run read last.
-	surroundings surroundings
-	// owned are the instances that were claims' or layouts' when NVIDIA's library was asked last, ownedBefore when it last told of all GPUs.
-	owned, ownedBefore []mig.Held
 }
 
 var (
@@ -132,7 +119,7 @@ func New(c Config) (*Feature, error) {
 	if err != nil {
 		return nil, errors.Join(err, tree.Close())
 	}
-	f := &Feature{Config: c, tree: tree, writer: writer, wanted: notify.New(), known: make(chan struct{}), pictures: map[string]string{}}
+	f := &Feature{Config: c, tree: tree, writer: writer, wanted: notify.New()}
 	f.points = restorepoint.Open(disk.OS{}, filepath.Join(c.StateDir, pointsDir), c.BootID)
 	f.mig = mig.New(mig.Config{
 		FS: disk.OS{}, Dir: filepath.Join(c.StateDir, migDir), HostRoot: c.HostRoot, BootID: c.BootID, Library: c.Library,
@@ -141,70 +128,66 @@ func New(c Config) (*Feature, error) {
 	f.maker = sriov.New(sriov.Config{Tree: tree, Write: writer, Points: f.points})
 	f.switcher = amdmode.New(amdmode.Config{Tree: tree, Write: writer})
 	f.memory = openMemory(filepath.Join(c.StateDir, memoryFile))
-	if f.policies, err = follow.Own(c.Dynamic, "partitionpolicies", decodePolicy, c.Recheck.Send); err != nil {
+	if f.cluster, err = newCluster(&f.Config); err != nil {
 		return nil, err
 	}
-	return f, c.Registry.Register(newShareMetrics(f))
+	f.foreign = &foreignInstances{tree: tree, mig: f.mig, requery: c.Requery, pictures: map[string]string{}}
+	holdings := Holdings{node: c.Node, records: c.Records, mig: f.mig, points: f.points, errors: c.Errors, memory: f.memory}
+	f.observer = observer{pci: c.PCI, tree: tree, mig: f.mig, points: f.points, holdings: holdings, foreign: f.foreign}
+	f.layouts = layouts{
+		node: c.Node, records: c.Records, holdings: holdings, mig: f.mig, points: f.points, maker: f.maker, library: c.Library, kinds: f.Kinds(),
+		quiesced: c.Quiesced, requery: c.Requery, event: c.Event, errors: c.Errors, said: map[string]string{},
+	}
+	return f, c.Registry.Register(newShareMetrics(&f.Config, f.decided.Load))
 }
 
 // Name returns the feature's name in records. The feature records no decision: a later boot makes the same part again.
 func (f *Feature) Name() string { return "partitions" }
 
-// Kinds returns the steps that make parts.
-func (f *Feature) Kinds() step.Kinds {
-	kinds := f.mig.Kinds()
-	maps.Copy(kinds, f.binder.Kinds())
-	kinds[vfio.StepKind] = f.lookingAfter(kinds[vfio.StepKind])
-	maps.Copy(kinds, f.switcher.Kinds())
-	kinds[amdmode.StepKind] = f.remembering(kinds[amdmode.StepKind], f.formerCompute)
-	kinds[mig.ModeKind] = f.remembering(f.noticing(kinds[mig.ModeKind], func(params json.RawMessage, err error) bool {
-		m, decodeErr := step.Decode[mig.Mode](params)
-		return err == nil && decodeErr == nil && f.decided.Load().modeDiffers(m)
-	}), f.formerMode)
-	kinds[mig.Kind] = f.noticing(kinds[mig.Kind], func(_ json.RawMessage, err error) bool { return errors.Is(err, nvml.ErrOccupied) })
-	return kinds
+// Review replaces the GPUs that are divided by what is published of them.
+func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
+	if len(s.Physical)+len(f.memory.Cards) == 0 {
+		f.decided.Store(&decision{})
+		return
+	}
+	if !f.cluster.wait(ctx) {
+		return
+	}
+	observed := f.observer.observe(ctx, s, f.cluster.wanted(), f.decided.Load())
+	next := decide(observed)
+	next.publish(s, &observed.setting)
+	f.decided.Store(next)
+	f.remember(ctx, &observed.setting, next)
+	f.wanted.Send()
 }
 
-// lookingAfter has the plugin let go of a GPU before a virtual machine gets it, for which the step waits, and has the machine looked at
-// after the virtual machine gave it back: its own driver has it again.
-func (f *Feature) lookingAfter(kind step.Kind) step.Kind {
-	apply, undo := kind.Apply, kind.Undo
-	kind.Apply = func(ctx context.Context, params json.RawMessage) error {
-		f.Recheck.Send()
-		return apply(ctx, params)
+// remember keeps what the next process must know before the API server and the machine tell it.
+func (f *Feature) remember(ctx context.Context, now *setting, d *decision) {
+	if !now.known {
+		return
 	}
-	kind.Undo = func(ctx context.Context, params json.RawMessage) error {
-		err := undo(ctx, params)
-		if err == nil {
-			f.Requery.Send()
-		}
-		return err
+	if err := f.memory.keep(d.remembered(now), f.Retired != nil && f.Retired()); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot note how GPUs are divided, which the plugin needs after a restart")
+		f.Errors.WithLabelValues("partitions").Inc()
 	}
-	return kind
 }
 
-// noticing has NVIDIA's library asked again after a step if what became of it shows that its last answer is out of date: the MIG mode is
-// another, or somebody made an instance.
-func (f *Feature) noticing(kind step.Kind, outdated func(params json.RawMessage, err error) bool) step.Kind {
-	apply := kind.Apply
-	kind.Apply = func(ctx context.Context, params json.RawMessage) error {
-		err := apply(ctx, params)
-		if outdated(params, err) {
-			f.Requery.Send()
-		}
-		return err
-	}
-	return kind
+var errNotDecided = errors.New("how GPUs are divided is not known yet: kubelet tries again")
+
+// Query wraps the question to NVIDIA's library: it notes which instances are Fettle's at that time.
+func (f *Feature) Query(ask func(context.Context) (nvml.Report, error)) func(context.Context) (nvml.Report, error) {
+	return f.foreign.query(ask)
 }
 
-// modeDiffers says whether a GPU was in another MIG mode when NVIDIA's library was asked last.
-func (d *decision) modeDiffers(m *mig.Mode) bool {
-	c := d.at(m.PCIAddress)
-	return c == nil || c.MIG == nil || c.MIG.Current != m.On
+// FieldsDropped notes which fields the API server does not keep: counters, or what makes a device one of several claims.
+func (f *Feature) FieldsDropped(_ context.Context, dropped *resourceslice.DroppedFieldsError) {
+	f.cluster.fieldsDropped(dropped)
 }
 
 // Watch follows the policies until ctx ends. stopped waits for its end.
-func (f *Feature) Watch(ctx context.Context) (stopped func()) { return follow.Run(ctx, f.policies) }
+func (f *Feature) Watch(ctx context.Context) (stopped func()) {
+	return follow.Run(ctx, f.cluster.policies)
+}
 
 // Destroy removes the feature's files. It is called when no claim holds anything of the node; what policies had made stays until the node
 // restarts.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/follow"
 	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
@@ -51,19 +53,58 @@ type surroundings struct {
 	ask time.Time
 }
 
-// policiesNow returns the policies, and false if they are not known yet.
-func (f *Feature) policiesNow() ([]v1alpha1.PartitionPolicy, bool) {
-	if !f.policies.HasSynced() {
-		return nil, false
+// wanted is what the cluster wants of the node's GPUs.
+type wanted struct {
+	surroundings
+	// policies are sorted by name.
+	policies []v1alpha1.PartitionPolicy
+	// known says that all of this was read. Otherwise it says nothing.
+	known bool
+}
+
+// cluster follows what the API server has that decides how GPUs are divided: the policies, the node's labels, and what it keeps of slices.
+type cluster struct {
+	config   *Config
+	policies *follow.Informer
+	// known closes once the policies and what the API server keeps were read, or could not be for too long.
+	known     chan struct{}
+	closeOnce sync.Once
+
+	mu sync.Mutex
+	// surroundings are what follow read last.
+	surroundings surroundings
+}
+
+func newCluster(c *Config) (*cluster, error) {
+	policies, err := follow.Own(c.Dynamic, "partitionpolicies", decodePolicy, c.Recheck.Send)
+	return &cluster{config: c, policies: policies, known: make(chan struct{})}, err
+}
+
+// wait waits until what the cluster wants was read, or could not be for too long. It reports false if ctx ended before.
+func (c *cluster) wait(ctx context.Context) bool {
+	select {
+	case <-c.known:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// wanted returns what the cluster wants now.
+func (c *cluster) wanted() wanted {
+	if !c.policies.HasSynced() {
+		return wanted{}
 	}
 	var out []v1alpha1.PartitionPolicy
-	for _, object := range f.policies.GetStore().List() {
+	for _, object := range c.policies.GetStore().List() {
 		if p, ok := object.(*v1alpha1.PartitionPolicy); ok {
 			out = append(out, *p)
 		}
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.PartitionPolicy) int { return strings.Compare(a.Name, b.Name) })
-	return out, true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return wanted{surroundings: c.surroundings, policies: out, known: c.surroundings.read}
 }
 
 const (
@@ -72,20 +113,20 @@ const (
 	retry    = 2 * time.Second
 )
 
-// observe keeps the surroundings current.
-func (f *Feature) observe(ctx context.Context) {
-	giveUp := time.AfterFunc(patience, f.setKnown)
+// follow keeps the surroundings current.
+func (c *cluster) follow(ctx context.Context) {
+	giveUp := time.AfterFunc(patience, c.setKnown)
 	defer giveUp.Stop()
 	for {
-		pause := f.Interval
-		if err := f.look(ctx); err != nil {
+		pause := c.config.Interval
+		if err := c.look(ctx); err != nil {
 			if ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Cannot find out how GPUs are to be divided; tried again", "after", retry)
-				f.Errors.WithLabelValues("partitions").Inc()
+				c.config.Errors.WithLabelValues("partitions").Inc()
 			}
 			pause = retry
-		} else if f.policies.HasSynced() {
-			f.setKnown()
+		} else if c.policies.HasSynced() {
+			c.setKnown()
 		} else {
 			pause = 100 * time.Millisecond
 		}
@@ -97,30 +138,30 @@ func (f *Feature) observe(ctx context.Context) {
 	}
 }
 
-func (f *Feature) setKnown() { f.closeOnce.Do(func() { close(f.known) }) }
+func (c *cluster) setKnown() { c.closeOnce.Do(func() { close(c.known) }) }
 
 // look reads the node's labels and, now and then, what the API server is and keeps.
-func (f *Feature) look(ctx context.Context) error {
-	node, err := f.ReadNode(ctx)
+func (c *cluster) look(ctx context.Context) error {
+	node, err := c.config.ReadNode(ctx)
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	next := f.surroundings
-	f.mu.Unlock()
+	c.mu.Lock()
+	next := c.surroundings
+	c.mu.Unlock()
 	if !next.read || !time.Now().Before(next.ask) {
-		if err := next.askServer(ctx, &f.Config); err != nil {
+		if err := next.askServer(ctx, c.config); err != nil {
 			return err
 		}
 	}
 	changed := !next.read || !sameLabels(next.labels, node.Labels)
 	next.labels, next.read = node.Labels, true
-	f.mu.Lock()
-	changed = changed || f.surroundings.kept() != next.kept() || f.surroundings.counters != next.counters
-	f.surroundings = next
-	f.mu.Unlock()
+	c.mu.Lock()
+	changed = changed || c.surroundings.kept() != next.kept() || c.surroundings.counters != next.counters
+	c.surroundings = next
+	c.mu.Unlock()
 	if changed {
-		f.Recheck.Send()
+		c.config.Recheck.Send()
 	}
 	return nil
 }
@@ -149,22 +190,22 @@ func (s *surroundings) askServer(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// FieldsDropped notes which fields the API server does not keep: counters, or what makes a device one of several claims.
-func (f *Feature) FieldsDropped(_ context.Context, dropped *resourceslice.DroppedFieldsError) {
+// fieldsDropped notes which fields the API server does not keep: counters, or what makes a device one of several claims.
+func (c *cluster) fieldsDropped(dropped *resourceslice.DroppedFieldsError) {
 	counters := slices.Contains(dropped.DisabledFeatures(), "DRAPartitionableDevices")
 	shares := slices.Contains(dropped.DisabledFeatures(), "DRAConsumableCapacity")
 	if !counters && !shares {
 		return
 	}
-	f.mu.Lock()
+	c.mu.Lock()
 	if counters {
-		f.surroundings.counters = ""
+		c.surroundings.counters = ""
 	}
 	if shares {
-		f.surroundings.shares = false
+		c.surroundings.shares = false
 	}
-	f.mu.Unlock()
-	f.Recheck.Send()
+	c.mu.Unlock()
+	c.config.Recheck.Send()
 }
 
 // kept returns what the API server keeps. Schedulers heed counters of shared devices from Kubernetes 1.37 on (kubernetes/kubernetes#139040,

@@ -27,20 +27,20 @@ func TestServerIsAskedRarely(t *testing.T) {
 		view, err := nodeview.New(client, node, 0, clock.RealClock{})
 		check.Must(t, err)
 		tries, keeps := 0, partition.Form("")
-		f := &Feature{Config: Config{
+		f := &cluster{config: &Config{
 			Node: node, Interval: time.Minute, ReadNode: view.Node, Kube: client, Recheck: notify.New(),
 			CounterForm: func(context.Context) (partition.Form, error) { tries++; return keeps, nil },
 			KeepsShares: func(context.Context) (bool, error) { return true, nil },
 		}}
 		for range 60 {
 			check.Must(t, f.look(t.Context()))
-			time.Sleep(f.Interval)
+			time.Sleep(f.config.Interval)
 		}
 		if tries < 5 || tries > 6 {
 			t.Errorf("tried %d times in an hour", tries)
 		}
 		keeps = partition.FormSeparate
-		time.Sleep(12 * f.Interval)
+		time.Sleep(12 * f.config.Interval)
 		check.Must(t, f.look(t.Context()))
 		if f.surroundings.counters != keeps {
 			t.Error("that it keeps them now is not noticed")

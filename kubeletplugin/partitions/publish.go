@@ -5,7 +5,6 @@ package partitions
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -16,35 +15,29 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
 )
 
-// forbid says that the node does not carry out some settings.
-func (c *card) forbid(settings []string) {
-	c.division.Reasons = append(c.division.Reasons, partition.Reason{
-		Reason: ReasonForbidden, Message: fmt.Sprintf("this node writes no attributes of PCI devices, which %s needs: set partitions.pci in the "+
-			"chart's values, or exclude the node from the policy", strings.Join(settings, " and ")),
-	})
-}
-
-// ReasonForbidden is the reason of a problem with a GPU that the node's configuration keeps as it is.
-const ReasonForbidden = "PartitioningForbidden"
-
-// needsPCI lists the settings for which attributes of PCI devices are written.
-func needsPCI(s partition.Settings) []string {
-	var names []string
-	for name, set := range map[string]bool{"amd": s.AMD != nil, "sriov": s.SRIOV != nil, "passthrough": s.Passthrough} {
-		if set {
-			names = append(names, name)
+// publish replaces the GPUs of a snapshot that are divided by what is published of them.
+func (d *decision) publish(s *inventory.Snapshot, now *setting) {
+	s.Counters = now.counters
+	s.ForVMs, s.Unbinding = map[string]bool{}, map[string]bool{}
+	reasons := map[string][]partition.Reason{}
+	for _, c := range d.byName() {
+		reasons[c.Device.Name] = c.division.Reasons
+		for _, err := range c.unreadable {
+			s.Problems = append(s.Problems, discover.Problem{
+				Subject: c.Address.String(), Reason: discover.ReasonAttributeUnreadable, Message: err.Error(),
+			})
 		}
+		replace(s, c)
+		if name := c.Device.Name; c.held[partition.VFIOName(name)] {
+			if c.absent {
+				s.ForVMs[name] = true
+			} else {
+				s.Unbinding[device.StringOf(c.Device.Attributes[device.AttributeVendor])] = true
+			}
+		}
+		report(s, c)
 	}
-	slices.Sort(names)
-	return names
-}
-
-func note(s *inventory.Snapshot, c *card, err error) {
-	if err != nil {
-		s.Problems = append(s.Problems, discover.Problem{
-			Subject: c.Address.String(), Reason: discover.ReasonAttributeUnreadable, Message: err.Error(),
-		})
-	}
+	s.PartitionPolicies = outcomes(now.result.Policies, reasons)
 }
 
 // replace puts what is published of a card in the place of the whole GPU.
@@ -73,15 +66,15 @@ func (c *card) sharedNodes(name string) []container.Node {
 }
 
 // report adds why not all of a card is published, and takes away what discovery says of a GPU that nobody divides.
-func report(s *inventory.Snapshot, c *card, governed bool) {
-	if !governed && !c.busy() {
+func report(s *inventory.Snapshot, c *card) {
+	if !c.governed && !c.busy() {
 		return // it is as discovery says until it is taken back
 	}
 	subject := c.Address.String()
 	s.Problems = slices.DeleteFunc(s.Problems, func(p discover.Problem) bool {
 		return p.Subject == subject && (p.Reason == discover.ReasonPartitioned || p.Reason == discover.ReasonBoundToVFIO && c.busy())
 	})
-	if !governed {
+	if !c.governed {
 		return
 	}
 	for _, r := range c.division.Reasons {

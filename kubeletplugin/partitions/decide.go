@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package partitions
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/partition/policy"
+)
+
+// decision is what a Review decided. It never changes.
+type decision struct {
+	// cards has the GPUs that are divided, or are to be, by name.
+	cards map[string]*card
+	// parts has what can be allocated of them beside the whole, by name.
+	parts map[string]partition.Part
+	// settling has the devices that are shared, or not, because claims have them so.
+	settling map[string]bool
+}
+
+// card is a GPU that is divided, or is to be, and what it is divided into.
+type card struct {
+	seen
+	division partition.Division
+	// left is what policies had made of a GPU for which none holds any more.
+	left left
+}
+
+// decide says what each GPU is published as, and why. It is a function of what was seen alone.
+func decide(o *observation) *decision {
+	d := &decision{cards: map[string]*card{}, parts: map[string]partition.Part{}, settling: map[string]bool{}}
+	for _, s := range o.cards {
+		if s.concerned() {
+			d.add(divide(s, &o.setting))
+		}
+	}
+	return d
+}
+
+// add adds a card that is divided.
+func (d *decision) add(c *card) {
+	d.cards[c.Device.Name] = c
+	maps.Copy(d.parts, c.division.Parts)
+	for _, name := range c.division.Settling {
+		d.settling[name] = true
+	}
+}
+
+// divide decides what a GPU is published as.
+func divide(s *seen, now *setting) *card {
+	c := &card{seen: *s}
+	if !c.governed && !c.busy() {
+		c.left = c.remains
+	}
+	p := partition.Physical{
+		Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, Foreign: c.foreignInstances, Divided: c.Divided != "", AMD: c.AMD,
+		Held: c.held, Shares: c.shares, IOMMU: c.iommu,
+	}
+	if c.VirtualFunctions > 0 {
+		p.Functions = &partition.Functions{Total: c.VirtualFunctions, Enabled: c.functions}
+	}
+	c.division = partition.Divide(p, c.settings, now.kept)
+	if c.division.Card != nil {
+		// A card that no slice has room for would take the whole pool along.
+		if _, err := partition.Slices([]device.Card{*c.division.Card}, c.division.Devices, now.counters); err != nil {
+			c.division = partition.Divide(p, partition.Settings{}, now.kept)
+			c.division.Reasons = append(c.division.Reasons, partition.Reason{Reason: partition.ReasonNotDivisible, Message: err.Error()})
+		}
+	}
+	if len(c.forbidden) > 0 {
+		c.forbid(c.forbidden)
+	}
+	return c
+}
+
+// forbid says that the node does not carry out some settings.
+func (c *card) forbid(settings []string) {
+	c.division.Reasons = append(c.division.Reasons, partition.Reason{
+		Reason: ReasonForbidden, Message: fmt.Sprintf("this node writes no attributes of PCI devices, which %s needs: set partitions.pci in the "+
+			"chart's values, or exclude the node from the policy", strings.Join(settings, " and ")),
+	})
+}
+
+// ReasonForbidden is the reason of a problem with a GPU that the node's configuration keeps as it is.
+const ReasonForbidden = "PartitioningForbidden"
+
+// wish is what a PartitionPolicy wants of a GPU.
+type wish struct {
+	// governed says that there is something which is wanted, and settings what, as far as this node may carry it out. forbidden names the
+	// others.
+	governed  bool
+	settings  partition.Settings
+	forbidden []string
+	// policy is the PartitionPolicy that holds for the GPU.
+	policy string
+	// frozen says that the policy cannot be carried out, so that the node changes nothing of the GPU.
+	frozen bool
+}
+
+// wishFor returns what the policies want of a GPU. Under a policy that cannot be carried out the GPU keeps what it had; under one that
+// another program's label overrules, that program decides. pci says that attributes of PCI devices may be written.
+func wishFor(name string, result *policy.Result, was rememberedCard, pci bool) wish {
+	var w wish
+	w.settings, w.governed = result.Settings[name]
+	w.policy = result.Holding[name]
+	w.frozen = !w.governed && w.policy != ""
+	if w.frozen && was.Policy != "" && !result.OtherManager(w.policy, name) {
+		w.settings, w.governed = was.Settings, true
+	}
+	if pci {
+		return w
+	}
+	if w.forbidden = needsPCI(w.settings); len(w.forbidden) > 0 {
+		w.settings = partition.Settings{
+			MIG: w.settings.MIG, Sharing: w.settings.Sharing, Strategies: w.settings.Strategies, Interval: w.settings.Interval,
+		}
+	}
+	return w
+}
+
+// needsPCI lists the settings for which attributes of PCI devices are written.
+func needsPCI(s partition.Settings) []string {
+	var names []string
+	for name, set := range map[string]bool{"amd": s.AMD != nil, "sriov": s.SRIOV != nil, "passthrough": s.Passthrough} {
+		if set {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// byName returns the cards in the order of their names.
+func (d *decision) byName() []*card {
+	return slices.SortedFunc(maps.Values(d.cards), func(a, b *card) int { return cmp.Compare(a.Device.Name, b.Device.Name) })
+}
+
+// sorted returns the cards in the order of devices.
+func (d *decision) sorted() []*card {
+	return slices.SortedFunc(maps.Values(d.cards), func(a, b *card) int { return device.Compare(a.Device, b.Device) })
+}
+
+// Settling says whether a GPU, or an instance of one, is to be shared, or not, once the claims end that have it.
+func (f *Feature) Settling(name string) bool {
+	d := f.decided.Load()
+	return d != nil && d.settling[name]
+}
+
+// Allowed returns the strategies that a policy lets claims choose on a device, which is a GPU or an instance of one, and the interval of
+// its shares.
+func (f *Feature) Allowed(name string) (strategies []string, interval string) {
+	d := f.decided.Load()
+	if d == nil {
+		return nil, ""
+	}
+	on := d.cards[name]
+	if part, ok := d.parts[name]; ok && part.Instance != nil {
+		on = d.cards[part.Parent]
+	}
+	if on == nil {
+		return nil, ""
+	}
+	return on.settings.Strategies, on.settings.Interval
+}
