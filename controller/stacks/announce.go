@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/stack"
@@ -25,9 +26,19 @@ const ready = "ready"
 // positions is where nodes are, by name: ready, or the state and the reason for which they wait.
 type positions map[string]string
 
-// announce makes Events of the conditions that changed.
-func (j *judge) announce(ctx context.Context, before, now *v1alpha1.AcceleratorStack) {
-	j.status.Announce(ctx, status.Change{
+// announcer makes the Events of stacks and of their nodes.
+type announcer struct {
+	reconciler.Services
+
+	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
+	told map[string]positions
+}
+
+func (a *announcer) forget(name string) { delete(a.told, name) }
+
+// conditions makes Events of the conditions that changed.
+func (a *announcer) conditions(ctx context.Context, before, now *v1alpha1.AcceleratorStack) {
+	a.Status().Announce(ctx, status.Change{
 		Object: now, Kind: v1alpha1.KindAcceleratorStack, Action: "JudgeNodes",
 		Before: before.Status.Conditions, Now: now.Status.Conditions,
 	},
@@ -45,12 +56,12 @@ func pending(s *v1alpha1.AcceleratorStack) []string {
 	return []string{status.Condition(s.Status.Conditions, v1alpha1.ConditionAvailable).Reason}
 }
 
-// announceNodes makes an Event on the AcceleratorNode of each node that has failed a state, that has come further with the change of its
+// nodes makes an Event on the AcceleratorNode of each node that has failed a state, that has come further with the change of its
 // driver, or that has passed all since.
-func (j *judge) announceNodes(
+func (a *announcer) nodes(
 	ctx context.Context, before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome, seen *stack.Observed,
 ) {
-	was, now := j.told[s.Name], positions{}
+	was, now := a.told[s.Name], positions{}
 	if was == nil {
 		was = recorded(before, outcomes)
 	}
@@ -71,15 +82,15 @@ func (j *judge) announceNodes(
 			text := fmt.Sprintf("state %s of AcceleratorStack %s: %s", w.State, s.Name, w.Message)
 			switch {
 			case w.Failed || w.Reason == stack.ReasonUpgradeDrainBlocked:
-				j.tell(node, s, corev1.EventTypeWarning, w.Reason, text)
+				a.tell(node, s, corev1.EventTypeWarning, w.Reason, text)
 			case o.UpgradeRuns && w.State == v1alpha1.StateDriver:
-				j.tell(node, s, corev1.EventTypeNormal, w.Reason, text)
+				a.tell(node, s, corev1.EventTypeNormal, w.Reason, text)
 			}
 		default:
-			j.tell(node, s, corev1.EventTypeNormal, reasonReady, "the node has passed every state of AcceleratorStack "+s.Name)
+			a.tell(node, s, corev1.EventTypeNormal, reasonReady, "the node has passed every state of AcceleratorStack "+s.Name)
 		}
 	}
-	j.told[s.Name] = now
+	a.told[s.Name] = now
 }
 
 func position(w *v1alpha1.WaitingStackNode, waits bool) string {
@@ -114,6 +125,6 @@ func recorded(before *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) posit
 	return out
 }
 
-func (j *judge) tell(node *v1alpha1.AcceleratorNode, s *v1alpha1.AcceleratorStack, severity, reason, note string) {
-	j.Recorder.Eventf(node, s, severity, reason, "JudgeNode", "%s", message.EventNote(note))
+func (a *announcer) tell(node *v1alpha1.AcceleratorNode, s *v1alpha1.AcceleratorStack, severity, reason, note string) {
+	a.Recorder.Eventf(node, s, severity, reason, "JudgeNode", "%s", message.EventNote(note))
 }

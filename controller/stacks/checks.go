@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
@@ -33,23 +34,30 @@ const (
 	checksOff = "the controller may not check claims: set selfTest.enabled in the chart's values"
 )
 
-// checks says how the claims of a stack's nodes are checked.
-func (j *judge) checks(s *v1alpha1.AcceleratorStack) stack.Checks {
+// checker checks the claims of nodes by pods.
+type checker struct {
+	reconciler.Services
+
+	options Checks
+}
+
+// checksOf says how the claims of a stack's nodes are checked.
+func (c *checker) checksOf(s *v1alpha1.AcceleratorStack) stack.Checks {
 	out := stack.ChecksOf(s)
-	if j.options.Namespace == "" {
+	if c.options.Namespace == "" {
 		out.Off = checksOff
 	}
 	return out
 }
 
-// checkPods returns the pods of a stack's checks, by node.
-func (j *judge) checkPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]*corev1.Pod, error) {
+// pods returns the pods of a stack's checks, by node.
+func (c *checker) pods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]*corev1.Pod, error) {
 	out := map[string][]*corev1.Pod{}
-	if j.options.Namespace == "" {
+	if c.options.Namespace == "" {
 		return out, nil
 	}
 	var pods corev1.PodList
-	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.options.Namespace), client.HasLabels{checkLabel})
+	err := c.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(c.options.Namespace), client.HasLabels{checkLabel})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of checks: %w", err)
 	}
@@ -63,7 +71,7 @@ func (j *judge) checkPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (ma
 
 // settle looks at a node's check pods: it notes those that run, writes down the results of those that ended, and returns the pods that have
 // served.
-func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (over []*corev1.Pod, err error) {
+func (c *checker) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (over []*corev1.Pod, err error) {
 	var ended []v1alpha1.NodeCheck
 	for _, p := range pods {
 		class := p.Annotations[classAnnotation]
@@ -76,21 +84,21 @@ func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (
 			over = append(over, p)
 			continue
 		}
-		v, done := stack.Ended(p, n.Checks.Timeout, j.Clock.Now())
+		v, done := stack.Ended(p, n.Checks.Timeout, c.Clock.Now())
 		if !done {
 			n.Checks.Running[class] = v
 			continue
 		}
 		ended = append(ended, v1alpha1.NodeCheck{
 			DeviceClassName: class, Evidence: evidence, Passed: v.Status == stack.Passed, Reason: v.Reason, Message: v.Message,
-			Time: metav1.NewTime(j.Clock.Now().Truncate(time.Second)),
+			Time: metav1.NewTime(c.Clock.Now().Truncate(time.Second)),
 		})
 		over = append(over, p)
 	}
 	if len(ended) == 0 {
 		return over, nil
 	}
-	results, err := j.liveResults(ctx, n.Name)
+	results, err := c.liveResults(ctx, n.Name)
 	if err != nil {
 		return over, err
 	}
@@ -99,13 +107,13 @@ func (j *judge) settle(ctx context.Context, n *stack.Node, pods []*corev1.Pod) (
 	}
 	n.Accelerator = n.Accelerator.DeepCopy()
 	n.Accelerator.SetChecks(results)
-	return over, j.writeChecks(ctx, n)
+	return over, c.writeChecks(ctx, n)
 }
 
 // liveResults reads the results of a node. The cache may not have the last ones yet, and a write without them would delete them.
-func (j *judge) liveResults(ctx context.Context, node string) ([]v1alpha1.NodeCheck, error) {
+func (c *checker) liveResults(ctx context.Context, node string) ([]v1alpha1.NodeCheck, error) {
 	var live v1alpha1.AcceleratorNode
-	if err := j.Live.Get(ctx, client.ObjectKey{Name: node}, &live); client.IgnoreNotFound(err) != nil {
+	if err := c.Live.Get(ctx, client.ObjectKey{Name: node}, &live); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read the checks of AcceleratorNode %s: %w", node, err)
 	}
 	return live.Status.Checks, nil
@@ -130,7 +138,7 @@ func withResult(results []v1alpha1.NodeCheck, r v1alpha1.NodeCheck, classes []st
 }
 
 // writeChecks applies the results, and nothing else: the zero values of other fields would take them from the plugin.
-func (j *judge) writeChecks(ctx context.Context, n *stack.Node) error {
+func (c *checker) writeChecks(ctx context.Context, n *stack.Node) error {
 	entries := []any{}
 	for _, c := range n.Accelerator.Checks {
 		entries = append(entries, map[string]any{
@@ -142,7 +150,7 @@ func (j *judge) writeChecks(ctx context.Context, n *stack.Node) error {
 	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AcceleratorNode"))
 	object.SetName(n.Name)
 	results := client.ApplyConfigurationFromUnstructured(object)
-	err := j.Client.Status().Apply(ctx, results, client.FieldOwner(checkOwner), client.ForceOwnership)
+	err := c.Client.Status().Apply(ctx, results, client.FieldOwner(checkOwner), client.ForceOwnership)
 	if client.IgnoreNotFound(err) != nil { // a node that is gone has nothing to be noted
 		return fmt.Errorf("write the checks of AcceleratorNode %s: %w", n.Name, err)
 	}
@@ -150,17 +158,17 @@ func (j *judge) writeChecks(ctx context.Context, n *stack.Node) error {
 }
 
 // begin makes the pods of checks that are due, as far as there are not too many.
-func (j *judge) begin(ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, due []string, room *int) error {
+func (c *checker) begin(ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, due []string, room *int) error {
 	var errs []error
 	for _, class := range due {
 		if *room <= 0 {
 			return errors.Join(errs...)
 		}
 		*room--
-		c := &claimCheck{stack: s, node: n.Name, class: class, evidence: stack.Evidence(n, class)}
-		err := j.Client.Create(ctx, j.options.template(class))
+		check := &claimCheck{stack: s, node: n.Name, class: class, evidence: stack.Evidence(n, class)}
+		err := c.Client.Create(ctx, c.options.template(class))
 		if err == nil || apierrors.IsAlreadyExists(err) {
-			err = j.Client.Create(ctx, j.options.pod(c))
+			err = c.Client.Create(ctx, c.options.pod(check))
 		}
 		if err != nil && !apierrors.IsAlreadyExists(err) { // the cache is behind if it exists
 			errs = append(errs, fmt.Errorf("check a claim of class %s on node %s: %w", class, n.Name, err))
@@ -173,10 +181,10 @@ func (j *judge) begin(ctx context.Context, s *v1alpha1.AcceleratorStack, n *stac
 }
 
 // remove deletes pods that have served.
-func (j *judge) remove(ctx context.Context, pods []*corev1.Pod) error {
+func (c *checker) remove(ctx context.Context, pods []*corev1.Pod) error {
 	var errs []error
 	for _, p := range pods {
-		err := j.Client.Delete(ctx, p, client.Preconditions{UID: ptr.To(p.UID)})
+		err := c.Client.Delete(ctx, p, client.Preconditions{UID: ptr.To(p.UID)})
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			errs = append(errs, fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err))
 		}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
@@ -38,26 +39,43 @@ type applied struct {
 	generation int64
 }
 
-// driversOf says what is known of the drivers that a stack runs, after writing its DaemonSets. A DaemonSet that cannot be written
+// daemonSetEngine runs drivers by DaemonSets.
+type daemonSetEngine struct {
+	reconciler.Services
+
+	// namespace is that of drivers. Empty: none is run.
+	namespace string
+	// applied are the DaemonSets as this process last wrote them, by name.
+	applied map[string]applied
+}
+
+// driverObjects is what a stack has of its driver: the DaemonSets by name, and their pods by node.
+type driverObjects struct {
+	sets map[string]*metav1.PartialObjectMetadata
+	pods map[string][]stack.DriverPod
+}
+
+// of says what is known of the drivers that a stack runs, after writing its DaemonSets. A DaemonSet that cannot be written
 // holds back the nodes of its platform alone.
-func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
-	if j.drivers == "" {
+func (d *daemonSetEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
+	if d.namespace == "" {
 		return all(stack.DriversOff(driversOff)), nil
 	}
-	there, err := j.daemonSets(ctx, s)
+	there, err := d.daemonSets(ctx, s)
 	if err != nil {
 		return engine{}, err
 	}
-	pods, err := j.driverPods(ctx, s)
+	pods, err := d.driverPods(ctx, s)
 	if err != nil {
 		return engine{}, err
 	}
-	sets, verdicts := plan(s, held, seen, pods, there)
+	has := driverObjects{sets: there, pods: pods}
+	sets, verdicts := plan(s, held, seen, has)
 	waits := slices.ContainsFunc(slices.Collect(maps.Values(verdicts)), func(v stack.Verdict) bool { return v.Status != stack.Passed })
-	fault := j.retire(ctx, s, sets, there, pods, waits)
+	fault := d.retire(ctx, s, sets, has, waits)
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		set := sets[name]
-		if err := j.apply(ctx, s, set, there); err != nil {
+		if err := d.apply(ctx, s, set, there); err != nil {
 			fault = errors.Join(fault, err)
 			for _, node := range set.nodes {
 				verdicts[node] = stack.Verdict{Reason: stack.ReasonDriverPending, Message: err.Error()}
@@ -67,13 +85,13 @@ func (j *judge) driversOf(ctx context.Context, s *v1alpha1.AcceleratorStack, hel
 	return engine{
 		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause, fault: fault,
 		change: func(ctx context.Context, n *stack.Node) error {
-			return j.replace(ctx, n, verdicts[n.Name], pods[n.Name])
+			return d.replace(ctx, n, verdicts[n.Name], pods[n.Name])
 		},
 	}, nil
 }
 
 // replace deletes the pods of a node's driver that are not of the image or the kernel that is wanted. Their DaemonSet makes the next.
-func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pods []stack.DriverPod) error {
+func (d *daemonSetEngine) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pods []stack.DriverPod) error {
 	if v.Reason != stack.ReasonDriverOutdated {
 		return nil
 	}
@@ -83,10 +101,10 @@ func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pod
 		if p.Leaving {
 			continue
 		}
-		gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: j.drivers, Name: p.Name}}
-		err := j.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(types.UID(p.UID))})
+		gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: p.Name}}
+		err := d.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(types.UID(p.UID))})
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("delete pod %s/%s of the driver before: %w", j.drivers, p.Name, err))
+			errs = append(errs, fmt.Errorf("delete pod %s/%s of the driver before: %w", d.namespace, p.Name, err))
 			continue
 		}
 		klog.FromContext(ctx).Info("Deleted the pod of the driver before", "node", n.Name, "pod", p.Name, "image", p.Image, "kernel", p.Kernel)
@@ -98,24 +116,23 @@ func (j *judge) replace(ctx context.Context, n *stack.Node, v stack.Verdict, pod
 // another kernel stays with that pod's DaemonSet until its upgrade has come as far. One of which it is not known which driver it is to have
 // stays with what it has.
 func plan(
-	s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed, pods map[string][]stack.DriverPod,
-	there map[string]*metav1.PartialObjectMetadata,
+	s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed, has driverObjects,
 ) (sets map[string]*driverSet, verdicts map[string]stack.Verdict) {
 	sets, verdicts = map[string]*driverSet{}, map[string]stack.Verdict{}
 	stays := map[string]*stack.DriverPod{}
 	for _, name := range held {
 		n := seen.Node(name)
-		set := there[seen.Has[name][s.Name]]
+		set := has.sets[seen.Has[name][s.Name]]
 		n.Placed = set != nil
-		image, platform, v := stack.ForDaemonSet(s.Spec.Driver.DaemonSet, &n, pods[name])
+		image, platform, v := stack.ForDaemonSet(s.Spec.Driver.DaemonSet, &n, has.pods[name])
 		verdicts[name] = v
 		if image == "" {
-			if has := driverOn(pods[name], set); has != nil {
-				stays[name] = has
+			if old := driverOn(has.pods[name], set); old != nil {
+				stays[name] = old
 			}
 			continue
 		}
-		if old := stack.Outdated(&n, pods[name]); old != nil && !stack.Changing(&n) {
+		if old := stack.Outdated(&n, has.pods[name]); old != nil && !stack.Changing(&n) {
 			stays[name] = old
 			continue
 		}
@@ -154,10 +171,10 @@ func at(sets map[string]*driverSet, p stack.Platform, image string) *driverSet {
 }
 
 // daemonSets returns those of a stack, by name.
-func (j *judge) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string]*metav1.PartialObjectMetadata, error) {
+func (d *daemonSetEngine) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string]*metav1.PartialObjectMetadata, error) {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSetList"))
-	if err := j.Live.List(ctx, &list, client.InNamespace(j.drivers), client.HasLabels{stack.DriverLabel}); err != nil {
+	if err := d.Live.List(ctx, &list, client.InNamespace(d.namespace), client.HasLabels{stack.DriverLabel}); err != nil {
 		return nil, fmt.Errorf("list the DaemonSets of drivers: %w", err)
 	}
 	out := map[string]*metav1.PartialObjectMetadata{}
@@ -170,9 +187,9 @@ func (j *judge) daemonSets(ctx context.Context, s *v1alpha1.AcceleratorStack) (m
 }
 
 // driverPods returns the pods of a stack's drivers by their nodes.
-func (j *judge) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]stack.DriverPod, error) {
+func (d *daemonSetEngine) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (map[string][]stack.DriverPod, error) {
 	var pods corev1.PodList
-	err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.drivers), client.HasLabels{stack.DriverLabel})
+	err := d.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(d.namespace), client.HasLabels{stack.DriverLabel})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of drivers: %w", err)
 	}
@@ -184,11 +201,11 @@ func (j *judge) driverPods(ctx context.Context, s *v1alpha1.AcceleratorStack) (m
 }
 
 // apply writes a DaemonSet, unless it is there as it was last written.
-func (j *judge) apply(
+func (d *daemonSetEngine) apply(
 	ctx context.Context, s *v1alpha1.AcceleratorStack, set *driverSet, there map[string]*metav1.PartialObjectMetadata,
 ) error {
 	wanted := daemonSet(s, set)
-	wanted.Namespace = j.drivers
+	wanted.Namespace = d.namespace
 	text, err := json.Marshal(wanted)
 	if err != nil {
 		return fmt.Errorf("encode DaemonSet %s: %w", wanted.Name, err)
@@ -197,7 +214,7 @@ func (j *judge) apply(
 	if o := there[wanted.Name]; o != nil {
 		now.uid, now.generation = o.UID, o.Generation
 	}
-	if now.generation > 0 && j.applied[wanted.Name] == now {
+	if now.generation > 0 && d.applied[wanted.Name] == now {
 		return nil
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
@@ -208,12 +225,12 @@ func (j *judge) apply(
 	object := &unstructured.Unstructured{Object: fields}
 	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(fields, "spec", "template", "metadata", "creationTimestamp")
-	err = j.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
+	err = d.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("write DaemonSet %s/%s of the driver for kernel %s: %w", j.drivers, wanted.Name, set.platform.KernelVersion, err)
+		return fmt.Errorf("write DaemonSet %s/%s of the driver for kernel %s: %w", d.namespace, wanted.Name, set.platform.KernelVersion, err)
 	}
 	now.uid, now.generation = object.GetUID(), object.GetGeneration()
-	j.applied[wanted.Name] = now
+	d.applied[wanted.Name] = now
 	klog.FromContext(ctx).V(1).Info("Wrote the DaemonSet of a driver", "stack", s.Name, "daemonSet", wanted.Name, "image", set.image,
 		"kernel", set.platform.KernelVersion, "nodes", len(set.nodes))
 	return nil
@@ -222,53 +239,52 @@ func (j *judge) apply(
 // retire takes their nodes from the DaemonSets of platforms that no node has, so that their pods leave before those of others come.
 // They are deleted once they have no pod and no node of the stack waits for its driver: a node that goes back to the kernel before
 // finds all in place.
-func (j *judge) retire(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, wanted map[string]*driverSet, there map[string]*metav1.PartialObjectMetadata,
-	pods map[string][]stack.DriverPod, waits bool,
+func (d *daemonSetEngine) retire(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, wanted map[string]*driverSet, has driverObjects, waits bool,
 ) error {
 	keep, inUse := map[string]bool{}, map[string]bool{}
 	for _, set := range wanted {
 		keep[setName(s, set.platform)] = true
 	}
-	for _, of := range pods {
+	for _, of := range has.pods {
 		for _, p := range of {
 			inUse[p.Set] = true
 		}
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(there)) {
-		o := there[name]
+	for _, name := range slices.Sorted(maps.Keys(has.sets)) {
+		o := has.sets[name]
 		switch {
 		case keep[name]:
 		case waits || inUse[name]:
 			of := o.Annotations
-			errs = append(errs, j.apply(ctx, s, &driverSet{image: of[stack.DriverImageAnnotation], platform: stack.Platform{
+			errs = append(errs, d.apply(ctx, s, &driverSet{image: of[stack.DriverImageAnnotation], platform: stack.Platform{
 				OS: of[stack.DriverOSAnnotation], KernelVersion: of[stack.DriverKernelAnnotation], Architecture: of[stack.DriverArchAnnotation],
-			}}, there))
+			}}, has.sets))
 		default:
-			errs = append(errs, j.removeSet(ctx, o))
+			errs = append(errs, d.removeSet(ctx, o))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// dropDrivers deletes the DaemonSets of a stack that has another engine now.
-func (j *judge) dropDrivers(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
-	if j.drivers == "" {
+// drop deletes the DaemonSets of a stack that has another engine now.
+func (d *daemonSetEngine) drop(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
+	if d.namespace == "" {
 		return nil
 	}
-	there, err := j.daemonSets(ctx, s)
+	there, err := d.daemonSets(ctx, s)
 	errs := []error{err}
 	for _, o := range there {
-		errs = append(errs, j.removeSet(ctx, o))
+		errs = append(errs, d.removeSet(ctx, o))
 	}
 	return errors.Join(errs...)
 }
 
-func (j *judge) removeSet(ctx context.Context, o *metav1.PartialObjectMetadata) error {
-	delete(j.applied, o.Name)
+func (d *daemonSetEngine) removeSet(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	delete(d.applied, o.Name)
 	gone := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
-	err := j.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(o.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := d.Client.Delete(ctx, gone, client.Preconditions{UID: ptr.To(o.UID)}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete DaemonSet %s/%s: %w", o.Namespace, o.Name, err)
 	}

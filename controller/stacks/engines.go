@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/stack"
@@ -40,39 +41,39 @@ func all(v stack.Verdict) engine {
 
 // engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
 // knows.
-func (j *judge) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
+func (r *stackReconciler) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
 	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
-		if err := j.dropModule(ctx, s.Name, seen); err != nil {
+		if err := r.kmm.drop(ctx, s.Name, seen); err != nil {
 			return engine{}, err
 		}
-		return j.driversOf(ctx, s, held, seen)
+		return r.daemonSets.of(ctx, s, held, seen)
 	}
-	if err := j.dropDrivers(ctx, s); err != nil {
+	if err := r.daemonSets.drop(ctx, s); err != nil {
 		return engine{}, err
 	}
 	if s.Spec.Driver.Engine == v1alpha1.EngineKMM && s.Spec.Driver.KMM != nil {
-		return j.kmmOf(ctx, s, held, seen)
+		return r.kmm.of(ctx, s, held, seen)
 	}
-	if err := j.dropModule(ctx, s.Name, seen); err != nil {
+	if err := r.kmm.drop(ctx, s.Name, seen); err != nil {
 		return engine{}, err
 	}
 	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {
 		return all(stack.Host()), nil
 	}
-	o, err := j.operator(ctx, s.Spec.Driver.External.Operator)
+	o, err := operatorOf(ctx, r.Live, s.Spec.Driver.External.Operator)
 	if err != nil {
 		return engine{}, err
 	}
 	return engine{deliver: func(n *stack.Node) stack.Verdict { return stack.External(n, o) }, again: operatorPause}, nil
 }
 
-// operator reads the objects that configure a vendor's operator.
-func (j *judge) operator(ctx context.Context, kind v1alpha1.DriverOperator) (*stack.Operator, error) {
+// operatorOf reads the objects that configure a vendor's operator.
+func operatorOf(ctx context.Context, live client.Reader, kind v1alpha1.DriverOperator) (*stack.Operator, error) {
 	out := &stack.Operator{Kind: kind, Modules: map[string]stack.Module{}}
 	for _, of := range objectsOf(kind) {
 		var list unstructured.UnstructuredList
 		list.SetGroupVersionKind(of)
-		err := j.Live.List(ctx, &list)
+		err := live.List(ctx, &list)
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			continue // the operator is not installed
 		}

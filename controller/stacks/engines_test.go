@@ -48,8 +48,8 @@ func TestOperators(t *testing.T) {
 	} {
 		s := stackOf("s", "x")
 		s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineExternal, External: &v1alpha1.ExternalDriver{Operator: tc.operator}}
-		j := &judge{Services: reconciler.Services{Live: cluster(t, tc.objects...)}}
-		e, err := j.engineOf(t.Context(), s, nil, &stack.Observed{})
+		r := newStackReconciler(reconciler.Services{Live: cluster(t, tc.objects...)}, Checks{}, "")
+		e, err := r.engineOf(t.Context(), s, nil, &stack.Observed{})
 		if err != nil || e.again != time.Minute {
 			t.Fatalf("%s: again in %s, %v", name, e.again, err)
 		}

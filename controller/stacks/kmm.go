@@ -36,18 +36,28 @@ func moduleKind() schema.GroupVersionKind {
 	return stack.KMMGroupVersion().WithKind("Module")
 }
 
-// kmmOf has KMM load the driver of a stack's nodes, and says what it reports of each.
-func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
+// kmmEngine brings drivers as modules of KMM, the operator Kernel Module Management.
+type kmmEngine struct {
+	reconciler.Services
+
+	// namespace is that of drivers. Empty: none is run.
+	namespace string
+	// dropped are the stacks that have no Module, as this process knows.
+	dropped map[string]bool
+}
+
+// of has KMM load the driver of a stack's nodes, and says what it reports of each.
+func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
 	name := stack.ModuleName(s.Name)
 	switch {
-	case j.drivers == "":
+	case k.namespace == "":
 		return all(stack.DriversOff(driversOff)), nil
-	case len(name)+len(j.drivers) > kmmNames:
+	case len(name)+len(k.namespace) > kmmNames:
 		return all(stack.DriversOff(fmt.Sprintf("KMM cannot make labels of the namespace %s: give the chart's value drivers.namespace "+
-			"at most %d characters", j.drivers, kmmNames-len(name)))), nil
+			"at most %d characters", k.namespace, kmmNames-len(name)))), nil
 	}
-	delete(j.dropped, s.Name)
-	if err := j.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+	delete(k.dropped, s.Name)
+	if err := k.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		e := all(stack.Verdict{
 			Reason: stack.ReasonKMMMissing,
 			Message: fmt.Sprintf("KMM is not installed, or does not serve %s: install the operator Kernel Module Management",
@@ -58,11 +68,11 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 	} else if err != nil {
 		return engine{}, err
 	}
-	reported, err := j.nodeModules(ctx, name)
+	reported, err := k.nodeModules(ctx, name)
 	if err != nil {
 		return engine{}, err
 	}
-	d, label := s.Spec.Driver.KMM, stack.KMMLabel(j.drivers, name)
+	d, label := s.Spec.Driver.KMM, stack.KMMLabel(k.namespace, name)
 	verdicts, labels := map[string]stack.Verdict{}, map[string]string{}
 	e := engine{
 		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] },
@@ -70,25 +80,25 @@ func (j *judge) kmmOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []
 			if value := n.Labels[label]; value == "" || value == d.Version {
 				return nil
 			}
-			return j.labelNode(ctx, n.Name, label, "")
+			return k.labelNode(ctx, n.Name, label, "")
 		},
 		again: operatorPause,
 	}
 	for _, node := range held {
-		n, k := seen.Node(node), reported[node]
-		k.Label = n.Labels[label]
-		verdicts[node], labels[node] = stack.ForModule(d, &n, k)
+		n, report := seen.Node(node), reported[node]
+		report.Label = n.Labels[label]
+		verdicts[node], labels[node] = stack.ForModule(d, &n, report)
 		if n.Accelerator != nil && verdicts[node].Status != stack.Passed {
 			e.again = kmmPause
 		}
 	}
-	e.fault = j.labelNodes(ctx, name, labels, seen)
+	e.fault = k.labelNodes(ctx, name, labels, seen)
 	return e, nil
 }
 
 // writeModule applies the Module of a stack. A taint that a Module does not tolerate, a cordon included, has KMM unload its driver under
 // the pods that use it: it tolerates all.
-func (j *judge) writeModule(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
+func (k *kmmEngine) writeModule(ctx context.Context, s *v1alpha1.AcceleratorStack) error {
 	d := s.Spec.Driver.KMM
 	mappings := make([]any, 0, len(d.KernelMappings))
 	for _, m := range d.KernelMappings {
@@ -126,15 +136,15 @@ func (j *judge) writeModule(ctx context.Context, s *v1alpha1.AcceleratorStack) e
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetGroupVersionKind(moduleKind())
-	object.SetNamespace(j.drivers)
+	object.SetNamespace(k.namespace)
 	object.SetName(stack.ModuleName(s.Name))
 	object.SetLabels(map[string]string{names.ManagedByLabel: names.Controller})
 	object.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindAcceleratorStack, Name: s.Name, UID: s.UID, Controller: new(true),
 	}})
-	err := j.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
+	err := k.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(driverOwner), client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("write Module %s/%s: %w", j.drivers, object.GetName(), err)
+		return fmt.Errorf("write Module %s/%s: %w", k.namespace, object.GetName(), err)
 	}
 	return nil
 }
@@ -148,34 +158,34 @@ func anyOf(words []string) []any {
 }
 
 // nodeModules returns what KMM has of a Module, by node: an object for each node.
-func (j *judge) nodeModules(ctx context.Context, module string) (map[string]stack.KMM, error) {
+func (k *kmmEngine) nodeModules(ctx context.Context, module string) (map[string]stack.KMM, error) {
 	var list unstructured.UnstructuredList
 	kind := moduleKind()
 	kind.Kind = "NodeModulesConfigList"
 	list.SetGroupVersionKind(kind)
-	if err := j.Live.List(ctx, &list); err != nil {
+	if err := k.Live.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list NodeModulesConfigs: %w", err)
 	}
 	out := map[string]stack.KMM{}
 	for i := range list.Items {
 		o := &list.Items[i]
-		out[o.GetName()] = stack.KMMReport(o, j.drivers, module)
+		out[o.GetName()] = stack.KMMReport(o, k.namespace, module)
 	}
 	return out, nil
 }
 
 // labelNodes has nodes have these values of the label of a Module, and no others have it. Labels for a namespace of drivers that values of
 // the chart named before are taken off.
-func (j *judge) labelNodes(ctx context.Context, module string, values map[string]string, seen *stack.Observed) error {
-	label := stack.KMMLabel(j.drivers, module)
+func (k *kmmEngine) labelNodes(ctx context.Context, module string, values map[string]string, seen *stack.Observed) error {
+	label := stack.KMMLabel(k.namespace, module)
 	var errs []error
 	for _, node := range slices.Sorted(maps.Keys(seen.Labels)) {
 		if seen.Labels[node][label] != values[node] {
-			errs = append(errs, j.labelNode(ctx, node, label, values[node]))
+			errs = append(errs, k.labelNode(ctx, node, label, values[node]))
 		}
 		for _, other := range labelsOf(seen.Labels[node], module) {
 			if other != label {
-				errs = append(errs, j.labelNode(ctx, node, other, ""))
+				errs = append(errs, k.labelNode(ctx, node, other, ""))
 			}
 		}
 	}
@@ -194,37 +204,45 @@ func labelsOf(labels map[string]string, module string) (out []string) {
 }
 
 // labelNode has a node have a value of a label; empty: no such label.
-func (j *judge) labelNode(ctx context.Context, node, label, want string) error {
+func (k *kmmEngine) labelNode(ctx context.Context, node, label, want string) error {
 	patch, err := reconciler.MetadataPatch("", reconciler.Named{}.Set(label, want), nil)
 	if err != nil {
 		return err
 	}
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := j.Client.Patch(ctx, object, patch); client.IgnoreNotFound(err) != nil {
+	if err := k.Client.Patch(ctx, object, patch); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("label node %s with the version of the driver: %w", node, err)
 	}
 	klog.FromContext(ctx).V(1).Info("Labelled a node for KMM", "node", node, "label", label, "version", want)
 	return nil
 }
 
-// dropModule deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.
+// forget deletes the Module of a stack that is gone.
+func (k *kmmEngine) forget(ctx context.Context, stackName string, seen *stack.Observed) error {
+	delete(k.dropped, stackName)
+	err := k.drop(ctx, stackName, seen)
+	delete(k.dropped, stackName)
+	return err
+}
+
+// drop deletes the Module of a stack that has another engine or is gone, and takes its label off all nodes. KMM unloads the module.
 // A process that has found neither asks no more until the stack has a Module again.
-func (j *judge) dropModule(ctx context.Context, stackName string, seen *stack.Observed) error {
+func (k *kmmEngine) drop(ctx context.Context, stackName string, seen *stack.Observed) error {
 	name := stack.ModuleName(stackName)
 	labelled := slices.ContainsFunc(slices.Collect(maps.Values(seen.Labels)), func(l map[string]string) bool {
 		return len(labelsOf(l, name)) > 0
 	})
-	if j.drivers == "" || j.dropped[stackName] && !labelled {
+	if k.namespace == "" || k.dropped[stackName] && !labelled {
 		return nil
 	}
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(moduleKind())
-	object.SetNamespace(j.drivers)
+	object.SetNamespace(k.namespace)
 	object.SetName(name)
-	err := j.Client.Delete(ctx, object)
+	err := k.Client.Delete(ctx, object)
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("delete Module %s/%s: %w", j.drivers, name, err)
+		return fmt.Errorf("delete Module %s/%s: %w", k.namespace, name, err)
 	}
-	j.dropped[stackName] = true
-	return j.labelNodes(ctx, name, nil, seen)
+	k.dropped[stackName] = true
+	return k.labelNodes(ctx, name, nil, seen)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,94 +25,95 @@ import (
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
-// judge writes the status of AcceleratorStacks. One call runs at a time.
-type judge struct {
+// stackReconciler writes the status of AcceleratorStacks. One call runs at a time. It observes the nodes, lets the driver's engine do what
+// is due, and then checks and changes each node as package stack decides.
+type stackReconciler struct {
 	reconciler.Services
 
-	options Checks
-	// drivers is the namespace of drivers. Empty: none is run.
-	drivers string
-	// applied are the DaemonSets of drivers as this process last wrote them, by name.
-	applied map[string]applied
-	// dropped are the stacks that have no Module, as this process knows.
-	dropped map[string]bool
-	// placed are the DaemonSets of drivers and of extra states as they were last read, by name.
-	placed map[string]placed
+	observer   *observer
+	daemonSets *daemonSetEngine
+	kmm        *kmmEngine
 	// states makes the objects of extra states.
-	states *stackstates.Keeper
-	status status.Writer
-	nodes  *prometheus.GaugeVec
-	due    *prometheus.GaugeVec
-	// told is where each node of a stack was when Events were last made. A stack is absent until its first round in this process.
-	told map[string]positions
-	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
-	evicted map[string]map[types.UID]bool
-	// turns are those of the pods of nodes that have more than a round evicts.
-	turns turns
+	states    *stackstates.Keeper
+	checker   *checker
+	upgrader  *upgrader
+	status    status.Writer
+	announcer *announcer
+	nodes     *prometheus.GaugeVec
+	due       *prometheus.GaugeVec
 }
 
 // New returns the reconciler. It follows changes of stacks, and of whatever their nodes' states are judged by. drivers is the
 // namespace where it runs drivers; empty: it runs none.
 func New(s reconciler.Services, checks Checks, drivers string) reconciler.Row {
-	j := &judge{
-		Services: s, options: checks, drivers: drivers, applied: map[string]applied{}, dropped: map[string]bool{},
-		states: stackstates.New(s, drivers),
-		status: s.Status(), told: map[string]positions{},
-		evicted: map[string]map[types.UID]bool{}, turns: turns{},
+	r := newStackReconciler(s, checks, drivers)
+	return reconciler.Row{
+		Name: "AcceleratorStacks", Metrics: []prometheus.Collector{r.nodes, r.due},
+		Queues: []reconciler.Queue{{Name: "acceleratorstack", Reconciler: r, Watches: watches(s.Client)}},
+	}
+}
+
+func newStackReconciler(s reconciler.Services, checks Checks, drivers string) *stackReconciler {
+	return &stackReconciler{
+		Services:   s,
+		observer:   &observer{Services: s, drivers: drivers, placed: map[string]placed{}},
+		daemonSets: &daemonSetEngine{Services: s, namespace: drivers, applied: map[string]applied{}},
+		kmm:        &kmmEngine{Services: s, namespace: drivers, dropped: map[string]bool{}},
+		states:     stackstates.New(s, drivers),
+		checker:    &checker{Services: s, options: checks},
+		upgrader:   &upgrader{Services: s, evicted: map[string]map[types.UID]bool{}, turns: turns{}},
+		status:     s.Status(),
+		announcer:  &announcer{Services: s, told: map[string]positions{}},
 		nodes: metrics.GaugeBy("stack_nodes", "Nodes of an AcceleratorStack that have passed or failed a state, or of which that is unknown.",
 			"stack", "state", "status"),
 		due: metrics.GaugeBy("stack_check_due_timestamp_seconds",
 			"When the check of a claim that passed longest ago on a node of an AcceleratorStack is to be repeated.", "stack"),
 	}
-	return reconciler.Row{
-		Name: "AcceleratorStacks", Metrics: []prometheus.Collector{j.nodes, j.due},
-		Queues: []reconciler.Queue{{Name: "acceleratorstack", Reconciler: j, Watches: watches(s.Client)}},
-	}
 }
 
 // Reconcile judges the nodes of one stack.
-func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *stackReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var stacks v1alpha1.AcceleratorStackList
-	if err := j.Client.List(ctx, &stacks, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &stacks, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list AcceleratorStacks: %w", err)
 	}
 	at := slices.IndexFunc(stacks.Items, func(s v1alpha1.AcceleratorStack) bool { return s.Name == req.Name })
-	seen, err := j.observe(ctx)
+	seen, err := r.observer.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, err)
 	}
 	if at < 0 || stacks.Items[at].DeletionTimestamp != nil {
-		return reconcile.Result{}, j.forget(ctx, req.Name, seen)
+		return reconcile.Result{}, r.forget(ctx, req.Name, seen)
 	}
-	if err := j.observeOwn(ctx, stacks.Items, seen); err != nil {
+	if err := r.observer.observeOwn(ctx, stacks.Items, seen); err != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, err)
 	}
 	s := stacks.Items[at].DeepCopy()
 	before := s.DeepCopy()
 	selection := stack.Select(s.Name, stacks.Items, seen.Candidates())
-	driver, err := j.engineOf(ctx, s, selection.Nodes, seen)
+	driver, err := r.engineOf(ctx, s, selection.Nodes, seen)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("driver of AcceleratorStack %s: %w", req.Name, err)
 	}
-	nodes := j.nodesOf(s, selection.Nodes, seen, driver)
-	extras, err := j.states.Keep(ctx, s, nodes)
+	nodes := r.nodesOf(s, selection.Nodes, seen, driver)
+	extras, err := r.states.Keep(ctx, s, nodes)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("extra states of AcceleratorStack %s: %w", req.Name, err)
 	}
-	outcomes, next, failed := j.round(ctx, s, nodes, seen, driver, extras)
-	failed = errors.Join(failed, j.release(ctx, seen, func(node, by string) bool {
+	outcomes, next, failed := r.round(ctx, &round{stack: s, nodes: nodes, seen: seen, driver: driver, extras: extras})
+	failed = errors.Join(failed, r.upgrader.release(ctx, seen, func(node, by string) bool {
 		return by == s.Name && !slices.Contains(selection.Nodes, node)
 	}))
-	stack.Record(s, selection, outcomes, j.Clock.Now())
-	written, err := j.status.Patch(ctx, before, s)
+	stack.Record(s, selection, outcomes, r.Clock.Now())
+	written, err := r.status.Patch(ctx, before, s)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("write the status of AcceleratorStack %s: %w", req.Name, err)
 	}
 	if written {
-		j.announce(ctx, before, s)
+		r.announcer.conditions(ctx, before, s)
 	}
-	j.announceNodes(ctx, before, s, outcomes, seen)
-	j.count(before, s, outcomes)
+	r.announcer.nodes(ctx, before, s, outcomes, seen)
+	r.count(before, s, outcomes)
 	failed = errors.Join(failed, driver.fault, extras.Fault)
 	if failed != nil {
 		return reconcile.Result{}, fmt.Errorf("AcceleratorStack %s: %w", req.Name, failed)
@@ -121,45 +121,60 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: next}, nil
 }
 
+// nodesOf returns a stack's nodes with all that is known of them but extra states.
+func (r *stackReconciler) nodesOf(s *v1alpha1.AcceleratorStack, names []string, seen *stack.Observed, driver engine) []stack.Node {
+	nodes := make([]stack.Node, 0, len(names))
+	for _, name := range names {
+		n := seen.Node(name)
+		n.Delivered, n.Checks = driver.deliver(&n), r.checker.checksOf(s)
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
 // forget ends what is left of a stack that is gone. What it owns goes with it.
-func (j *judge) forget(ctx context.Context, name string, seen *stack.Observed) error {
-	delete(j.told, name)
-	delete(j.evicted, name)
-	j.states.Forget(name)
-	j.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
-	j.due.DeleteLabelValues(name)
-	delete(j.dropped, name)
-	err := j.dropModule(ctx, name, seen)
-	delete(j.dropped, name)
-	return errors.Join(err, j.release(ctx, seen, func(_, by string) bool { return by == name }))
+func (r *stackReconciler) forget(ctx context.Context, name string, seen *stack.Observed) error {
+	r.announcer.forget(name)
+	r.states.Forget(name)
+	r.nodes.DeletePartialMatch(prometheus.Labels{"stack": name})
+	r.due.DeleteLabelValues(name)
+	return errors.Join(r.kmm.forget(ctx, name, seen), r.upgrader.forget(ctx, name, seen))
+}
+
+// round is what a round of checks and changes goes by.
+type round struct {
+	stack *v1alpha1.AcceleratorStack
+	// nodes are those that the stack holds for.
+	nodes  []stack.Node
+	seen   *stack.Observed
+	driver engine
+	extras stackstates.Result
 }
 
 // round ends checks that are over, begins those that are due, and judges the nodes. It returns when something is due by itself. A fault
 // with one node keeps it from no other.
-func (j *judge) round(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, known []stack.Node, seen *stack.Observed, driver engine, extras stackstates.Result,
-) (outcomes []stack.Outcome, next time.Duration, err error) {
-	pods, err := j.checkPods(ctx, s)
+func (r *stackReconciler) round(ctx context.Context, of *round) (outcomes []stack.Outcome, next time.Duration, err error) {
+	pods, err := r.checker.pods(ctx, of.stack)
 	errs := []error{err}
-	next = reconciler.Sooner(driver.again, extras.Again)
+	next = reconciler.Sooner(of.driver.again, of.extras.Again)
 	room := maxChecks
-	for _, of := range pods {
-		for _, p := range of {
+	for _, checks := range pods {
+		for _, p := range checks {
 			if !stack.WaitsForRoom(p) {
 				room--
 			}
 		}
 	}
 	var nodes []stack.UpgradeNode
-	for _, n := range known {
-		n.Extras = extras.Extras[n.Name]
-		over, err := j.settle(ctx, &n, pods[n.Name])
+	for _, n := range of.nodes {
+		n.Extras = of.extras.Extras[n.Name]
+		over, err := r.checker.settle(ctx, &n, pods[n.Name])
 		if err == nil {
-			err = j.remove(ctx, over)
+			err = r.checker.remove(ctx, over)
 		}
 		delete(pods, n.Name)
-		due, wait := stack.Due(&n, j.Clock.Now())
-		errs = append(errs, err, j.begin(ctx, s, &n, due, &room))
+		due, wait := stack.Due(&n, r.Clock.Now())
+		errs = append(errs, err, r.checker.begin(ctx, of.stack, &n, due, &room))
 		if len(n.Checks.Running) > 0 {
 			wait = min(n.Checks.Timeout, checkPause)
 		}
@@ -167,27 +182,27 @@ func (j *judge) round(
 		outcomes = append(outcomes, stack.Judge(&n))
 		nodes = append(nodes, stack.UpgradeNode{Node: &n, Outcome: outcomes[len(outcomes)-1]})
 	}
-	runs, err := j.upgrade(ctx, s, nodes, outcomes, driver, seen)
+	runs, err := r.upgrader.upgrade(ctx, of, nodes, outcomes)
 	errs = append(errs, err)
 	if runs && (next == 0 || upgradePause < next) {
 		next = upgradePause
 	}
 	for _, left := range pods { // of nodes that the stack does not hold for any more
-		errs = append(errs, j.remove(ctx, left))
+		errs = append(errs, r.checker.remove(ctx, left))
 	}
 	return outcomes, next, errors.Join(errs...)
 }
 
 // count sets the metrics of a stack. Those of extra states that it had before are dropped.
-func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
+func (r *stackReconciler) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Outcome) {
 	for _, old := range before.Status.States {
 		if !slices.ContainsFunc(s.Status.States, func(c v1alpha1.StackStateCount) bool { return c.Name == old.Name }) {
-			j.nodes.DeletePartialMatch(prometheus.Labels{"stack": s.Name, "state": string(old.Name)})
+			r.nodes.DeletePartialMatch(prometheus.Labels{"stack": s.Name, "state": string(old.Name)})
 		}
 	}
 	for _, c := range s.Status.States {
 		for status, count := range map[string]int32{"passed": c.Passed, "failed": c.Failed, "unknown": c.Unknown} {
-			j.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))
+			r.nodes.WithLabelValues(s.Name, string(c.Name), status).Set(float64(count))
 		}
 	}
 	var oldest time.Time
@@ -197,37 +212,10 @@ func (j *judge) count(before, s *v1alpha1.AcceleratorStack, outcomes []stack.Out
 		}
 	}
 	if oldest.IsZero() {
-		j.due.DeleteLabelValues(s.Name)
+		r.due.DeleteLabelValues(s.Name)
 		return
 	}
-	j.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
-}
-
-// observe reads what the states of nodes are judged by.
-func (j *judge) observe(ctx context.Context) (*stack.Observed, error) {
-	var nodes corev1.NodeList
-	var accelerators v1alpha1.AcceleratorNodeList
-	var pods corev1.PodList
-	for _, list := range []client.ObjectList{&nodes, &accelerators} {
-		if err := j.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list nodes and what they report: %w", err)
-		}
-	}
-	if err := j.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(j.Namespace), pluginLabels()); err != nil {
-		return nil, fmt.Errorf("list the plugin's pods: %w", err)
-	}
-	out := stack.NewObserved()
-	for i := range nodes.Items {
-		out.Labels[nodes.Items[i].Name] = nodes.Items[i].Labels
-		out.Nodes[nodes.Items[i].Name] = &nodes.Items[i]
-	}
-	for i := range accelerators.Items {
-		out.Accelerators[accelerators.Items[i].Name] = &accelerators.Items[i]
-	}
-	for i := range pods.Items {
-		out.AddPlugin(&pods.Items[i])
-	}
-	return out, nil
+	r.due.WithLabelValues(s.Name).Set(float64(oldest.Unix()))
 }
 
 // queueAll queues every stack some time later: nodes change together, and a stack without an own change concerns others only as it holds

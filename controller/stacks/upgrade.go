@@ -38,30 +38,45 @@ const (
 	reasonEvictedForUpgrade = "EvictedForUpgrade"
 )
 
+// upgrader changes the drivers of nodes step by step.
+type upgrader struct {
+	reconciler.Services
+
+	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
+	evicted map[string]map[types.UID]bool
+	// turns are those of the pods of nodes that have more than a round evicts.
+	turns turns
+}
+
+// forget ends the upgrades of a stack that is gone.
+func (u *upgrader) forget(ctx context.Context, name string, seen *stack.Observed) error {
+	delete(u.evicted, name)
+	return u.release(ctx, seen, func(_, by string) bool { return by == name })
+}
+
 // upgrade takes the nodes whose driver is to be changed one step on, and puts into their outcomes how far they are. It says whether any
 // is under way. A fault with one node keeps it from no other.
-func (j *judge) upgrade(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, nodes []stack.UpgradeNode, outcomes []stack.Outcome, driver engine,
-	seen *stack.Observed,
+func (u *upgrader) upgrade(
+	ctx context.Context, r *round, nodes []stack.UpgradeNode, outcomes []stack.Outcome,
 ) (runs bool, err error) {
-	if driver.away {
+	if r.driver.away {
 		return false, nil
 	}
-	if driver.change == nil {
-		return false, j.release(ctx, seen, func(node, _ string) bool {
+	if r.driver.change == nil {
+		return false, u.release(ctx, r.seen, func(node, _ string) bool {
 			return slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return n.Name == node })
 		})
 	}
-	if err := j.addHolders(ctx, s.Name, nodes); err != nil {
+	if err := u.addHolders(ctx, r.stack.Name, nodes); err != nil {
 		return true, err
 	}
-	j.evicted[s.Name] = stillThere(j.evicted[s.Name], nodes)
-	maps.DeleteFunc(j.turns, func(node string, _ int) bool { return seen.Accelerators[node] == nil })
-	steps := stack.Upgrade(stack.RulesOf(s, nodes), nodes, j.Clock.Now())
+	u.evicted[r.stack.Name] = stillThere(u.evicted[r.stack.Name], nodes)
+	maps.DeleteFunc(u.turns, func(node string, _ int) bool { return r.seen.Accelerators[node] == nil })
+	steps := stack.Upgrade(stack.RulesOf(r.stack, nodes), nodes, u.Clock.Now())
 	var errs []error
 	for i := range steps {
 		step := &steps[i]
-		if err := j.act(ctx, s, nodes[i].Node, step, driver, seen); apierrors.IsConflict(err) {
+		if err := u.act(ctx, r, nodes[i].Node, step); apierrors.IsConflict(err) {
 			// Somebody wrote meanwhile, as the plugin does: the next round decides by what is there then.
 			step.Unwritten()
 		} else if err != nil {
@@ -88,27 +103,26 @@ func stillThere(evicted map[types.UID]bool, nodes []stack.UpgradeNode) map[types
 }
 
 // act does what a step says.
-func (j *judge) act(
-	ctx context.Context, s *v1alpha1.AcceleratorStack, n *stack.Node, step *stack.Step, driver engine, seen *stack.Observed,
-) error {
+func (u *upgrader) act(ctx context.Context, r *round, n *stack.Node, step *stack.Step) error {
 	if step.Annotations != nil {
-		if err := j.annotate(ctx, seen.Accelerators[n.Name], step.Annotations); err != nil {
+		if err := u.annotate(ctx, r.seen.Accelerators[n.Name], step.Annotations); err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("Changing the driver of a node", "stack", s.Name, "node", n.Name, "phase", step.Phase, "reason", step.Message)
+		klog.FromContext(ctx).Info("Changing the driver of a node", "stack", r.stack.Name, "node", n.Name, "phase", step.Phase,
+			"reason", step.Message)
 	}
-	refused := j.evict(ctx, s, step)
+	refused := u.evict(ctx, r.stack, step)
 	if refused != "" {
 		step.Message += ": " + refused
 	}
 	if step.Change {
-		return driver.change(ctx, n)
+		return r.driver.change(ctx, n)
 	}
 	return nil
 }
 
 // annotate writes annotations of an AcceleratorNode, unless somebody has changed it since it was read.
-func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, annotations map[string]string) error {
+func (u *upgrader) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, annotations map[string]string) error {
 	if node == nil {
 		return nil
 	}
@@ -121,7 +135,7 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 		return err
 	}
 	object := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	err = j.Client.Patch(ctx, object, patch)
+	err = u.Client.Patch(ctx, object, patch)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("annotate AcceleratorNode %s: %w", node.Name, err)
 	}
@@ -129,12 +143,12 @@ func (j *judge) annotate(ctx context.Context, node *v1alpha1.AcceleratorNode, an
 }
 
 // release takes the notes of upgrades from nodes.
-func (j *judge) release(ctx context.Context, seen *stack.Observed, of func(node, by string) bool) error {
+func (u *upgrader) release(ctx context.Context, seen *stack.Observed, of func(node, by string) bool) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(seen.Accelerators)) {
 		node := seen.Accelerators[name]
 		if by := stack.UpgradedBy(node.Annotations); by != "" && of(name, by) {
-			errs = append(errs, j.annotate(ctx, node, stack.Released(node.Annotations)))
+			errs = append(errs, u.annotate(ctx, node, stack.Released(node.Annotations)))
 		}
 	}
 	return errors.Join(errs...)
@@ -142,13 +156,13 @@ func (j *judge) release(ctx context.Context, seen *stack.Observed, of func(node,
 
 // addHolders adds to nodes that are under way the pods that hold claims with their devices. Claims are read from the API server: the cache
 // does not keep what they are reserved for.
-func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.UpgradeNode) error {
+func (u *upgrader) addHolders(ctx context.Context, name string, nodes []stack.UpgradeNode) error {
 	if !slices.ContainsFunc(nodes, func(n stack.UpgradeNode) bool { return stack.UpgradedBy(n.Annotations) == name }) {
 		return nil
 	}
 	var holders stack.Holders
 	begin := func() { holders = stack.Holders{} }
-	err := reconciler.Pages(ctx, j.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	err := reconciler.Pages(ctx, u.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
 		if claim, ok := o.(*resourceapi.ResourceClaim); ok {
 			holders.Add(claim)
 		}
@@ -164,18 +178,18 @@ func (j *judge) addHolders(ctx context.Context, name string, nodes []stack.Upgra
 }
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.
-func (j *judge) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *stack.Step) (refused string) {
-	for _, h := range j.turns.next(step) {
+func (u *upgrader) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *stack.Step) (refused string) {
+	for _, h := range u.turns.next(step) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name, UID: types.UID(h.UID)}}
-		err := j.evictOne(ctx, pod)
+		err := u.evictOne(ctx, pod)
 		switch {
 		case evict.Gone(err):
 		case err != nil:
 			refused = fmt.Sprintf("pod %s is not evicted: %s", h, blocker(err))
-		case !j.evicted[s.Name][pod.UID]:
-			j.evicted[s.Name][pod.UID] = true
+		case !u.evicted[s.Name][pod.UID]:
+			u.evicted[s.Name][pod.UID] = true
 			klog.FromContext(ctx).Info("Evicted a pod, since the driver of its devices is changed", "pod", h.String(), "node", step.Node)
-			j.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvictedForUpgrade, "ChangeDriver", "%s", message.EventNote(
+			u.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, reasonEvictedForUpgrade, "ChangeDriver", "%s", message.EventNote(
 				fmt.Sprintf("evicted, since AcceleratorStack %s changes the driver of the devices of node %s", s.Name, step.Node)))
 		}
 	}
@@ -197,10 +211,10 @@ func (t turns) next(step *stack.Step) []stack.Holder {
 	return slices.Concat(step.Evict[at:], step.Evict[:at])[:maxEvictions]
 }
 
-func (j *judge) evictOne(ctx context.Context, pod *corev1.Pod) error {
+func (u *upgrader) evictOne(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
-	return evict.Pod(ctx, j.Client, pod)
+	return evict.Pod(ctx, u.Client, pod)
 }
 
 // blocker returns what the API server says of a refusal: with a PodDisruptionBudget the causes name it.

@@ -88,8 +88,8 @@ func table() []mutant {
 		},
 		{
 			kind: selection, what: "a node keeps the driver that it has while its report is missing",
-			file: "controller/stacks/placed.go",
-			old:  "			seen.AddOwn(node, of, o.Labels[stack.DriverLabel])\n", new: "			_, _ = node, of\n",
+			file: "controller/stacks/observe.go",
+			old:  "			seen.AddOwn(node, of, set.Labels[stack.DriverLabel])\n", new: "			_, _ = node, of\n",
 			pkg: "controller/stacks", test: "TestMissing", seed: "1",
 		},
 		{
