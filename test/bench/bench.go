@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,14 +20,14 @@ import (
 type bench struct {
 	options
 	report  *report
-	cluster *lone.Cluster
+	cluster *controlPlane
 	floor   *floor
 	// fast and disk are directories of the run's own, in memory and on the disk of the plugins' records.
 	fast, disk string
 	// nodes counts what was started, for names.
 	nodes int
-	// classes are the names of the DeviceClasses that exist.
-	classes sync.Map
+	// stopwatch is there with the cluster.
+	stopwatch *stopwatch
 
 	progress io.Writer
 	begin    time.Time
@@ -56,8 +55,13 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 		return nil, err
 	}
 	b.say("starting the control plane")
-	b.cluster, err = lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace, nil)
-	return b, err
+	cluster, err := lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace, nil)
+	if err != nil {
+		return b, err
+	}
+	b.cluster = &controlPlane{Cluster: cluster}
+	b.stopwatch = &stopwatch{form: b.form, floor: b.floor, cluster: b.cluster}
+	return b, nil
 }
 
 func (b *bench) makeDirectories() (err error) {

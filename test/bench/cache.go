@@ -278,8 +278,8 @@ func (c *cold) report(form artifact.TreeForm) error {
 		r.value(cacheColdWall, at, n, milliseconds(pull.Wall)),
 		r.value(cacheColdCPU, at, n, milliseconds(pull.CPU)),
 		r.value(cacheColdBytes, at, n, float64(pull.Bytes)),
-		r.against(targetColdRSS, true, cacheColdRSS, at, n, pull.Peak),
-		r.against(target, isTarget, cacheColdFloor, at, n, float64(pull.Wall)/float64(slowest)),
+		r.against(targetColdRSS, cacheColdRSS, at, n, pull.Peak),
+		r.against(targetIf(isTarget, target), cacheColdFloor, at, n, float64(pull.Wall)/float64(slowest)),
 	)
 	if c.noCTR != nil {
 		return errors.Join(append(errs, r.nothing(cacheColdCTR, at, c.noCTR))...)
@@ -287,7 +287,7 @@ func (c *cold) report(form artifact.TreeForm) error {
 	ctr := c.best[stageCTR].Wall
 	return errors.Join(append(errs,
 		r.value(cacheFloor+stageCTR, at, n, milliseconds(ctr)),
-		r.against(targetColdCTR, true, cacheColdCTR, at, n, float64(pull.Wall)/float64(ctr)),
+		r.against(targetColdCTR, cacheColdCTR, at, n, float64(pull.Wall)/float64(ctr)),
 	)...)
 }
 

@@ -74,7 +74,7 @@ func (b *bench) measureWarm(ctx context.Context, image *cacheImage, host, pods s
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Stop()) }()
-	if err := b.makeCache(ctx, image, host, name); err != nil {
+	if err := b.cluster.makeCache(ctx, image, host, name); err != nil {
 		return err
 	}
 	source := v1alpha1.KernelCacheSource{Name: name}
@@ -121,7 +121,7 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plu
 	if err != nil {
 		return nil, err
 	}
-	if _, err = b.published(ctx, p, warmGPUs); err == nil {
+	if _, err = b.cluster.published(ctx, p, warmGPUs); err == nil {
 		p.standing, err = p.files()
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (b *bench) startWarmPlugin(ctx context.Context, n *node, host string) (*plu
 }
 
 // makeCache makes the objects as the controller leaves them.
-func (b *bench) makeCache(ctx context.Context, image *cacheImage, host, name string) error {
+func (api *controlPlane) makeCache(ctx context.Context, image *cacheImage, host, name string) error {
 	digest := artifact.DigestOf(image.manifest).String()
 	cache := &v1alpha1.GPUKernelCache{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.KindGPUKernelCache},
@@ -147,12 +147,12 @@ func (b *bench) makeCache(ctx context.Context, image *cacheImage, host, name str
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.TrustPolicySpec{Mode: v1alpha1.VerificationSkip, Images: []string{host + "/**"}},
 	}
-	return errors.Join(b.cluster.Create(ctx, "trustpolicies", "", policy), b.cluster.Create(ctx, "gpukernelcaches", namespace, cache))
+	return errors.Join(api.Create(ctx, "trustpolicies", "", policy), api.Create(ctx, "gpukernelcaches", namespace, cache))
 }
 
 // warmClaims are a claim for each GPU.
 func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, cache v1alpha1.KernelCacheSource) ([]claim, error) {
-	found, err := b.published(ctx, p, warmGPUs)
+	found, err := b.cluster.published(ctx, p, warmGPUs)
 	if err != nil {
 		return nil, err
 	}
@@ -168,18 +168,18 @@ func (b *bench) warmClaims(ctx context.Context, p *plugin, what string, cache v1
 				return nil, err
 			}
 			s.configs = append(s.configs, config)
-			if s.pod, err = b.makePod(ctx, s.name, s.node); err != nil {
+			if s.pod, err = b.cluster.makePod(ctx, s.name, s.node); err != nil {
 				return nil, err
 			}
 		}
 		shapes = append(shapes, s)
 	}
-	return b.createClaims(ctx, shapes)
+	return b.cluster.createClaims(ctx, shapes)
 }
 
 // makePod makes a pod that is on a node, as far as the API server knows.
-func (b *bench) makePod(ctx context.Context, name, node string, claims ...corev1.PodResourceClaim) (types.UID, error) {
-	pod, err := b.cluster.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+func (api *controlPlane) makePod(ctx context.Context, name, node string, claims ...corev1.PodResourceClaim) (types.UID, error) {
+	pod, err := api.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			NodeName: node, Containers: []corev1.Container{{Name: "kernels", Image: "kernels"}}, ResourceClaims: claims,
@@ -234,7 +234,8 @@ func (b *bench) compareWarm(ctx context.Context, p *plugin, at point, plain, cac
 	}
 	at.Case = ""
 	added := measured[caseCache].median(warmPrepare) - measured[casePlain].median(warmPrepare)
-	return b.report.against(targetWarmAdded, at.Pods == podsUnasked, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
+	target := targetIf(at.Pods == podsUnasked, targetWarmAdded)
+	return b.report.against(target, warmAdded, &at, len(measured[caseCache].of(warmPrepare)), added)
 }
 
 func (s samples) warmCycle(ctx context.Context, p *plugin, c claim) error {

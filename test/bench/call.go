@@ -45,9 +45,9 @@ func (p *plugin) nothing(ctx context.Context, _ claim) (time.Duration, error) {
 }
 
 // get reads a claim as the plugin's helper does before it asks the plugin.
-func (b *bench) get(ctx context.Context, c claim) (time.Duration, error) {
+func (api *controlPlane) get(ctx context.Context, c claim) (time.Duration, error) {
 	begin := time.Now()
-	_, err := b.cluster.Kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	_, err := api.Kube.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("get claim %s: %w", c.Name, err)
 	}

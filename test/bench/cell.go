@@ -17,16 +17,23 @@ type cell struct {
 	claims []claim
 }
 
+// stopwatch measures cells: calls one after another, and at once.
+type stopwatch struct {
+	form    form
+	floor   *floor
+	cluster *controlPlane
+}
+
 // passes goes through the claims until the form's passes are done or its time is over, and lets the plugin come to rest in
 // between. do measures the claims from the i-th on and returns how many those were.
-func (b *bench) passes(ctx context.Context, c cell, do func(pass, i int) (int, error)) error {
+func (w *stopwatch) passes(ctx context.Context, c cell, do func(pass, i int) (int, error)) error {
 	begin := time.Now()
 	measured := 0
-	passes := b.form.passesOf(c.Parallel, len(c.claims))
+	passes := w.form.passesOf(c.Parallel, len(c.claims))
 	for pass := range passes {
 		for i := 0; i < len(c.claims); {
-			if measured >= leastSamples && time.Since(begin) > b.form.limit {
-				return b.rest(ctx, c)
+			if measured >= leastSamples && time.Since(begin) > w.form.limit {
+				return c.rest(ctx)
 			}
 			n, err := do(pass, i)
 			if err != nil {
@@ -34,7 +41,7 @@ func (b *bench) passes(ctx context.Context, c cell, do func(pass, i int) (int, e
 			}
 			i, measured = i+n, measured+n
 		}
-		if err := b.rest(ctx, c); err != nil {
+		if err := c.rest(ctx); err != nil {
 			return err
 		}
 	}
@@ -43,16 +50,16 @@ func (b *bench) passes(ctx context.Context, c cell, do func(pass, i int) (int, e
 
 // single measures one call after another. What is compared is measured in an order that changes from claim to claim, the same in
 // each run, so that none always profits from the one before it.
-func (b *bench) single(ctx context.Context, c cell) (samples, error) {
+func (w *stopwatch) single(ctx context.Context, c cell) (samples, error) {
 	s := samples{}
 	random := rand.New(rand.NewPCG(1, 2))
-	err := b.passes(ctx, c, func(_, i int) (int, error) {
+	err := w.passes(ctx, c, func(_, i int) (int, error) {
 		one := c.claims[i]
 		compared := []func() error{
-			func() error { return s.time(ctx, get, one, b.get) },
+			func() error { return s.time(ctx, get, one, w.cluster.get) },
 			func() error { return s.time(ctx, rpc, one, c.plugin.nothing) },
 			func() error { return s.time(ctx, prepare, one, c.plugin.prepare) },
-			func() error { return b.floorOnce(s) },
+			func() error { return w.floorOnce(s) },
 		}
 		random.Shuffle(len(compared), func(i, j int) { compared[i], compared[j] = compared[j], compared[i] })
 		for _, measure := range compared {
@@ -81,17 +88,17 @@ func (s samples) time(ctx context.Context, name string, c claim, do action) erro
 }
 
 // floorOnce measures the cheapest durable writes.
-func (b *bench) floorOnce(s samples) error {
-	file, took, err := b.floor.create()
+func (w *stopwatch) floorOnce(s samples) error {
+	file, took, err := w.floor.create()
 	if err != nil {
 		return err
 	}
 	s.add(floorCreate, took)
-	if took, err = b.floor.add(); err != nil {
+	if took, err = w.floor.add(); err != nil {
 		return err
 	}
 	s.add(floorAppend, took)
-	if took, err = b.floor.remove(file); err != nil {
+	if took, err = w.floor.remove(file); err != nil {
 		return err
 	}
 	s.add(floorUnlink, took)
@@ -100,11 +107,11 @@ func (b *bench) floorOnce(s samples) error {
 
 // burst measures calls at once: the GETs of the same claims, the Prepares, the Unprepares, the least that a Prepare can be, and one call
 // with all claims.
-func (b *bench) burst(ctx context.Context, c cell) (samples, error) {
+func (w *stopwatch) burst(ctx context.Context, c cell) (samples, error) {
 	s := samples{}
-	err := b.passes(ctx, c, func(pass, i int) (int, error) {
+	err := w.passes(ctx, c, func(pass, i int) (int, error) {
 		round := c.claims[i:min(i+c.Parallel, len(c.claims))]
-		first, second := b.burstGet, b.burstPrepare
+		first, second := w.burstGet, w.burstPrepare
 		if (pass+i/c.Parallel)%2 == 1 {
 			first, second = second, first
 		}
@@ -114,19 +121,19 @@ func (b *bench) burst(ctx context.Context, c cell) (samples, error) {
 		if err := second(ctx, c, round, s); err != nil {
 			return 0, err
 		}
-		if err := b.burstFloor(ctx, c, round, s); err != nil {
+		if err := w.burstFloor(ctx, c, round, s); err != nil {
 			return 0, err
 		}
-		return len(round), b.wave(ctx, c, round, s)
+		return len(round), c.wave(ctx, round, s)
 	})
 	return s, err
 }
 
-func (b *bench) burstGet(ctx context.Context, _ cell, round []claim, s samples) error {
-	return s.round(ctx, get, getWall, round, b.get)
+func (w *stopwatch) burstGet(ctx context.Context, _ cell, round []claim, s samples) error {
+	return s.round(ctx, get, getWall, round, w.cluster.get)
 }
 
-func (b *bench) burstPrepare(ctx context.Context, c cell, round []claim, s samples) error {
+func (w *stopwatch) burstPrepare(ctx context.Context, c cell, round []claim, s samples) error {
 	if err := s.round(ctx, prepare, prepareWall, round, c.plugin.prepare); err != nil {
 		return err
 	}
@@ -139,16 +146,16 @@ func (b *bench) burstPrepare(ctx context.Context, c cell, round []claim, s sampl
 }
 
 // burstFloor measures what every Prepare has in it, for all claims at once: the GET, a call without a claim, a durable file.
-func (b *bench) burstFloor(ctx context.Context, c cell, round []claim, s samples) error {
+func (w *stopwatch) burstFloor(ctx context.Context, c cell, round []claim, s samples) error {
 	files := make(chan string, len(round))
 	_, all, err := together(ctx, round, func(ctx context.Context, one claim) (time.Duration, error) {
-		if _, err := b.get(ctx, one); err != nil {
+		if _, err := w.cluster.get(ctx, one); err != nil {
 			return 0, err
 		}
 		if _, err := c.plugin.nothing(ctx, one); err != nil {
 			return 0, err
 		}
-		name, took, err := b.floor.create()
+		name, took, err := w.floor.create()
 		if err == nil {
 			files <- name
 		}
@@ -156,7 +163,7 @@ func (b *bench) burstFloor(ctx context.Context, c cell, round []claim, s samples
 	})
 	close(files)
 	for name := range files {
-		if _, gone := b.floor.remove(name); gone != nil {
+		if _, gone := w.floor.remove(name); gone != nil {
 			return gone
 		}
 	}
@@ -169,7 +176,7 @@ func (b *bench) burstFloor(ctx context.Context, c cell, round []claim, s samples
 
 // wave measures one call for all claims, where one has a device as it is: the others would wait for directories and files that are
 // still being cleared.
-func (b *bench) wave(ctx context.Context, c cell, round []claim, s samples) error {
+func (c cell) wave(ctx context.Context, round []claim, s samples) error {
 	if c.Case != casePlain || c.Devices != 1 {
 		return nil
 	}
@@ -206,7 +213,7 @@ func (c claim) use() error {
 
 // rest waits until what the plugin clears after its answers is cleared, so that the next Prepare finds as much to do as the first:
 // the directories are empty, and only the CDI files of before are there.
-func (b *bench) rest(ctx context.Context, c cell) error {
+func (c cell) rest(ctx context.Context) error {
 	_, err := lone.Await(ctx, time.Now(), "the directories and CDI files of released claims to go", func() (bool, error) {
 		for _, one := range c.claims {
 			for _, dir := range one.directories {

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/test/lone"
 	"github.com/fettle-dev/fettle/test/objects"
 )
 
@@ -180,14 +182,21 @@ func opaque(
 // writers is how many claims are written at once.
 const writers = 16
 
+// controlPlane is the API server of a run, with the objects that the run makes.
+type controlPlane struct {
+	*lone.Cluster
+	// classes are the names of the DeviceClasses that exist.
+	classes sync.Map
+}
+
 // createClaims makes the claims and allocates them.
-func (b *bench) createClaims(ctx context.Context, shapes []shape) ([]claim, error) {
+func (api *controlPlane) createClaims(ctx context.Context, shapes []shape) ([]claim, error) {
 	claims := make([]claim, len(shapes))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
 	for i, s := range shapes {
 		group.Go(func() (err error) {
-			claims[i], err = b.createClaim(ctx, s)
+			claims[i], err = api.createClaim(ctx, s)
 			return err
 		})
 	}
@@ -195,30 +204,30 @@ func (b *bench) createClaims(ctx context.Context, shapes []shape) ([]claim, erro
 }
 
 // createClass makes the class of a shape once.
-func (b *bench) createClass(ctx context.Context, s shape) error {
+func (api *controlPlane) createClass(ctx context.Context, s shape) error {
 	configs, err := s.configurations()
 	if err != nil {
 		return err
 	}
 	class := s.class(configs)
-	if _, known := b.classes.Load(class.Name); known {
+	if _, known := api.classes.Load(class.Name); known {
 		return nil
 	}
-	_, err = b.cluster.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+	_, err = api.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create class %s: %w", class.Name, err)
 	}
-	b.classes.Store(class.Name, true)
+	api.classes.Store(class.Name, true)
 	return nil
 }
 
-func (b *bench) createClaim(ctx context.Context, s shape) (claim, error) {
-	client := b.cluster.Kube.ResourceV1().ResourceClaims(namespace)
+func (api *controlPlane) createClaim(ctx context.Context, s shape) (claim, error) {
+	client := api.Kube.ResourceV1().ResourceClaims(namespace)
 	object, err := s.spec()
 	if err != nil {
 		return claim{}, err
 	}
-	if err := b.createClass(ctx, s); err != nil {
+	if err := api.createClass(ctx, s); err != nil {
 		return claim{}, err
 	}
 	if object, err = client.Create(ctx, object, metav1.CreateOptions{}); err != nil {

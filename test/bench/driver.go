@@ -172,7 +172,7 @@ func newDriverNode(ctx context.Context, b *bench, command, hook string) (*driver
 	if n.plugin, err = b.start(ctx, object); err != nil {
 		return nil, err
 	}
-	found, err := b.published(ctx, n.plugin, gpusPerNode)
+	found, err := b.cluster.published(ctx, n.plugin, gpusPerNode)
 	if err != nil {
 		return n, err
 	}
@@ -181,11 +181,11 @@ func newDriverNode(ctx context.Context, b *bench, command, hook string) (*driver
 	for i := range shapes {
 		s := &shapes[i]
 		s.node, s.pool, s.what, s.owned = object.Name, "gpu", casePlain, true
-		if s.pod, err = b.makePod(ctx, s.name, s.node, corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: &s.name}); err != nil {
+		if s.pod, err = b.cluster.makePod(ctx, s.name, s.node, corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: &s.name}); err != nil {
 			return n, err
 		}
 	}
-	claims, err := b.createClaims(ctx, shapes)
+	claims, err := b.cluster.createClaims(ctx, shapes)
 	if err != nil {
 		return n, err
 	}
@@ -286,7 +286,7 @@ func (n *driverNode) measureIdle(ctx context.Context, b *bench) error {
 	}
 	at := point{Machine: migMachine}
 	used := milliseconds(after-before) * float64(driverIdleTime) / float64(b.form.idle)
-	return b.report.against(targetDriverIdle, b.form.idle >= driverIdleTime, driverIdle, &at, 1, used)
+	return b.report.against(targetIf(b.form.idle >= driverIdleTime, targetDriverIdle), driverIdle, &at, 1, used)
 }
 
 // driver writes what claims cost with the driver's preset and without it.
@@ -301,11 +301,11 @@ func (r *report) driver(n *driverNode, measured map[string]map[int]samples) erro
 		at := point{Machine: migMachine, Devices: devices, Parallel: 1}
 		plain, with := measured[casePlain][devices], measured[caseDriver][devices]
 		ratio := with.median(driverPrepare) / plain.median(driverPrepare)
-		errs = append(errs, r.against(targetDriver, true, driverCost, &at, len(with.of(driverPrepare)), ratio))
+		errs = append(errs, r.against(targetDriver, driverCost, &at, len(with.of(driverPrepare)), ratio))
 	}
 	for _, what := range []string{casePlain, caseDriver} {
 		at := point{Machine: migMachine, Devices: 1, Parallel: 1, Case: what}
-		errs = append(errs, r.against(targetDriverRecord, what == caseDriver, driverRecord, &at, 1, float64(n.record[what])))
+		errs = append(errs, r.against(targetIf(what == caseDriver, targetDriverRecord), driverRecord, &at, 1, float64(n.record[what])))
 	}
 	return errors.Join(errs...)
 }

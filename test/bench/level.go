@@ -47,9 +47,9 @@ func (b *bench) cells(ctx context.Context, s *site, at point) error {
 		at.Case, at.Devices, at.Parallel = g.what, g.devices, 1
 		for _, parallel := range g.parallel {
 			at.Parallel = parallel
-			measure, write := b.burst, b.report.burst
+			measure, write := b.stopwatch.burst, b.report.burst
 			if parallel == 1 {
-				measure, write = b.single, b.report.single
+				measure, write = b.stopwatch.single, b.report.single
 			}
 			measured, err := measure(ctx, cell{point: at, plugin: s.loaded, claims: g.claims})
 			if err != nil {
@@ -70,14 +70,14 @@ func (b *bench) pairs(ctx context.Context, s *site, at point) error {
 			continue
 		}
 		at.Case, at.Devices, at.Parallel = g.what, g.devices, 1
-		loaded, bare, err := b.pair(ctx, cell{point: at, plugin: s.loaded, claims: g.claims}, cell{plugin: s.bare, claims: g.bare})
+		loaded, bare, err := b.stopwatch.pair(ctx, cell{point: at, plugin: s.loaded, claims: g.claims}, cell{plugin: s.bare, claims: g.bare})
 		if err != nil {
 			return err
 		}
 		isTarget := at.Held == b.form.top()
 		n := len(loaded.of(prepare))
 		flat := loaded.median(prepare) / bare.median(prepare)
-		if err := b.report.against(targetFlat, isTarget, "prepare.flatness", &at, n, flat); err != nil {
+		if err := b.report.against(targetIf(isTarget, targetFlat), "prepare.flatness", &at, n, flat); err != nil {
 			return err
 		}
 		flat = loaded.median(unprepare) / bare.median(unprepare)
@@ -88,9 +88,9 @@ func (b *bench) pairs(ctx context.Context, s *site, at point) error {
 	return nil
 }
 
-func (b *bench) pair(ctx context.Context, loaded, bare cell) (withClaims, without samples, err error) {
+func (w *stopwatch) pair(ctx context.Context, loaded, bare cell) (withClaims, without samples, err error) {
 	withClaims, without = samples{}, samples{}
-	err = b.passes(ctx, loaded, func(pass, i int) (int, error) {
+	err = w.passes(ctx, loaded, func(pass, i int) (int, error) {
 		once := []func() error{
 			func() error { return withClaims.cycle(ctx, loaded.plugin, loaded.claims[i]) },
 			func() error { return without.cycle(ctx, bare.plugin, bare.claims[i]) },
@@ -107,9 +107,9 @@ func (b *bench) pair(ctx context.Context, loaded, bare cell) (withClaims, withou
 		if i+1 < len(bare.claims) {
 			return 1, nil
 		}
-		return 1, b.rest(ctx, bare)
+		return 1, bare.rest(ctx)
 	})
-	return withClaims, without, errors.Join(err, b.rest(ctx, bare))
+	return withClaims, without, errors.Join(err, bare.rest(ctx))
 }
 
 // cycle measures one claim from Prepare to Unprepare.

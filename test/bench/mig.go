@@ -91,7 +91,7 @@ func (b *bench) measureMIG(ctx context.Context) (err error) {
 	if err := buildWith(ctx, b.root, command, "./test/nvmlsim/fettle-nvml", "CGO_ENABLED=1"); err != nil {
 		return err
 	}
-	forget, err := b.createPolicy(ctx, migPolicy)
+	forget, err := b.cluster.createPolicy(ctx, migPolicy)
 	if err != nil {
 		return err
 	}
@@ -125,13 +125,13 @@ func (b *bench) measureMIG(ctx context.Context) (err error) {
 }
 
 // createPolicy makes a PartitionPolicy from its YAML. forget deletes it, so that it holds for no machine that is measured later.
-func (b *bench) createPolicy(ctx context.Context, text string) (forget func() error, err error) {
+func (api *controlPlane) createPolicy(ctx context.Context, text string) (forget func() error, err error) {
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
 		return nil, fmt.Errorf("read a policy: %w", err)
 	}
 	resource := schema.GroupVersionResource{Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "partitionpolicies"}
-	client := b.cluster.Dynamic.Resource(resource)
+	client := api.Dynamic.Resource(resource)
 	if _, err := client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("make a PartitionPolicy: %w", err)
 	}
@@ -158,7 +158,7 @@ func (b *bench) newMIGNode(ctx context.Context, command string, held int) (*migN
 	if n.plugin, err = b.start(ctx, object); err != nil {
 		return nil, err
 	}
-	found, err := b.published(ctx, n.plugin, migPlaces+gpusPerNode)
+	found, err := b.cluster.published(ctx, n.plugin, migPlaces+gpusPerNode)
 	if err != nil {
 		return n, err
 	}
@@ -169,7 +169,7 @@ func (b *bench) newMIGNode(ctx context.Context, command string, held int) (*migN
 			name: fmt.Sprintf("mig-%d-%d", held, i), node: object.Name, pool: "gpu", devices: []string{name}, what: casePlain,
 		})
 	}
-	claims, err := b.createClaims(ctx, shapes)
+	claims, err := b.cluster.createClaims(ctx, shapes)
 	if err != nil {
 		return n, err
 	}
@@ -286,7 +286,7 @@ func (r *report) instances(empty, full *migNode) error {
 	over := func(name string) float64 { return full.median(name) / empty.median(name) }
 	own := func(n *migNode) float64 { return n.median(migPrepare) - n.median(migSimulatorPrepare) }
 	return errors.Join(append(errs,
-		r.against(targetMIG, true, migFlatness, &at, samples, over(migPrepare)),
+		r.against(targetMIG, migFlatness, &at, samples, over(migPrepare)),
 		r.value(migUnprepareFlatness, &at, samples, over(migUnprepare)),
 		r.value(migSimulatorFlatness, &at, samples, over(migSimulatorPrepare)),
 		r.value(migOwnFlatness, &at, samples, own(full)/own(empty)))...)

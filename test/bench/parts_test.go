@@ -241,8 +241,8 @@ func TestPasses(t *testing.T) {
 	check.Must(t, os.Mkdir(node.CDI(), 0o700))
 	c := cell{point: point{Parallel: 1}, plugin: &plugin{node: node}, claims: make([]claim, 40)}
 	count := func(f form) (n int) {
-		b := &bench{options: options{form: f}}
-		check.Must(t, b.passes(t.Context(), c, func(int, int) (int, error) { n++; return 1, nil }))
+		w := &stopwatch{form: f}
+		check.Must(t, w.passes(t.Context(), c, func(int, int) (int, error) { n++; return 1, nil }))
 		return n
 	}
 	if got := count(form{passes: 3, limit: time.Hour}); got != 120 {

@@ -62,7 +62,7 @@ func (b *bench) measurePlan(ctx context.Context) error {
 	claims := float64(form.claims)
 	err = errors.Join(
 		b.report.value(planRate, &at, form.claims, claims/many.cpu.Seconds()),
-		b.report.against(targetPlanClaim, true, planClaim, &at, form.claims, 1000*many.cpu.Seconds()/claims),
+		b.report.against(targetPlanClaim, planClaim, &at, form.claims, 1000*many.cpu.Seconds()/claims),
 		b.report.value(planMemory, &at, 1, many.peak),
 	)
 	if err != nil {
@@ -73,7 +73,7 @@ func (b *bench) measurePlan(ctx context.Context) error {
 		return err
 	}
 	at = point{Machine: planMachine, Devices: 8, Parallel: 1, Case: caseShort, Nodes: 1}
-	return b.report.against(targetPlanSearch, true, planSearch, &at, 1, 1000*short.cpu.Seconds())
+	return b.report.against(targetPlanSearch, planSearch, &at, 1, 1000*short.cpu.Seconds())
 }
 
 // planRun is what a run of "fettle plan" took.

@@ -49,7 +49,7 @@ func (b *bench) newNode(ctx context.Context, name string, flags ...string) (node
 	n := node{lone.Node{Name: name, Flags: flags}}
 	n.Fast, n.Disk = filepath.Join(b.fast, strconv.Itoa(b.nodes)), filepath.Join(b.disk, strconv.Itoa(b.nodes))
 	n.Host = filepath.Join(n.Fast, "host")
-	return n, n.Make(ctx, b.cluster)
+	return n, n.Make(ctx, b.cluster.Cluster)
 }
 
 // plugin is a running plugin that kubelet has registered.
@@ -62,7 +62,7 @@ type plugin struct {
 
 // start runs a plugin and registers it.
 func (b *bench) start(ctx context.Context, n node) (*plugin, error) {
-	running, err := n.Start(ctx, b.cluster, b.plugin)
+	running, err := n.Start(ctx, b.cluster.Cluster, b.plugin)
 	if err != nil {
 		return nil, err
 	}

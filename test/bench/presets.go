@@ -22,7 +22,7 @@ func (b *bench) measurePresets() error {
 	if err != nil {
 		return err
 	}
-	return b.report.against(targetClaimSpec, true, presetSpecClaim, &point{Machine: "presets"}, 1, float64(len(own.Content)))
+	return b.report.against(targetClaimSpec, presetSpecClaim, &point{Machine: "presets"}, 1, float64(len(own.Content)))
 }
 
 // presetSpec is the file of one claim with a directory of its own, beside the one that claims with the same presets share.

@@ -19,14 +19,14 @@ type pools map[string][]string
 
 // published waits until the API server has the node's slices, with so many devices in all of them, and returns the devices as the
 // scheduler sees them.
-func (b *bench) published(ctx context.Context, p *plugin, devices int) (pools, error) {
+func (api *controlPlane) published(ctx context.Context, p *plugin, devices int) (pools, error) {
 	var found pools
 	_, err := lone.Await(ctx, p.Begin, fmt.Sprintf("%d devices of node %s in slices", devices, p.node.Name), func() (bool, error) {
 		if err := p.Running(); err != nil {
 			return false, err
 		}
 		own := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + p.node.Name}
-		list, err := b.cluster.Kube.ResourceV1().ResourceSlices().List(ctx, own)
+		list, err := api.Kube.ResourceV1().ResourceSlices().List(ctx, own)
 		if err != nil {
 			return false, err
 		}

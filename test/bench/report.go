@@ -136,16 +136,20 @@ func newReport(out io.Writer) *report {
 
 // value writes a figure without a target.
 func (r *report) value(name string, at *point, samples int, v float64) error {
-	return r.write(figure{Name: name, point: at, Samples: samples, Value: &v})
+	return r.against(0, name, at, samples, v)
 }
 
-// against writes a figure with a target, where one applies.
-func (r *report) against(target float64, applies bool, name string, at *point, samples int, v float64) error {
-	f := figure{Name: name, point: at, Samples: samples, Value: &v}
-	if applies {
-		f.Target = target
+// against writes a figure with a target; 0: none applies.
+func (r *report) against(target float64, name string, at *point, samples int, v float64) error {
+	return r.write(figure{Name: name, point: at, Samples: samples, Value: &v, Target: target})
+}
+
+// targetIf returns a target where it applies.
+func targetIf(applies bool, target float64) float64 {
+	if !applies {
+		return 0
 	}
-	return r.write(f)
+	return target
 }
 
 // nothing writes that a figure could not be measured.
@@ -233,7 +237,7 @@ func (r *report) series(at point, s samples) error {
 		if name == driverAgain && at.Devices == 1 && at.Case == caseDriver {
 			target, isTarget = targetDriverAgain, true
 		}
-		if err := r.against(target, isTarget, name+".p50", &at, len(values), values.median()); err != nil {
+		if err := r.against(targetIf(isTarget, target), name+".p50", &at, len(values), values.median()); err != nil {
 			return err
 		}
 		if err := r.value(name+".p99", &at, len(values), values.quantile(0.99)); err != nil {
@@ -257,7 +261,7 @@ func (r *report) single(at point, s samples) error {
 	if err := r.value("prepare.over_floor", &at, n, call/(look+create)); err != nil {
 		return err
 	}
-	if err := r.against(targetOwn, at.quiet(), "prepare.own_over_floor", &at, n, (call-look)/(create+added)); err != nil {
+	if err := r.against(targetIf(at.quiet(), targetOwn), "prepare.own_over_floor", &at, n, (call-look)/(create+added)); err != nil {
 		return err
 	}
 	return r.value("unprepare.over_floor", &at, n, s.median(unprepare)/s.median(floorUnlink))
@@ -280,7 +284,7 @@ func (r *report) burst(at point, s samples) error {
 		return err
 	}
 	ratio := s.median(prepareWall) / s.median(floorWall)
-	return r.against(targetBurst, isTarget, "prepare.burst64_over_floor", &at, n, ratio)
+	return r.against(targetIf(isTarget, targetBurst), "prepare.burst64_over_floor", &at, n, ratio)
 }
 
 // memory writes what a plugin occupies. Clean pages of files are the kernel's to reclaim, so the target is about the rest.
@@ -288,7 +292,7 @@ func (r *report) memory(at point, used memory) error {
 	isTarget := at.Held == targetAnonHeld && at.Machine == diskMachine
 	return errors.Join(
 		r.value("rss", &at, 1, used.resident),
-		r.against(targetAnon, isTarget, "rss.anon", &at, 1, used.anon),
+		r.against(targetIf(isTarget, targetAnon), "rss.anon", &at, 1, used.anon),
 		r.value("rss.peak", &at, 1, used.peak),
 	)
 }

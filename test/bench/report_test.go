@@ -70,17 +70,17 @@ func TestLines(t *testing.T) {
 		},
 		{
 			"met", func(r *report) error {
-				return r.against(1.15, true, "prepare.flatness", &point{Machine: "gpus"}, 9, 1.15)
+				return r.against(1.15, "prepare.flatness", &point{Machine: "gpus"}, 9, 1.15)
 			},
 			`{"name":"prepare.flatness","machine":"gpus","held":0,"samples":9,"unit":"ratio","value":1.15,` +
 				`"target":1.15,"met":true}`,
 		},
 		{
-			"missed", func(r *report) error { return r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2.1) },
+			"missed", func(r *report) error { return r.against(2, "prepare.burst64_over_floor", nil, 8, 2.1) },
 			`{"name":"prepare.burst64_over_floor","samples":8,"unit":"ratio","value":2.1,"target":2,"met":false}`,
 		},
 		{
-			"no target here", func(r *report) error { return r.against(2, false, "prepare.burst64_over_floor", nil, 8, 2.1) },
+			"no target here", func(r *report) error { return r.against(targetIf(false, 2), "prepare.burst64_over_floor", nil, 8, 2.1) },
 			`{"name":"prepare.burst64_over_floor","samples":8,"unit":"ratio","value":2.1}`,
 		},
 		{
@@ -88,7 +88,7 @@ func TestLines(t *testing.T) {
 			`{"name":"cache.cold.ctr_ratio","unit":"ratio","value":null,"reason":"no containerd"}`,
 		},
 		{
-			"no number", func(r *report) error { return r.against(2, true, "prepare.own_over_floor", nil, 0, math.NaN()) },
+			"no number", func(r *report) error { return r.against(2, "prepare.own_over_floor", nil, 0, math.NaN()) },
 			`{"name":"prepare.own_over_floor","unit":"ratio","value":null,"reason":"nothing was measured to compute it from",` +
 				`"target":2,"met":false}`,
 		},
@@ -221,8 +221,8 @@ func TestColdTarget(t *testing.T) {
 func TestCheck(t *testing.T) {
 	r := newReport(io.Discard)
 	check.Must(t, errors.Join(
-		r.against(2, true, "prepare.burst64_over_floor", nil, 8, 2),
-		r.against(25, true, "rss.anon", nil, 1, 25.1),
+		r.against(2, "prepare.burst64_over_floor", nil, 8, 2),
+		r.against(25, "rss.anon", nil, 1, 25.1),
 		r.nothing(cacheColdCTR, nil, errors.New("no containerd")),
 	))
 	for check, want := range map[bool]string{false: "", true: "1 of 2 targets are missed"} {

@@ -41,7 +41,7 @@ func (b *bench) measureShares(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Stop()) }()
-	found, err := b.published(ctx, p, len(b.form.shares))
+	found, err := b.cluster.published(ctx, p, len(b.form.shares))
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (b *bench) startShares(ctx context.Context) (*plugin, error) {
 
 // holdShares prepares so many claims for shares of a GPU, and makes one more claim.
 func (b *bench) holdShares(ctx context.Context, p *plugin, gpu string, held int) (*sharedGPU, error) {
-	claims, err := b.createClaims(ctx, shares(p.node.Name+"-"+gpu, p.node.Name, []string{gpu}, held+1))
+	claims, err := b.cluster.createClaims(ctx, shares(p.node.Name+"-"+gpu, p.node.Name, []string{gpu}, held+1))
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +125,6 @@ func (r *report) shares(all []*sharedGPU) error {
 	over := func(name string) float64 { return last.median(name) / first.median(name) }
 	n := len(last.of(sharePrepare))
 	return errors.Join(append(errs,
-		r.against(targetShare, true, shareFlatness, at(last), n, over(sharePrepare)),
+		r.against(targetShare, shareFlatness, at(last), n, over(sharePrepare)),
 		r.value(shareUnprepareFlatness, at(last), n, over(shareUnprepare)))...)
 }

@@ -68,7 +68,7 @@ func (b *bench) startSite(ctx context.Context, name string, m machine) (*plugin,
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := b.published(ctx, p, m.devices())
+	found, err := b.cluster.published(ctx, p, m.devices())
 	if err == nil {
 		p.standing, err = p.files()
 	}
@@ -102,18 +102,18 @@ func (b *bench) gpuSite(ctx context.Context) (_ *site, err error) {
 	node, shared := s.loaded.node.Name, b.form.shared()
 	gpus, free := loaded.of("gpu")[:shared], loaded.of("gpu")[shared:]
 	b.say("creating claims to hold")
-	if s.held, err = b.createClaims(ctx, shares(node, node, gpus, b.form.top())); err != nil {
+	if s.held, err = b.cluster.createClaims(ctx, shares(node, node, gpus, b.form.top())); err != nil {
 		return nil, err
 	}
 	for _, devices := range widths() {
 		one := group{what: casePlain, devices: devices, parallel: b.form.parallel}
 		shapes := cut("gpu", one, node, free, b.form.width())
-		if one.claims, err = b.createClaims(ctx, shapes); err != nil {
+		if one.claims, err = b.cluster.createClaims(ctx, shapes); err != nil {
 			return nil, err
 		}
 		if devices == 1 {
 			shapes = cut("gpu", one, s.bare.node.Name, bare.of("gpu")[shared:], b.form.width())
-			if one.bare, err = b.createClaims(ctx, shapes); err != nil {
+			if one.bare, err = b.cluster.createClaims(ctx, shapes); err != nil {
 				return nil, err
 			}
 		}
@@ -180,7 +180,7 @@ func (b *bench) diskSite(ctx context.Context, held []claim) (_ *site, err error)
 }
 
 func (b *bench) directoryClaims(ctx context.Context, g group, p *plugin, devices []string) ([]claim, error) {
-	claims, err := b.createClaims(ctx, cut("host", g, p.node.Name, devices, b.form.width()))
+	claims, err := b.cluster.createClaims(ctx, cut("host", g, p.node.Name, devices, b.form.width()))
 	if err != nil || g.what != caseEffect {
 		return claims, err
 	}
