@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hygiene
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxParameters is how many parameters a function may have, a context included. What belongs together is a value with a name.
+const maxParameters = 5
+
+// manyParameters are the functions that have more, with their present numbers. Each number only falls, and no function is added.
+func manyParameters() map[string]int {
+	return map[string]int{
+		"cmd/fettle-kubeletplugin.run":                        6,
+		"cmd/fettle.cluster.follow":                           6,
+		"controller/reconciler.Pages":                         7,
+		"controller/stackstates.round.apply":                  6,
+		"controller/waiting.ofTenants":                        8,
+		"kubeletplugin/binding.Binder.setCondition":           6,
+		"kubeletplugin/kernelcaches.Feature.pullWithPolicies": 6,
+		"kubeletplugin/kernelcaches.Feature.planUse":          7,
+		"kubeletplugin/kernelcaches.Feature.verifyAndUnpack":  6,
+		"kubeletplugin/publish.Publisher.wait":                6,
+		"kubeletplugin/status.NodeEvents.IncidentEvent":       6,
+		"kubeletplugin/status.NodeEvents.ObjectEvent":         6,
+		"pkg/fpga/region.Programmer.PlanParams":               6,
+		"pkg/fpga/region.Programmer.load":                     7,
+		"pkg/fpga/region.Programmer.programUnderLease":        6,
+		"pkg/hostlib.sonameAt":                                6,
+		"pkg/kernelcache/cachemount.Mounter.Measure":          6,
+		"pkg/kernelcache/cachemount.Mounter.measure":          6,
+		"pkg/kernelcache/cachemount.layers":                   7,
+		"pkg/kernelcache/cachemount.Mounter.mount":            6,
+		"pkg/restorepoint.UndoShared":                         6,
+		"pkg/trust.Judge":                                     6,
+		"pkg/trust.judge":                                     6,
+		"test/check.Mount":                                    6,
+		"test/fpgaregistry.Registry.Push":                     6,
+		"test/fpgasim.node.Ioctl":                             6,
+		"test/signed.Registry.SignKeyless":                    6,
+	}
+}
+
+// TestFunctionsHaveFewParameters counts the parameters of each function outside of tests.
+func TestFunctionsHaveFewParameters(t *testing.T) {
+	for _, message := range checkParameters(countParameters(goFiles(t)), manyParameters()) {
+		t.Error(message)
+	}
+}
+
+// countParameters returns the number of parameters of each function, as folder.Type.Function or folder.Function. Of functions with a body
+// for each platform, the largest number counts.
+func countParameters(files []goFile) map[string]int {
+	counts := map[string]int{}
+	for _, f := range files {
+		if f.test || f.generated {
+			continue
+		}
+		for _, declaration := range f.syntax.Decls {
+			function, ok := declaration.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			name := f.dir + "."
+			if function.Recv != nil {
+				name += receiverType(function.Recv.List[0].Type) + "."
+			}
+			name += function.Name.Name
+			counts[name] = max(counts[name], parameters(function.Type))
+		}
+	}
+	return counts
+}
+
+// parameters counts those of a function. One without a name counts too.
+func parameters(f *ast.FuncType) (n int) {
+	for _, field := range f.Params.List {
+		n += max(1, len(field.Names))
+	}
+	return n
+}
+
+// checkParameters returns what is wrong with the numbers of parameters: too many, or fewer than an exception allows.
+func checkParameters(counts, exceptions map[string]int) []string {
+	var wrong []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if allowed := max(exceptions[name], maxParameters); counts[name] > allowed {
+			wrong = append(wrong, fmt.Sprintf("%s has %d parameters, want at most %d: give what belongs together a type",
+				name, counts[name], allowed))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(exceptions)) {
+		switch has := counts[name]; {
+		case has <= maxParameters:
+			wrong = append(wrong, fmt.Sprintf("%s has %d parameters: remove it from manyParameters", name, has))
+		case has < exceptions[name]:
+			wrong = append(wrong, fmt.Sprintf("%s has %d parameters: lower its %d in manyParameters to that", name, has, exceptions[name]))
+		}
+	}
+	return wrong
+}
+
+// TestPlantedParameters plants functions that have too many parameters, and exceptions that allow too much.
+func TestPlantedParameters(t *testing.T) {
+	const five, six = "(a, b int, c, d string, e ...any)", "(a, b int, _ string, d, e bool, f ...any)"
+	for name, tt := range map[string]struct {
+		source     string
+		test       bool
+		exceptions map[string]int
+		want       []string
+	}{
+		"as many as may be":     {source: "func f" + five + " {}"},
+		"one more":              {source: "func f" + six + " {}", want: []string{"pkg/p.f has 6 parameters, want at most 5"}},
+		"of a method":           {source: "func (t *T[K]) f" + six + " {}", want: []string{"pkg/p.T.f has 6"}},
+		"without names":         {source: "func f(int, int, int, int, int, int) {}", want: []string{"pkg/p.f has 6"}},
+		"of a test":             {source: "func f" + six + " {}", test: true},
+		"excepted":              {source: "func f" + six + " {}", exceptions: map[string]int{"pkg/p.f": 6}},
+		"fewer than excepted":   {source: "func f" + six + " {}", exceptions: map[string]int{"pkg/p.f": 7}, want: []string{"lower its 7"}},
+		"excepted without need": {source: "func f" + five + " {}", exceptions: map[string]int{"pkg/p.f": 6}, want: []string{"remove it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			syntax, err := parser.ParseFile(token.NewFileSet(), "p.go", "package p\n"+tt.source+"\n", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := checkParameters(countParameters([]goFile{{dir: "pkg/p", test: tt.test, syntax: syntax}}), tt.exceptions)
+			if len(got) != len(tt.want) {
+				t.Fatalf("found %q, want %q", got, tt.want)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], tt.want[i]) {
+					t.Errorf("found %q, want %q", got[i], tt.want[i])
+				}
+			}
+		})
+	}
+}
