@@ -65,8 +65,11 @@ func (e *Engine) fetch(op *operation, in *input) error {
 	if err != nil || e.mustRelease(old, in.allocation) { // planned as a claim that has nothing
 		old = nil
 	}
+	if e.begunEarlier(old) {
+		return nil
+	}
 	if old != nil && old.BootID == e.BootID {
-		if interrupted(old) || len(old.Steps) == 0 { // its files were fetched a moment ago, or no effect needs one
+		if len(old.Steps) == 0 { // no effect needs a file
 			return nil
 		}
 		return runFetches(op, func(ctx context.Context) error { return e.Features.restore(ctx, old) })

@@ -43,9 +43,18 @@ func (e *Engine) Prepare(
 	})
 }
 
+// prepare prepares a claim, and once more if it gave back what an earlier attempt had: what the claim needs now is fetched without locks.
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
-	a := in.allocation
 	op.reading = in.reading
+	r, err := e.prepareOnce(op, in, arrived)
+	if errors.Is(err, errGivenBack) {
+		r, err = e.prepareOnce(op, in, arrived)
+	}
+	return r, err
+}
+
+func (e *Engine) prepareOnce(op *operation, in input, arrived record.Moment) (*record.Record, error) {
+	a := in.allocation
 	if err := e.fetch(op, &in); err != nil {
 		return nil, err
 	}
@@ -69,6 +78,9 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	if old, err = e.releaseStale(op, a, old); err != nil {
 		return nil, fmt.Errorf("give back what the claim held before: %w", err)
 	}
+	if e.begunEarlier(old) {
+		return nil, e.restart(op, old)
+	}
 	if err := e.scanMoved(waiting, a); err != nil {
 		return nil, err
 	}
@@ -80,7 +92,7 @@ func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*recor
 	if old == nil {
 		return e.start(op, planned)
 	}
-	return e.continuePrepare(op, in, old, planned)
+	return e.continuePrepare(op, old, planned)
 }
 
 // scanMoved has the machine scanned if a device of an allocation is elsewhere than the newest scan found it. What a record says of its
@@ -192,7 +204,7 @@ func (e *Engine) start(op *operation, p plan) (*record.Record, error) {
 }
 
 // continuePrepare prepares a claim that already has a record for its allocation.
-func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, planned plan) (*record.Record, error) {
+func (e *Engine) continuePrepare(op *operation, old *record.Record, planned plan) (*record.Record, error) {
 	if e.Store.InDoubt(op.uid) { // a process ended, or the power did, after start had made the record again
 		if err := e.Store.ForgetDamaged(op.uid); err != nil {
 			return nil, err
@@ -202,7 +214,7 @@ func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, pl
 	case old.Phase == record.Intended && old.BootID == e.BootID && sameAnswer(old, planned.record):
 		return e.resume(op, old, planned)
 	case old.Phase == record.Intended:
-		return e.restart(op, in, old)
+		return nil, e.restart(op, old)
 	case old.BootID != e.BootID || !sameAnswer(old, planned.record):
 		return e.renew(op, old, planned)
 	case old.Phase == record.Renewing:
@@ -211,16 +223,20 @@ func (e *Engine) continuePrepare(op *operation, in input, old *record.Record, pl
 	return old, e.specs.verify(op.ctx, old, planned.shared)
 }
 
-// restart undoes an attempt of an earlier boot, or for old device numbers, and starts again. kubelet has no answer of that attempt.
-func (e *Engine) restart(op *operation, in input, old *record.Record) (*record.Record, error) {
+// errGivenBack says that an earlier attempt was undone, so that the claim is prepared like one that has nothing.
+var errGivenBack = errors.New("what an earlier attempt did is undone: kubelet tries again")
+
+// begunEarlier reports whether a record is of an attempt of an earlier boot, which is undone first, whatever it planned.
+func (e *Engine) begunEarlier(old *record.Record) bool {
+	return old != nil && old.Phase == record.Intended && old.BootID != e.BootID
+}
+
+// restart undoes an attempt of an earlier boot, or for old device numbers. kubelet has no answer of that attempt.
+func (e *Engine) restart(op *operation, old *record.Record) error {
 	if err := e.releases.release(op.ctx, op, old); err != nil {
-		return nil, fmt.Errorf("undo an earlier attempt: %w", err)
+		return fmt.Errorf("undo an earlier attempt: %w", err)
 	}
-	planned, err := e.plan(op.ctx, in, nil)
-	if err != nil {
-		return nil, err
-	}
-	return e.start(op, planned)
+	return errGivenBack
 }
 
 // resume continues an earlier attempt. If that never succeeded and this one fails, too, everything is undone.

@@ -142,6 +142,52 @@ func TestResumeGoesOn(t *testing.T) {
 	})
 }
 
+// TestHalfwayFetchesBefore: what a claim needs that was halfway prepared is fetched before it is locked, and for the plan that counts.
+// Others may share its devices.
+func TestHalfwayFetchesBefore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reboots bool
+		minor   int64
+	}{"this boot": {false, 0}, "another boot": {true, 0}, "another number": {false, 8}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				s.cutOff("u1")
+				s.setMachine(machine{gpu("gpu0", tt.minor), ssd("ssd0")})
+				begin := s.restart
+				if tt.reboots {
+					begin = s.reboot
+				}
+				next := begin()
+				fetched := map[bool]bool{}
+				restored := false
+				next.effects.fetch = func(r *Request) func(context.Context) error {
+					fetched[r.AfterReboot] = true
+					return nil
+				}
+				next.effects.restore = func(context.Context) error {
+					hold, err := next.Store.TryLockClaim("u1")
+					check.Must(t, err)
+					if hold != nil {
+						hold.Release()
+						restored = true
+					} else if !restored {
+						t.Error("what was lost is fetched while the claim is locked")
+					}
+					return nil
+				}
+				next.effects.plan = func(_ context.Context, r Request) (Contribution, error) {
+					if !fetched[r.AfterReboot] {
+						t.Errorf("planned without a fetch before (after a reboot: %v)", r.AfterReboot)
+					}
+					return Contribution{}, nil
+				}
+				next.prepare(allocated("u1", aGPU("gpu0"), aDisk("ssd0")))
+				next.inPhase("u1", record.Prepared)
+			})
+		})
+	}
+}
+
 // TestHalfwayOfAnotherBoot: what was begun in an earlier boot, or for numbers that the device no longer has, is not what kubelet gets
 // now.
 func TestHalfwayOfAnotherBoot(t *testing.T) {
