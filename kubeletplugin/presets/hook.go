@@ -40,7 +40,20 @@ type Hook struct {
 // InstallHook installs this build of fettle-hook on the host, unless it is there.
 func InstallHook(store *record.Store, source, dir string) (*Hook, error) {
 	h := &Hook{store: store, source: source, dir: dir}
-	return h, h.install()
+	return h, h.ensure()
+}
+
+// errRemoved says that another process removed a build before this one held it.
+var errRemoved = errors.New("the hook was just removed by another process: kubelet tries again")
+
+// ensure installs this build and holds it. The process of another version may remove it at the same moment.
+func (h *Hook) ensure() error {
+	const tries = 3
+	err := errRemoved
+	for try := 0; errors.Is(err, errRemoved) && try < tries; try++ {
+		err = h.install()
+	}
+	return err
 }
 
 func (h *Hook) install() error {
@@ -70,6 +83,9 @@ func (h *Hook) install() error {
 	if err := filelock.Flock(installed, filelock.Shared); err != nil {
 		return errors.Join(fmt.Errorf("hold the hook %s: %w", name, err), installed.Close())
 	}
+	if there, err := isAt(installed, name); err != nil || !there {
+		return errors.Join(cmp.Or(err, errRemoved), installed.Close())
+	}
 	if h.current != nil {
 		_ = h.current.Close() // it was only held
 	}
@@ -77,17 +93,32 @@ func (h *Hook) install() error {
 	return nil
 }
 
-// Ready returns the path of the hook on the host. It installs the hook again if a node was retired and came back.
+// Ready returns the path of the hook on the host. It installs the hook again if a node was retired and came back, and holds the file that
+// is there now: another process may have made it again.
 func (h *Hook) Ready() (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, err := os.Stat(h.current.Name()); !errors.Is(err, fs.ErrNotExist) {
-		return h.current.Name(), err
+	there, err := isAt(h.current, h.current.Name())
+	if err == nil && !there {
+		err = h.ensure()
 	}
-	if err := h.install(); err != nil {
+	if err != nil {
 		return "", err
 	}
 	return h.current.Name(), nil
+}
+
+// isAt reports whether a name still leads to an open file. A file that was made again is not the one that this process holds.
+func isAt(f *os.File, name string) (bool, error) {
+	now, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	held, err := f.Stat()
+	return err == nil && os.SameFile(held, now), err
 }
 
 // Destroy removes every build. It is called when the node has no claim any more.

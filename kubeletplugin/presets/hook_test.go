@@ -134,3 +134,25 @@ func TestHookAfterFailure(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHookMadeAgain: a hook that another process made again, as after a node was emptied, is held by this process, too, when a claim gets
+// it. Else the plugin of another version would remove it before the claim's record names it.
+func TestHookMadeAgain(t *testing.T) {
+	store, err := record.Open(disk.OS{}, t.TempDir())
+	check.Must(t, err)
+	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	check.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
+	h, err := InstallHook(store, source, dir)
+	check.Must(t, err)
+	name := pathOf(t, h)
+	check.Must(t, os.Remove(name))
+	other, err := InstallHook(store, source, dir)
+	check.Must(t, err, other.current.Close())
+	if again := pathOf(t, h); again != name {
+		t.Errorf("it is at %s, before at %s", again, name)
+	}
+	check.Must(t, other.Sweep())
+	if _, err := os.Stat(name); err != nil {
+		t.Errorf("the hook that a claim is about to get is removed: %v", err)
+	}
+}
