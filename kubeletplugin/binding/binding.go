@@ -48,6 +48,8 @@ const (
 	maxBindingTries = 5
 	// bindingPollInterval is the time between checks of work in progress.
 	bindingPollInterval = time.Second
+	// apiPause is the time after the API server did not answer: that is no failure of the work.
+	apiPause = 5 * time.Second
 	// againInterval is the least time between two looks at claims that the controller still names.
 	againInterval = 20 * time.Second
 )
@@ -160,12 +162,25 @@ func (b *Binder) next(ctx context.Context, run func(func())) bool {
 			b.queue.Forget(key)
 		case b.Underway(err): // in progress is no failure
 			b.queue.AddAfter(key, bindingPollInterval)
+		case isUntried(err):
+			klog.FromContext(ctx).Info("What a pod waits for is not known", "claim", key, "reason", err)
+			b.queue.AddAfter(key, apiPause)
 		default:
 			klog.FromContext(ctx).Info("A pod waits to be bound", "claim", key, "reason", err)
 			b.queue.AddRateLimited(key)
 		}
 	})
 	return true
+}
+
+// untriedError is about a claim of which it is not known what to do: nothing was tried for it, or nobody was told what came of it.
+type untriedError struct{ error }
+
+func (e *untriedError) Unwrap() error { return e.error }
+
+func isUntried(err error) bool {
+	_, untried := errors.AsType[*untriedError](err)
+	return untried
 }
 
 // handle handles one claim. After an error it is called again.
@@ -175,7 +190,7 @@ func (b *Binder) handle(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return &untriedError{err}
 	}
 	i := slices.IndexFunc(b.Kinds, func(k Kind) bool { return b.waitsFor(c, &k) })
 	if i < 0 {
@@ -195,7 +210,7 @@ func (b *Binder) handleKind(ctx context.Context, key types.NamespacedName, c *re
 	ready, failed := k.conditions()
 	after, err := b.bindAfter(ctx, c, k)
 	if err != nil {
-		return err
+		return &untriedError{err}
 	}
 	if after == "" {
 		return b.setCondition(ctx, c, k, ready, reasonNotAsked, "the claim does not ask to bind the pod later")
@@ -232,9 +247,13 @@ func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kin
 // setCondition sets a condition on the devices that wait for it.
 func (b *Binder) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, condition, reason, message string) error {
 	waiting := func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, k) }
-	return b.Claims.SetConditionOf(ctx, c, waiting, metav1.Condition{
+	err := b.Claims.SetConditionOf(ctx, c, waiting, metav1.Condition{
 		Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message,
 	})
+	if err != nil {
+		return &untriedError{err}
+	}
+	return nil
 }
 
 // bindAfter returns what must be done before the pod is bound. For a claim that would be refused it returns "": every node would refuse it,

@@ -282,6 +282,36 @@ func TestFailureIsShown(t *testing.T) {
 	}
 }
 
+// TestNoAnswerIsNoTry: an API server that does not answer says nothing of the work. However long it is away, what fails afterwards for the
+// first time is tried again.
+func TestNoAnswerIsNoTry(t *testing.T) {
+	c := classSays(`"bindAfter":"Fetched"`)
+	b, client, _ := newTestBinder(c, errors.New("the registry is away"))
+	key := keyOfClaim(c)
+	away := true
+	client.PrependReactor("*", "resourceclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+		return away, nil, errors.New("the API server is away")
+	})
+	once := func() {
+		b.queue.Add(key)
+		b.next(t.Context(), func(f func()) { f() })
+	}
+	for range maxBindingTries + 1 {
+		once()
+	}
+	away = false
+	once()
+	if got := verdict(t, client, c); got != " " {
+		t.Errorf("given up after one try: %s", got)
+	}
+	for range maxBindingTries {
+		once()
+	}
+	if got := verdict(t, client, c); got != bitstreamFailed+" PrepareFailed" {
+		t.Errorf("after all tries: %s", got)
+	}
+}
+
 // TestRun: claims that wait are seen to, those that are there and those that come later, until the context ends.
 func TestRun(t *testing.T) {
 	c, later := classSays(`"bindAfter":"Fetched"`), namesCaches(`{"name":"add","bindAfter":"Fetched"}`)
