@@ -28,6 +28,7 @@ func (n *node) await(ctx context.Context, sources ...v1alpha1.KernelCacheSource)
 		sources[i].Default()
 	}
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "claim", UID: "claim"}}
+	c.Status.ReservedFor = n.reserved
 	a := claim.Allocation{Namespace: "team-a", Name: "claim", UID: c.UID, Results: []claim.Result{{
 		Request: "gpu", BaseRequest: "gpu", Pool: "node/gpu", Device: "gpu-0", Kind: device.KindGPU,
 		Config: claim.Effective{GPU: &claim.GPUEffective{KernelCaches: sources}},
@@ -94,6 +95,26 @@ func TestUnderway(t *testing.T) {
 	}
 	close(let)
 	n.must(n.await(t.Context(), v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched}))
+}
+
+// TestNoAnswerIsUnderway: an API server that answers too late for Await has refused nothing. The scheduler looks for no other node.
+func TestNoAnswerIsUnderway(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	wanted := v1alpha1.KernelCacheSource{Name: "add", BindAfter: v1alpha1.BindAfterFetched}
+	n.must(n.await(t.Context(), wanted))
+	n.reserved = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod", UID: "pod"}}
+	n.unread = context.DeadlineExceeded
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errUnderway) // as after a moment
+	if err := n.await(ctx, wanted); !IsUnderway(err) || IsRefused(err) {
+		t.Errorf("while the API server does not answer: %v", err)
+	}
+	if err := n.await(t.Context(), wanted); err == nil || IsUnderway(err) {
+		t.Errorf("an answer that is an error: %v", err)
+	}
 }
 
 // TestWaitingForATurnIsNoRefusal: a claim whose call ends while the caches of others are looked through is told to ask again.

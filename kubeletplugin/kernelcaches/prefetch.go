@@ -152,5 +152,9 @@ func (f *Feature) Await(ctx context.Context, c *resourceapi.ResourceClaim, a cla
 			}
 		}
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err != nil && errors.Is(context.Cause(ctx), errUnderway) && !IsUnderway(err) { // not everything that was asked says why it gave up
+		err = fmt.Errorf("%w: %w", errUnderway, err)
+	}
+	return err
 }
