@@ -128,7 +128,7 @@ func (f *Feature) checkFailures(w *regionPlan, content *region.Content) error {
 	if holds && w.config.Program != v1alpha1.ProgramAlways {
 		return nil
 	}
-	if err := f.failures.Check(w.claim.Namespace); err != nil {
+	if err := f.failures.Check(&w.claim); err != nil {
 		return fmt.Errorf("device %s is not programmed: %w", w.device.Name, err)
 	}
 	return nil

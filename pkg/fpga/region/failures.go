@@ -61,50 +61,52 @@ func (e *TooManyFailuresError) Error() string {
 		e.Namespace, e.Count, e.Until.UTC().Format(time.RFC3339))
 }
 
-// Check fails with a *TooManyFailuresError while a namespace must not program. It reserves nothing.
-func (f *Failures) Check(namespace string) error {
+// Check fails with a *TooManyFailuresError while a claim's namespace must not program. It reserves nothing. Namespaces are told apart by
+// [Claim.Tenant]: one that was deleted and made again is another's.
+func (f *Failures) Check(claim *Claim) error {
 	if f == nil || f.limit <= 0 {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, err := f.check(namespace)
+	_, err := f.check(claim)
 	return err
 }
 
 // check returns the failures that count.
-func (f *Failures) check(namespace string) ([]time.Time, error) {
+func (f *Failures) check(claim *Claim) ([]time.Time, error) {
 	all, err := f.read()
 	if err != nil {
 		return nil, err
 	}
-	failed := all[namespace]
+	failed := all[claim.Tenant()]
 	if len(failed) < f.limit {
 		return failed, nil
 	}
-	return nil, &TooManyFailuresError{Namespace: namespace, Count: len(failed), Until: failed[len(failed)-f.limit].Add(failureWindow)}
+	return nil, &TooManyFailuresError{Namespace: claim.Namespace, Count: len(failed), Until: failed[len(failed)-f.limit].Add(failureWindow)}
 }
 
 // Begin waits until a namespace may program: those that are under way could all fail, so no more run at a time than may still fail. The
 // caller says with end whether the programming failed.
-func (f *Failures) Begin(ctx context.Context, namespace string) (end func(failed bool) error, err error) {
+func (f *Failures) Begin(ctx context.Context, claim *Claim) (end func(failed bool) error, err error) {
 	if f == nil || f.limit <= 0 {
 		return func(bool) error { return nil }, nil
 	}
+	tenant := claim.Tenant()
 	for {
 		f.mu.Lock()
-		failed, err := f.check(namespace)
+		failed, err := f.check(claim)
 		changed := f.changed
-		free := err == nil && len(failed)+f.running[namespace] < f.limit
+		free := err == nil && len(failed)+f.running[tenant] < f.limit
 		if free {
-			f.running[namespace]++
+			f.running[tenant]++
 		}
 		f.mu.Unlock()
 		switch {
 		case err != nil:
 			return nil, err
 		case free:
-			return func(failed bool) error { return f.end(namespace, failed) }, nil
+			return func(failed bool) error { return f.end(tenant, failed) }, nil
 		}
 		select {
 		case <-changed:
@@ -114,15 +116,15 @@ func (f *Failures) Begin(ctx context.Context, namespace string) (end func(failed
 	}
 }
 
-func (f *Failures) end(namespace string, failed bool) error {
+func (f *Failures) end(tenant string, failed bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer func() {
 		close(f.changed)
 		f.changed = make(chan struct{})
 	}()
-	if f.running[namespace]--; f.running[namespace] == 0 {
-		delete(f.running, namespace)
+	if f.running[tenant]--; f.running[tenant] == 0 {
+		delete(f.running, tenant)
 	}
 	if !failed {
 		return nil
@@ -131,7 +133,7 @@ func (f *Failures) end(namespace string, failed bool) error {
 	if err != nil {
 		return err
 	}
-	all[namespace] = append(all[namespace], f.clock.Now().UTC())
+	all[tenant] = append(all[tenant], f.clock.Now().UTC())
 	return f.write(all)
 }
 
@@ -147,13 +149,13 @@ func (f *Failures) read() (map[string][]time.Time, error) {
 	}
 	all := parseFailures(data)
 	now := f.clock.Now()
-	for namespace, failed := range all {
+	for tenant, failed := range all {
 		// A time in the future is of a clock that was set back since.
 		failed = slices.DeleteFunc(failed, func(at time.Time) bool { return now.Sub(at) >= failureWindow || at.After(now) })
 		slices.SortFunc(failed, time.Time.Compare)
-		all[namespace] = failed
+		all[tenant] = failed
 		if len(failed) == 0 {
-			delete(all, namespace)
+			delete(all, tenant)
 		}
 	}
 	return all, nil

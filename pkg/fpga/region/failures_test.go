@@ -25,28 +25,31 @@ func TestFailures(t *testing.T) {
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	now := clocktesting.NewFakePassiveClock(start)
 	failures := region.OpenFailures(contents, limit, now)
+	of := func(namespace string) *region.Claim {
+		return &region.Claim{Namespace: namespace, NamespaceUID: namespace + "-1"}
+	}
 	begin := func(namespace string) func(bool) error {
 		t.Helper()
-		end, err := failures.Begin(t.Context(), namespace)
+		end, err := failures.Begin(t.Context(), of(namespace))
 		check.Must(t, err)
 		return end
 	}
 	full := func(namespace string) {
 		t.Helper()
-		if _, err := failures.Begin(check.Passed(t), namespace); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := failures.Begin(check.Passed(t), of(namespace)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want to wait", err)
 		}
 	}
 	refused := func(until time.Time) {
 		t.Helper()
-		_, err := failures.Begin(t.Context(), "team-b")
-		for _, err := range []error{err, failures.Check("team-b")} {
+		_, err := failures.Begin(t.Context(), of("team-b"))
+		for _, err := range []error{err, failures.Check(of("team-b"))} {
 			limited, ok := errors.AsType[*region.TooManyFailuresError](err)
 			if !ok || !limited.Until.Equal(until) || limited.Namespace != "team-b" {
 				t.Errorf("got %v, want a refusal until %s", err, until)
 			}
 		}
-		check.Must(t, failures.Check("team-a"))
+		check.Must(t, failures.Check(of("team-a")))
 	}
 
 	first, second := begin("team-b"), begin("team-b")
@@ -54,7 +57,7 @@ func TestFailures(t *testing.T) {
 	check.Must(t, begin("team-a")(false))
 	waits := make(chan error, 1)
 	go func() {
-		end, err := failures.Begin(t.Context(), "team-b")
+		end, err := failures.Begin(t.Context(), of("team-b"))
 		if err == nil {
 			err = end(false)
 		}
@@ -70,6 +73,8 @@ func TestFailures(t *testing.T) {
 	refused(start.Add(time.Hour))
 	failures = region.OpenFailures(contents, limit, now)
 	refused(start.Add(time.Hour))
+	// A namespace of that name that was made since is another tenant.
+	check.Must(t, failures.Check(&region.Claim{Namespace: "team-b", NamespaceUID: "team-b-2"}))
 	now.SetTime(start.Add(time.Hour))
 	check.Must(t, begin("team-b")(true))
 	refused(start.Add(70 * time.Minute))
@@ -84,19 +89,19 @@ func TestFailures(t *testing.T) {
 			t.Error("a device could have the name of the file")
 		}
 		check.Must(t, os.WriteFile(filepath.Join(dir, names[0].Name()), []byte("{"), 0o600))
-		check.Must(t, failures.Check("team-b"))
+		check.Must(t, failures.Check(of("team-b")))
 		check.Must(t, begin("team-b")(true))
 		check.Must(t, begin("team-b")(true))
-		if err := failures.Check("team-b"); err == nil {
+		if err := failures.Check(of("team-b")); err == nil {
 			t.Error("a damaged file is not replaced")
 		}
 		check.Must(t, contents.Destroy())
-		check.Must(t, failures.Check("team-b"))
+		check.Must(t, failures.Check(of("team-b")))
 	})
 	t.Run("no limit", func(t *testing.T) {
 		for _, f := range []*region.Failures{nil, region.OpenFailures(contents, 0, now)} {
-			check.Must(t, f.Check("team-b"))
-			end, err := f.Begin(t.Context(), "team-b")
+			check.Must(t, f.Check(of("team-b")))
+			end, err := f.Begin(t.Context(), of("team-b"))
 			check.Must(t, err)
 			check.Must(t, end(true))
 		}

@@ -136,7 +136,7 @@ func (p *Programmer) programImage(ctx context.Context, params *Program, lease Le
 	after = Content{
 		Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: after.Namespace, Memory: after.Memory, Claim: params.Claim.UID,
 	}
-	end, err := p.config.Failures.Begin(ctx, params.Claim.Namespace)
+	end, err := p.config.Failures.Begin(ctx, &params.Claim)
 	if err != nil {
 		return fmt.Errorf("region %s is not programmed: %w", params.Device, err)
 	}
