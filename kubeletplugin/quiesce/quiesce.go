@@ -179,6 +179,22 @@ func (s *State) SetUpgrade(ctx context.Context, value string) {
 	s.config.Review.Send()
 }
 
+// Annotations returns the annotations that the state follows and that have a value.
+func (s *State) Annotations() map[string]string {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]string{}
+	for name, value := range map[string]string{v1alpha1.QuiesceAnnotation: s.value, v1alpha1.UpgradeAnnotation: s.upgrade} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	return out
+}
+
 // upgradeEffect returns that of the taint of all devices while a driver is upgraded, and whether pods are to go. Empty: there is none.
 func (s *State) upgradeEffect() (effect resourceapi.DeviceTaintEffect, drains bool) {
 	s.mu.Lock()

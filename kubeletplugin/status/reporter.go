@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -367,8 +368,8 @@ func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeSta
 	}
 	bare := object.DeepCopy()
 	delete(bare.Object, "status")
-	if retired != "" {
-		bare.SetAnnotations(map[string]string{retirement.Annotation: retired})
+	if annotations := r.annotations(retired); len(annotations) > 0 {
+		bare.SetAnnotations(annotations)
 	}
 	if _, err := r.client.Apply(ctx, node.Name, bare, options); err != nil {
 		return fmt.Errorf("create AcceleratorNode %s: %w", node.Name, err)
@@ -376,6 +377,17 @@ func (r *Reporter) write(ctx context.Context, status v1alpha1.AcceleratorNodeSta
 	r.gone = time.Time{}
 	_, err = r.client.ApplyStatus(ctx, node.Name, object, options)
 	return wrap("write the status of AcceleratorNode "+node.Name, err)
+}
+
+// annotations returns those that an object which was deleted had, as far as the plugin follows them. Without them a driver that is being
+// changed would be used again.
+func (r *Reporter) annotations(retired string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, r.Quiesce.Annotations())
+	if retired != "" {
+		out[retirement.Annotation] = retired
+	}
+	return out
 }
 
 // recentlyGone says whether the object, which is gone, is to stay so for now.

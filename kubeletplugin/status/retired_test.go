@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/nodeview"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
@@ -52,7 +54,9 @@ type reporting struct {
 	// caches is how many kernel caches the node has, changed tells the plugin of it, and writes counts how often it wrote.
 	caches, writes atomic.Int64
 	changed        notify.Signal
-	mu             sync.Mutex
+	// quiesce follows the annotations of a driver that is changed.
+	quiesce *quiesce.State
+	mu      sync.Mutex
 	// streams are the watches that were begun.
 	streams []watch.Interface
 }
@@ -90,8 +94,11 @@ func startReporting(t *testing.T) *reporting {
 	view, err := nodeview.New(out.kube, nodefixture.Node, 0, clock.RealClock{})
 	check.Must(t, err)
 	before := func(context.Context) ([]resourceapi.ResourceSlice, error) { return nil, nil }
+	out.quiesce, err = quiesce.Open(quiesce.Config{Dir: t.TempDir(), Review: notify.New(), Requery: notify.New(), Proc: t.TempDir()})
+	check.Must(t, err)
 	r := NewReporter(ReporterConfig{
 		Node: nodefixture.Node, ReadSlices: before, SlicesNow: view.SlicesNow, Dynamic: api, Holder: holder, Retirement: state, Records: records,
+		Quiesce: out.quiesce,
 		Changed: out.changed, Registry: prometheus.NewRegistry(), Errors: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"source"}),
 		Bitstreams: func() ([]string, error) { return nil, nil },
 		Presets:    func([]*record.Record) []v1alpha1.NodePreset { return nil },
@@ -107,7 +114,7 @@ func startReporting(t *testing.T) *reporting {
 	})
 	nothing := func(context.Context, string) {}
 	go state.Watch(t.Context(), api, nodefixture.Node, retirement.Requests{
-		Recover: nothing, Quiesce: nothing, Upgrade: nothing, ClaimDeleted: func() {},
+		Recover: nothing, Quiesce: out.quiesce.Set, Upgrade: out.quiesce.SetUpgrade, ClaimDeleted: func() {},
 		Waiting: func(string) {},
 	})
 	go r.Run(t.Context())
@@ -229,6 +236,43 @@ func TestRetiredAndGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeletedWhileDriverChanges: an AcceleratorNode that is deleted while its node's driver is changed comes back with what says so. Until
+// that is taken off, the plugin does not use the devices.
+func TestDeletedWhileDriverChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startReporting(t)
+		time.Sleep(time.Minute)
+		want := map[string]string{v1alpha1.QuiesceAnnotation: "nvidia", v1alpha1.UpgradeAnnotation: "stack 2026-01-01T00:00:00Z"}
+		set := func(annotations map[string]string) {
+			t.Helper()
+			object, err := r.api.Resource(nodeResource()).Get(t.Context(), nodefixture.Node, metav1.GetOptions{})
+			check.Must(t, err)
+			object.SetAnnotations(annotations)
+			_, err = r.api.Resource(nodeResource()).Update(t.Context(), object, metav1.UpdateOptions{})
+			check.Must(t, err)
+			time.Sleep(time.Minute)
+		}
+		set(want)
+		for _, remove := range []func(){r.delete, func() { r.unwatched(r.delete) }} {
+			remove()
+			time.Sleep(2 * goneFor)
+			node := r.object()
+			if node == nil || !maps.Equal(node.Annotations, want) || !r.quiesce.Holds("nvidia") {
+				t.Fatalf("the object is back as %+v, and the driver is quiesced: %v", node, r.quiesce.Holds("nvidia"))
+			}
+		}
+		set(nil)
+		if r.quiesce.Holds("nvidia") {
+			t.Error("the driver is quiesced for good")
+		}
+		r.delete()
+		time.Sleep(2 * goneFor)
+		if node := r.object(); node == nil || len(node.Annotations) > 0 {
+			t.Errorf("the object of a node that serves is %+v", node)
+		}
+	})
 }
 
 // TestNotEmptiedEarly: a retired node is emptied once the API server has none of its slices, whatever the copies at hand say.
