@@ -113,8 +113,8 @@ func (c *access) source(p artifactPlace, as artifact.Reference) (imageSource, er
 	return countedSource{source}, nil
 }
 
-// readTwice reads an image. If that fails for good after a mirror was asked, it reads the image once more at the registry itself, as a node
-// does: what a mirror brings of a layer is compared only when all of it was read.
+// readTwice reads an image. If that fails for good after a mirror was asked, it reads the image once more at the registry itself, or at
+// the next mirror, as a node does: what a mirror brings of a layer is compared only when all of it was read.
 func readTwice[T any](source imageSource, read func(imageSource) (T, error)) (T, error) {
 	out, err := read(source)
 	counted, ok := source.(countedSource)
@@ -126,8 +126,8 @@ func readTwice[T any](source imageSource, read func(imageSource) (T, error)) (T,
 	if !ok || artifact.IsRetryable(err) && !refused && !from.Mixed() {
 		return out, err
 	}
-	if again := from.Again(); again != nil {
-		return read(countedSource{again})
+	for again := from.Again(); err != nil && again != nil; again = again.Again() {
+		out, err = read(countedSource{again})
 	}
 	return out, err
 }

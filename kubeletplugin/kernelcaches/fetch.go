@@ -367,10 +367,10 @@ func (f *Feature) unpack(
 		return nil, err
 	}
 	artifact.DropKept(store, image.Layers, spec.Origin, namespace)
-	if again := src.Again(); err != nil && again != nil {
-		klog.FromContext(ctx).Info("What came from a mirror or an earlier try is refused: asking the registry once more",
+	for again := src.Again(); err != nil && again != nil; again = again.Again() {
+		klog.FromContext(ctx).Info("What came from a mirror or an earlier try is refused: asking the registry, or the next mirror",
 			"image", src.Reference(), "reason", err)
-		return store.Unpack(ctx, spec, again.Layers(image.Layers))
+		tree, err = store.Unpack(ctx, spec, again.Layers(image.Layers))
 	}
 	return tree, err
 }

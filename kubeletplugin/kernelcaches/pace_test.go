@@ -99,6 +99,27 @@ func testLies(n *node, lie func(w http.ResponseWriter, body []byte)) {
 	}
 }
 
+// TestFirstMirrorLies: where a registry may not be asked, the mirrors after one that lies are.
+func TestFirstMirrorLies(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	liar, lies := n.registry.Lie(n, fpgaregistry.Flipped)
+	second, _ := n.registry.Lie(n, fpgaregistry.Flipped)
+	honest, asked := n.registry.Lie(n, func(w http.ResponseWriter, body []byte) { _, _ = w.Write(body) })
+	client, err := registry.NewClient(registry.Config{
+		PlainHTTP: []string{n.registry.Host, liar, second, honest}, MirrorsOnly: []string{n.registry.Host}, Tries: 1,
+		Mirrors: registry.Mirrors{n.registry.Host: {{Host: liar}, {Host: second}, {Host: honest}}},
+	})
+	n.must(err)
+	n.Client = client
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.whole(n.only(n.decide("team-a", "claim", named)).Tree)
+	if lies.Load() == 0 || asked.Load() == 0 {
+		t.Errorf("the first mirror lied %d times, and the last was asked for %d blobs", lies.Load(), asked.Load())
+	}
+}
+
 // TestFetchIsMeasured: what a fetch receives is counted, since a fetch that receives nothing is ended.
 func TestFetchIsMeasured(t *testing.T) {
 	n := newNode(t)

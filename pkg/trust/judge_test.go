@@ -338,9 +338,11 @@ func TestMirrorByItsOwnName(t *testing.T) {
 func TestMirrorWithOtherSignatures(t *testing.T) {
 	good, mallory := newSigner(t), newSigner(t)
 	for name, c := range map[string]struct {
-		mirrorsOnly bool
-		refused     string
-	}{"asks the registry": {false, ""}, "mirrors only": {true, "0 of 1 signers"}} {
+		mirrorsOnly, second bool
+		refused             string
+	}{
+		"asks the registry": {false, false, ""}, "mirrors only": {true, false, "0 of 1 signers"}, "asks the next mirror": {true, true, ""},
+	} {
 		t.Run(name, func(t *testing.T) {
 			h, mirror := newHub(t, true), newHub(t, true)
 			d := h.image(t, "signed")
@@ -354,6 +356,12 @@ func TestMirrorWithOtherSignatures(t *testing.T) {
 			config := registry.Config{PlainHTTP: []string{host, at}, Mirrors: registry.Mirrors{host: {{Host: at}}}, Tries: 1}
 			if c.mirrorsOnly {
 				config.MirrorsOnly = []string{host}
+			}
+			if c.second {
+				next := newHub(t, true)
+				next.attach(t, next.image(t, "signed"), good.bundle(t, statement(d, signPredicate)))
+				name := next.source(t).Reference().Registry()
+				config.PlainHTTP, config.Mirrors[host] = append(config.PlainHTTP, name), append(config.Mirrors[host], registry.Mirror{Host: name})
 			}
 			client, err := registry.NewClient(config)
 			check.Must(t, err)

@@ -132,7 +132,7 @@ func (v *Verdict) Result() v1alpha1.VerdictResult {
 // Judge asks every policy that is for the image and the namespace, which is empty for an object of the cluster. Each has to be satisfied,
 // and where there is none the image is refused. asked is the mode that the object wants, empty where it wants none; it counts only where
 // it is stricter than the policy's. What signatures there are is not bound to a digest, so a mirror that is behind, or lies, shows others
-// than the registry. So nothing is refused or warned of before the registry itself was asked.
+// than the registry. So nothing is refused or warned of before the registry itself was asked, or every mirror of one that may not be asked.
 func Judge(
 	ctx context.Context, src Source, d artifact.Digest, namespace string, policies []*Policy, asked v1alpha1.VerificationMode,
 ) (Verdict, error) {
@@ -140,9 +140,14 @@ func Judge(
 	if !errors.Is(err, ErrRefused) && len(verdict.Warnings) == 0 {
 		return verdict, err
 	}
-	if s, ok := src.(mirrored); ok {
-		if direct := s.Direct(); direct != nil {
-			return judge(ctx, direct, d, namespace, policies, asked)
+	s, ok := src.(mirrored)
+	if !ok {
+		return verdict, err
+	}
+	for direct := s.Direct(); direct != nil; direct = direct.Direct() {
+		verdict, err = judge(ctx, direct, d, namespace, policies, asked)
+		if !errors.Is(err, ErrRefused) && len(verdict.Warnings) == 0 {
+			break
 		}
 	}
 	return verdict, err
@@ -150,7 +155,7 @@ func Judge(
 
 // mirrored is a Source that may ask mirrors.
 type mirrored interface {
-	// Direct returns the source that asks none, nil if that is the same or not allowed.
+	// Direct returns the source that asks none, or fewer if the registry may not be asked, nil if there is no such.
 	Direct() *registry.Source
 }
 

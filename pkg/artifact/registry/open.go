@@ -80,13 +80,13 @@ func (s *Source) LayersKept(store *artifact.Store, layers []artifact.TreeLayer, 
 	}
 }
 
-// Again returns the source from which layers are to be read once more whose tree was refused: one that asks no mirror, if a mirror was
-// asked, or the same, if some bytes came from the store. Otherwise it returns nil.
+// Again returns the source from which layers are to be read once more whose tree was refused: that of Direct, if a mirror was asked, or
+// once the same, if some bytes came from the store. Otherwise it returns nil. What is refused again may be asked for at its own Again.
 func (s *Source) Again() *Source {
 	if u := s.Direct(); u != nil && s.mirrored.Load() {
 		return u
 	}
-	if s.resumed.Load() {
+	if s.resumed.Swap(false) {
 		return s
 	}
 	return nil

@@ -47,14 +47,18 @@ func (s *Source) Reference() artifact.Reference { return s.ref }
 // first request.
 func (s *Source) CountInto(n *atomic.Int64) { s.received = n }
 
-// Direct returns a source that asks no mirror, nil if this one has none, or if the registry may not be asked.
+// Direct returns a source that asks no mirror, nil if this one has none. If the registry may not be asked, it returns one without the first
+// mirror, nil if there is no other: a mirror that lies must not be all that is ever asked.
 func (s *Source) Direct() *Source {
-	mirrored := slices.ContainsFunc(s.endpoints, func(e endpoint) bool { return e.mirror != nil })
-	if !mirrored || s.client.mirrorsOnly[s.ref.Registry()] {
+	u := s.client.Source(s.ref, s.keys)
+	if s.client.mirrorsOnly[s.ref.Registry()] {
+		u.endpoints = s.endpoints[min(1, len(s.endpoints)):]
+	} else {
+		u.endpoints = slices.DeleteFunc(u.endpoints, func(e endpoint) bool { return e.mirror != nil })
+	}
+	if len(u.endpoints) == 0 || len(u.endpoints) == len(s.endpoints) {
 		return nil
 	}
-	u := s.client.Source(s.ref, s.keys)
-	u.endpoints = slices.DeleteFunc(u.endpoints, func(e endpoint) bool { return e.mirror != nil })
 	u.tenant, u.received = s.tenant, s.received
 	u.allowed.Store(s.allowed.Load())
 	return u
