@@ -130,6 +130,24 @@ func (n *Node) PinnedBy(owner string) ([]string, error) {
 	return out, err
 }
 
+// Owners returns those for whom files in the store are kept. It does not create a store.
+func (n *Node) Owners() ([]string, error) {
+	store, err := n.ifThere()
+	if store == nil || err != nil {
+		return nil, err
+	}
+	usage, err := store.Usage()
+	var out []string
+	for i := range usage.Blobs {
+		for _, owner := range usage.Blobs[i].Pins {
+			if !slices.Contains(out, owner) {
+				out = append(out, owner)
+			}
+		}
+	}
+	return out, err
+}
+
 // sweepInterval is how often evicted files are deleted.
 const sweepInterval = 10 * time.Minute
 

@@ -83,6 +83,7 @@ type Feature struct {
 
 var (
 	_ prepare.Feature    = (*Feature)(nil)
+	_ prepare.Owner      = (*Feature)(nil)
 	_ prepare.Fetcher    = (*Feature)(nil)
 	_ prepare.Adopter    = (*Feature)(nil)
 	_ prepare.Restorer   = (*Feature)(nil)
@@ -373,6 +374,9 @@ func (f *Feature) Leftovers(ctx context.Context, uid string, dev device.Device) 
 	s, err := program.Step()
 	return append(append(steps, pins...), s), err
 }
+
+// Claims returns the claims that keep files in the store.
+func (f *Feature) Claims() ([]string, error) { return f.Artifacts.Owners() }
 
 // pins returns the steps that keep files for a claim, by the store: the objects that named them may say other things by now.
 func (f *Feature) pins(uid string) ([]step.Step, error) {

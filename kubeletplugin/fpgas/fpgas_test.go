@@ -834,6 +834,9 @@ func TestLeftovers(t *testing.T) {
 	check.Must(t, err)
 	check.Must(t, l.run(steps))
 	l.cards.trace = nil
+	if claims, err := l.Claims(); err != nil || !slices.Equal(claims, []string{"u1"}) {
+		t.Errorf("claims %v, %v, want u1", claims, err)
+	}
 	steps, err = l.Leftovers(t.Context(), "u1", twoRegions()[0])
 	check.Must(t, err)
 	for range 2 { // undoing twice is undoing once

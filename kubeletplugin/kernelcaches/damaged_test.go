@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -50,6 +52,27 @@ func TestTreeOfAnotherVersion(t *testing.T) {
 	n.reads(filepath.Join(n.apply(u), kernel), signed.TritonText)
 	n.undo(u)
 	n.empty()
+}
+
+// TestPinWithoutRecord: a tree that is kept for a claim is found by the claim, whatever the objects say by then, and let go.
+func TestPinWithoutRecord(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	n.apply(n.only(n.decide("team-a", "claim-1", named)))
+	claims, err := n.Claims()
+	if check.Must(t, err); !slices.Equal(claims, []string{"claim-1"}) {
+		t.Errorf("claims %v", claims)
+	}
+	left, err := n.Leftovers(t.Context(), "claim-1", device.Device{})
+	check.Must(t, err)
+	for _, s := range left {
+		check.Must(t, n.Kinds().Undo(t.Context(), s))
+	}
+	if claims, err := n.Claims(); err != nil || len(claims) > 0 {
+		t.Errorf("claims %v, %v, want none", claims, err)
+	}
 }
 
 // TestWrongLabels: an image with labels that cannot be read is refused. No retry would change them.

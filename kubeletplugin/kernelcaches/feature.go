@@ -88,6 +88,7 @@ type Feature struct {
 var (
 	_ prepare.Feature = (*Feature)(nil)
 	_ prepare.Fetcher = (*Feature)(nil)
+	_ prepare.Owner   = (*Feature)(nil)
 )
 
 // quickFetch is how long a fetch may take before it counts as slow.

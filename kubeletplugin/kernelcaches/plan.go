@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
@@ -143,6 +144,20 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 			return nil, err
 		}
 		out = append(out, s)
+	}
+	return out, err
+}
+
+// Claims returns the claims that keep trees in the store.
+func (f *Feature) Claims() ([]string, error) {
+	trees, err := f.trees()
+	var out []string
+	for i := range trees {
+		for _, owner := range trees[i].Pins {
+			if !strings.HasPrefix(owner, retentionPrefix) && !slices.Contains(out, owner) {
+				out = append(out, owner)
+			}
+		}
 	}
 	return out, err
 }

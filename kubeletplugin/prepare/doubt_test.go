@@ -3,15 +3,20 @@
 package prepare
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/fault"
 )
@@ -60,6 +65,46 @@ func TestDoubtEndsLater(t *testing.T) {
 			s.unprepare("u1")
 			s.records()
 		})
+	}
+}
+
+// TestRemainsOfLostRecord: what a claim has on the node and no record names, as after a record was made again when objects had changed, is
+// undone once the claim is gone. What claims have that are prepared or in doubt stays.
+func TestRemainsOfLostRecord(t *testing.T) {
+	const mark = "test.mark"
+	s := newSite(t)
+	s.kubeletHolds()
+	marked := map[string]bool{"u0": true, "u1": true, "u2": true}
+	s.effects.claims = func() []string { return slices.Sorted(maps.Keys(marked)) }
+	undone := func() (uids []string) {
+		s.kinds[mark] = step.Kind{Undo: step.Do(func(_ context.Context, p *struct{ UID string }) error {
+			delete(marked, p.UID)
+			return nil
+		})}
+		s.collection.pass(t.Context(), nil)
+		s.operations.wg.Wait()
+		return slices.Sorted(maps.Keys(marked))
+	}
+	s.effects.leftovers = func(_ context.Context, uid string, d device.Device) ([]step.Step, error) {
+		if d.Name != "" || !marked[uid] {
+			return nil, nil
+		}
+		left, err := step.New(mark, uid, struct{ UID string }{uid})
+		return []step.Step{left}, err
+	}
+	s.prepare(allocated("u0", aGPU("gpu0")))
+	s.prepare(allocated("u1", aGPU("gpu1")))
+	s.damage("u1")
+	if left := undone(); !slices.Equal(left, []string{"u0", "u1"}) {
+		t.Errorf("after a pass: %v", left)
+	}
+	s.prepare(allocated("u1", aGPU("gpu1"))) // its record is made again
+	if left := undone(); !slices.Equal(left, []string{"u0", "u1"}) {
+		t.Errorf("after it was prepared again: %v", left)
+	}
+	s.unprepare("u1")
+	if left := undone(); !slices.Equal(left, []string{"u0"}) {
+		t.Errorf("after its end: %v", left)
 	}
 }
 

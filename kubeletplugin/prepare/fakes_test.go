@@ -30,6 +30,7 @@ type fakeFeature struct {
 	settle    func(r *claim.Result)
 	fetch     func(r *Request) func(context.Context) error
 	restore   func(ctx context.Context) error
+	claims    func() []string
 }
 
 func (f *fakeFeature) Name() string { return f.name }
@@ -69,6 +70,13 @@ func (f *fakeFeature) Restore(ctx context.Context, _ *record.Record) error {
 		return nil
 	}
 	return f.restore(ctx)
+}
+
+func (f *fakeFeature) Claims() ([]string, error) {
+	if f.claims == nil {
+		return nil, nil
+	}
+	return f.claims(), nil
 }
 
 func (f *fakeFeature) Settle(r *claim.Result, _ device.Device) {

@@ -37,6 +37,13 @@ type Adopter interface {
 	Orphans(ctx context.Context) []Orphan
 }
 
+// Owner is a Feature that finds the claims which have something of it on the node, such as mounts. Leftovers with the zero device undoes
+// that.
+type Owner interface {
+	// Claims returns the UIDs of the claims, whether there is a record of them or not.
+	Claims() ([]string, error)
+}
+
 // Maker is a Feature whose steps make parts of devices.
 type Maker interface {
 	// Made returns what a container needs of a part, by the name that is in the device's edits. It returns fs.ErrNotExist for a part that no

@@ -5,6 +5,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -81,6 +82,7 @@ func (c *collection) pass(ctx context.Context, changed func()) map[string]bool {
 	waiting, cancel := context.WithTimeout(ctx, passPatience)
 	defer cancel()
 	c.adopt(ctx, waiting)
+	c.undoRemains(ctx, waiting)
 	uids, err := c.Store.UIDs()
 	there, err2 := c.Specs.Files()
 	if err := errors.Join(err, err2); err != nil {
@@ -159,6 +161,55 @@ func (c *collection) adoptOne(ctx context.Context, o Orphan) error {
 	}
 	addMissing(r, steps)
 	return errors.Join(c.Store.Create(r), c.Store.Acquire(r))
+}
+
+// undoRemains undoes what is on the node of claims that have no record. When a damaged record was made again the new one may have had fewer
+// steps, since objects had changed.
+func (c *collection) undoRemains(ctx, waiting context.Context) {
+	for _, f := range c.Features {
+		owner, ok := f.(Owner)
+		if !ok {
+			continue
+		}
+		uids, err := owner.Claims()
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "What claims left is not found in this pass", "feature", f.Name())
+		}
+		for _, uid := range uids {
+			if c.records.has(uid) || c.operations.isBusy(uid) {
+				continue
+			}
+			c.operations.attend(waiting, uid, func() {
+				if err := c.undoRemainsOf(ctx, uid); err != nil && ctx.Err() == nil {
+					klog.FromContext(ctx).Error(err, "What a claim left without a record stays until the next pass", "claimUID", uid)
+				}
+			})
+		}
+	}
+}
+
+func (c *collection) undoRemainsOf(ctx context.Context, uid string) error {
+	hold, err := c.Store.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return err
+	}
+	defer hold.Release()
+	if c.records.has(uid) {
+		return nil
+	}
+	steps, err := c.Features.leftovers(ctx, uid, device.Device{})
+	if err != nil {
+		return err
+	}
+	for _, s := range slices.Backward(steps) {
+		if err := c.releases.undoStep(ctx, s, allParts); err != nil {
+			return err
+		}
+	}
+	if len(steps) > 0 {
+		klog.FromContext(ctx).Info("Undid what a claim without a record had", "claimUID", uid, "steps", len(steps))
+	}
+	return nil
 }
 
 // recover undoes an interrupted claim in the background, so that one stuck device does not delay the others.

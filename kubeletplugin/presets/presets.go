@@ -31,6 +31,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 )
@@ -77,7 +78,10 @@ type Feature struct {
 	lent   lent
 }
 
-var _ prepare.Feature = (*Feature)(nil)
+var (
+	_ prepare.Feature = (*Feature)(nil)
+	_ prepare.Owner   = (*Feature)(nil)
+)
 
 // The resources of both kinds.
 const (
@@ -144,6 +148,12 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err != nil {
 		return prepare.Contribution{}, err
 	}
+// Claims returns the claims that have mounts, also of other features.
+func (f *Feature) Claims() ([]string, error) {
+	names, err := f.Mounts.Claims()
+	return slices.DeleteFunc(names, func(name string) bool { return !cachemount.IsClaim(name) }), err
+}
+
 	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
 	decision := map[string]preset.Request{}
 	var errs []error

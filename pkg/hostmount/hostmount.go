@@ -140,6 +140,24 @@ func (d *Dir) Destroy() error {
 
 // check refuses parameters that Plan cannot have made, since they are read from a file.
 func (p *params) check() error {
+// Claims returns the claims that have mounts or mount points, by the first part of their names.
+func (d *Dir) Claims() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for mounts of claims: %w", err)
+	}
+	var claims []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			claims = append(claims, entry.Name())
+		}
+	}
+	return claims, nil
+}
+
 	if err := p.checkName(); err != nil {
 		return err
 	}

@@ -252,6 +252,9 @@ func TestLeft(t *testing.T) {
 	if err := n.Destroy(); err == nil {
 		t.Error("the directory of mounts was removed with mounts in it")
 	}
+	if claims, err := n.Claims(); err != nil || len(claims) != 1 || claims[0] != "claim-1" {
+		t.Errorf("claims %v, %v", claims, err)
+	}
 	left, err := n.LeftoverSteps("claim-1")
 	if err != nil || len(left) != 2 {
 		t.Fatalf("left are %v, %v, want both", left, err)

@@ -77,6 +77,9 @@ func (m *Mounter) Tidy() error {
 	return err
 }
 
+// IsClaim reports whether a name of mounts is that of a claim.
+func IsClaim(name string) bool { return name != treeMounts }
+
 // Destroy removes the mounts of images and the mounter's directory. No claim has any.
 func (m *Mounter) Destroy() error {
 	names, err := m.Mounts.Names(treeMounts)
