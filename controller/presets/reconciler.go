@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -216,9 +217,10 @@ func (j *judge) faults(key types.NamespacedName) field.ErrorList {
 // Role cannot be made.
 func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refused, err error) {
 	request := o.Grant()
-	if len(request.Names) == 0 || len(j.faults(o.Key())) > 0 {
+	faulty := len(j.faults(o.Key())) > 0
+	if len(request.Names) == 0 || faulty {
 		j.granted.Forget(o.Key())
-		if o.Status.ObservedGeneration != o.GetGeneration() { // the spec may have named some until now
+		if o.Status.ObservedGeneration != o.GetGeneration() || faulty && !toldInvalid(o.Status) { // it may have named some until now
 			err = j.grants.Revoke(ctx, request)
 		}
 		return 0, nil, err
@@ -238,6 +240,13 @@ func (j *judge) grant(ctx context.Context, o Object) (again time.Duration, refus
 	again = wait.Jitter(grantInterval, reconciler.Jitter)
 	j.granted.Done(o.Key(), o, again, now)
 	return again, nil, nil
+}
+
+// toldInvalid reports whether the last judgement was that the preset is invalid. It may be without a change of the preset, as when its
+// namespace has too many.
+func toldInvalid(s *v1alpha1.DevicePresetStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionValid)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == ReasonInvalid
 }
 
 // report writes the status, and makes Events of its conditions. Counts alone are written within the budget: early is how long these wait.

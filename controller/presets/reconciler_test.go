@@ -278,6 +278,10 @@ func TestPresetGrants(t *testing.T) {
 	if diff := gocmp.Diff([]string{"Normal Valid", "Warning ConfigMapsNotGranted"}, b.told()); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
+	b.shares.Note("team", "large", 2*v1alpha1.MaxPresetsSize)
+	step("more than the namespace may have", "False Invalid, Unknown NotValid", "", 0, nil)
+	b.shares.Forget("team", "large")
+	step("as much as it may have", well, "[get] [configmaps] [m n]", grantInterval, nil)
 	step("not valid", "False Invalid, Unknown NotValid", "", 0, func() { preset.Spec.Env[0].Name = "1" })
 	step("valid again", well, "[get] [configmaps] [m n]", grantInterval, func() { preset.Spec.Env[0].Name = "A" })
 	step("none any more", well, "", 0, from())
