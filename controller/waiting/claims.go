@@ -60,7 +60,13 @@ func (r Reader) readClaims(ctx context.Context, of *tenants, s *Snapshot, askers
 	}
 	of.reduce = append(of.reduce, k.forgetCharges)
 	tenantsLeft, sizes := of.left, maps.Clone(of.sizes)
-	begin := func() { k.kept, k.left, of.left, of.sizes = nil, claimBytes, tenantsLeft, maps.Clone(sizes) }
+	before := slices.Clone(askers)
+	begin := func() {
+		k.kept, k.left, of.left, of.sizes = nil, claimBytes, tenantsLeft, maps.Clone(sizes)
+		for i := range askers { // what they keep of an attempt that was begun anew does not count
+			askers[i].left, askers[i].TooLarge = before[i].left, before[i].TooLarge
+		}
+	}
 	err := reconciler.Pages(ctx, r.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
 		claim, ok := o.(*resourceapi.ResourceClaim)
 		if !ok {
@@ -102,8 +108,8 @@ func (k *claimKeeper) take(c *resourceapi.ResourceClaim) error {
 	if k.own[client.ObjectKeyFromObject(c)] {
 		return nil
 	}
-	if owner := metav1.GetControllerOfNoCopy(c); owner != nil && k.askers[owner.UID] != nil {
-		if c = trimClaim(c); k.askers[owner.UID].keep(c.Size()) {
+	if asker := k.askerOf(c); asker != nil {
+		if c = trimClaim(c); asker.keep(c.Size()) {
 			k.kept = append(k.kept, c)
 		}
 		return nil
@@ -124,6 +130,19 @@ func (k *claimKeeper) take(c *resourceapi.ResourceClaim) error {
 	}
 	if kept != nil {
 		k.kept = append(k.kept, kept)
+	}
+	return nil
+}
+
+// askerOf returns the pod that owns a claim, nil if that is none of those that are explained. A claim of another namespace may name any
+// pod.
+func (k *claimKeeper) askerOf(c *resourceapi.ResourceClaim) *Asker {
+	owner := metav1.GetControllerOfNoCopy(c)
+	if owner == nil {
+		return nil
+	}
+	if asker := k.askers[owner.UID]; asker != nil && asker.Pod.Namespace == c.Namespace {
+		return asker
 	}
 	return nil
 }
@@ -162,7 +181,7 @@ func (k *claimKeeper) forgetCharges(namespace string) error {
 		if c.Namespace != namespace {
 			return false
 		}
-		if owner := metav1.GetControllerOfNoCopy(c); owner != nil && k.askers[owner.UID] != nil {
+		if k.askerOf(c) != nil {
 			return false
 		}
 		c.Spec = resourceapi.ResourceClaimSpec{}

@@ -224,6 +224,19 @@ func TestDividedNodes(t *testing.T) {
 	t.Logf("%d MiB of %d", (sliceBytes-all.left)>>20, sliceBytes>>20)
 }
 
+// TestClaimOfAForeignOwner: a claim of another namespace that says that it is of a waiting pod, whatever its size, does not keep the pod
+// from being explained.
+func TestClaimOfAForeignOwner(t *testing.T) {
+	forged := claim("secret-team", "forged", "gpu.fettle.dev")
+	forged.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "train", UID: "train", Controller: new(true)}}
+	forged.Spec.Devices.Requests = append(forged.Spec.Devices.Requests, largeSelectors(300<<10)...)
+	w := newWorld(t, append(append(oneGPU(), forged), (*world)(nil).pod("train", "gpu.fettle.dev")...)...)
+	said := w.pass(t, time.Minute)
+	if len(said) != 1 || !strings.Contains(said[0], "is held: by a claim of another namespace") {
+		t.Errorf("said %q, want that the GPU is held", said)
+	}
+}
+
 // TestUnjudged: a pod that cannot be explained, since the cluster's or its own objects are too large, learns it, and is counted.
 func TestUnjudged(t *testing.T) {
 	for name, test := range map[string]struct {
