@@ -284,6 +284,22 @@ func TestUpgradeStuck(t *testing.T) {
 	}
 }
 
+// TestDriversOffMeanwhile: where the controller may not run drivers any more, a node whose driver was being changed is let go of: its
+// plugin serves again, and no taint stays.
+func TestDriversOffMeanwhile(t *testing.T) {
+	for _, before := range []string{
+		"a [upgrade] 1-6.1.0-1 user true; b [] 1-6.1.0-1 user true", "a [quiesce upgrade] 1-6.1.0-1 user false; b [] 1-6.1.0-1 user true",
+	} {
+		f := newFixture(t).upgrading(t)
+		f.goOn(t, &mortal{}, before)
+		f.drivers = ""
+		f.reconcileAs(t, &mortal{})
+		if got := f.state(t); !strings.HasPrefix(got, "a []") || !strings.Contains(got, "b []") {
+			t.Errorf("after %s it is %s", before, got)
+		}
+	}
+}
+
 // TestUpgradeOfManyPods: pods that a budget keeps, however many, keep no others on the node from being asked to go in time.
 func TestUpgradeOfManyPods(t *testing.T) {
 	f := newFixture(t).upgrading(t)
