@@ -174,6 +174,29 @@ func TestDriverAgain(t *testing.T) {
 	}
 }
 
+// TestDriverGrows: what an installation gets later, where it had nothing before, is in the next answer.
+func TestDriverGrows(t *testing.T) {
+	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})
+	w.library("", "550.1")
+	check.Must(t, os.Mkdir(filepath.Join(w.root, "tmp"), 0o755), os.MkdirAll(filepath.Join(w.root, "usr/share/vulkan/icd.d"), 0o755))
+	for i, later := range []string{
+		"", "tmp/nvidia-mps/control", "usr/sbin/nvidia-persistenced", "lib/firmware/nvidia/550.1/gsp_ga10x.bin",
+		"usr/share/vulkan/icd.d/nvidia_icd.json", "etc/vulkan/icd.d/nvidia_icd.json", "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+		"etc/OpenCL/vendors/nvidia.icd",
+	} {
+		if later != "" {
+			w.file(later, nil, 0o644)
+		}
+		for range 2 {
+			_, err := w.prepare()
+			check.Must(t, err)
+		}
+		if len(w.asked) != i+1 {
+			t.Fatalf("after %q was made it was asked %d times, want %d", later, len(w.asked), i+1)
+		}
+	}
+}
+
 // TestDriverUnsettled: what changed just now may have changed behind the answer, which is then not kept.
 func TestDriverUnsettled(t *testing.T) {
 	w := newDriverWorld(t, func(*v1alpha1.PresetDriver) {})

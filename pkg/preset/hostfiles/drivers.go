@@ -235,9 +235,30 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
 // dependencies lists everything that a list depends on: the cache of the loader, the files and their directories, and the paths of files
 // that may appear.
 func dependencies(d *nvml.Driver) []string {
-	names := []string{"/", "/etc/ld.so.cache", "/usr/bin", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager"}
+	names := slices.Concat([]string{"/", "/etc/ld.so.cache"}, searched(d.Version))
 	for _, f := range d.Files {
 		names = append(names, f.Path, path.Dir(f.Path))
+	}
+	return names
+}
+
+// searched lists where NVIDIA's toolkit looks for what an installation may have or not: programs, sockets, firmware, and the files of
+// graphics (pkg/nvcdi/driver-nvml.go, internal/discover/ipc.go and graphics.go). Directories of libraries are those of the files.
+func searched(version string) []string {
+	names := []string{
+		"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
+		"/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/var/run/nvidia-persistenced", "/var/run/nvidia-fabricmanager",
+		"/tmp/nvidia-mps", "/etc/OpenCL/vendors",
+	}
+	for _, firmware := range []string{"/lib/firmware/updates", "/lib/firmware"} {
+		names = append(names, path.Join(firmware, "nvidia", version))
+	}
+	for _, share := range []string{"/etc", "/usr/share"} {
+		for _, dir := range []string{
+			"glvnd/egl_vendor.d", "egl/egl_external_platform.d", "nvidia", "X11/xorg.conf.d", "vulkan/icd.d", "vulkan/implicit_layer.d",
+		} {
+			names = append(names, path.Join(share, dir))
+		}
 	}
 	return names
 }
