@@ -98,3 +98,14 @@ func TestReasons(t *testing.T) {
 		}
 	}
 }
+
+// TestPendingIsUnderway: a Prepare that goes on when its time is over, as of a large bitstream, is no failure for which the scheduler
+// would look for another node.
+func TestPendingIsUnderway(t *testing.T) {
+	if !isUnderway(fmt.Errorf("wrapped: %w", &prepare.PendingError{UID: "u1"})) {
+		t.Error("a Prepare that goes on counts as failed")
+	}
+	if isUnderway(errors.New("the registry is away")) {
+		t.Error("a failure counts as work that goes on")
+	}
+}

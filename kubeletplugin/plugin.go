@@ -433,7 +433,7 @@ func (p *Plugin) newServices(bootID string, rescan, requery notify.Signal) {
 	p.binder = binding.New(binding.Config{
 		Node: c.Node, Client: p.clients.Kube, Claims: p.claims, Holder: p.holder, Resolve: p.engine.Resolve, Kinds: p.bindingKinds(),
 		Reason:   p.parts.reason,
-		Underway: kernelcaches.IsUnderway, Permanent: p.parts.isPermanent,
+		Underway: isUnderway, Permanent: p.parts.isPermanent,
 		Prepare: func(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 			return p.prepareClaim(ctx, claim, nil).Err
 		},
@@ -482,6 +482,12 @@ func (p *Plugin) bindingKinds() []binding.Kind {
 	}
 	late := p.config.File.BindLate()
 	return slices.DeleteFunc(all, func(k binding.Kind) bool { return !slices.Contains(late, k.Kind) })
+}
+
+// isUnderway reports whether an error means that work for a claim goes on, which is no failure.
+func isUnderway(err error) bool {
+	_, pending := errors.AsType[*prepare.PendingError](err)
+	return pending || kernelcaches.IsUnderway(err)
 }
 
 // findIn returns a lookup of allocated devices in a snapshot.
