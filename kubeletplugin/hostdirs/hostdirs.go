@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -21,6 +23,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // Config has the services and functions that the feature uses.
@@ -40,7 +43,12 @@ type Config struct {
 type Feature struct {
 	Config
 	purger purger
+	// reads looks at directories whose disk or server may not answer.
+	reads *sysfs.Reads
 }
+
+// patience is how long a look at a directory may take. Claims of the same devices, and the next look at the machine, wait meanwhile.
+const patience = 10 * time.Second
 
 var (
 	_ prepare.Feature    = (*Feature)(nil)
@@ -49,7 +57,9 @@ var (
 
 // New returns the feature.
 func New(c Config) *Feature {
-	return &Feature{Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied}}
+	return &Feature{
+		Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied}, reads: sysfs.NewReads(clock.RealClock{}, patience),
+	}
 }
 
 // Name returns the feature's name in records. The feature has no decision to record.
@@ -62,7 +72,7 @@ func (f *Feature) Kinds() step.Kinds {
 
 // Plan adds a step for each scratch directory of the claim. After a reboot a step stays as recorded, since its parameters hold the earlier
 // owner and mode. A directory that the claim does not empty must be emptied, too, of what the claim before left.
-func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contribution, error) {
+func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	for i := range r.Allocation.Results {
 		result := &r.Allocation.Results[i]
@@ -71,7 +81,9 @@ func (f *Feature) Plan(_ context.Context, r prepare.Request) (prepare.Contributi
 		}
 		dev, _ := r.Find(result)
 		for _, mount := range dev.Edits.Mounts {
-			steps, err := f.lend(&r, mount.HostPath, result.Config.Host.OnRelease)
+			steps, err := sysfs.Call(ctx, f.reads, mount.HostPath+" for claim "+string(r.Claim.UID), func() ([]step.Step, error) {
+				return f.lend(&r, mount.HostPath, result.Config.Host.OnRelease)
+			}, nil)
 			if err != nil {
 				return c, err
 			}
@@ -107,13 +119,15 @@ func (f *Feature) lend(r *prepare.Request, path string, release v1alpha1.OnRelea
 
 // Leftovers returns the steps to undo for a device's directories if the record is lost. A directory that its claim had with onRelease Keep
 // has none.
-func (f *Feature) Leftovers(_ context.Context, uid string, d device.Device) ([]step.Step, error) {
+func (f *Feature) Leftovers(ctx context.Context, uid string, d device.Device) ([]step.Step, error) {
 	if d.Kind != device.KindHost {
 		return nil, nil
 	}
 	var out []step.Step
 	for _, mount := range d.Edits.Mounts {
-		s, err := hostdir.PlanUndo(f.HostRoot, mount.HostPath, uid)
+		s, err := sysfs.Call(ctx, f.reads, mount.HostPath+" of claim "+uid, func() (step.Step, error) {
+			return hostdir.PlanUndo(f.HostRoot, mount.HostPath, uid)
+		}, nil)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hostdir.ErrNotScratch) {
 			continue // the directory left with its disk, or is kept
 		}
@@ -137,10 +151,8 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 			continue
 		}
 		path := d.Edits.Mounts[0].HostPath
-		err := hostdir.CheckEmptied(f.HostRoot, path)
-		if err == nil {
-			err = hostdir.CheckLeft(f.HostRoot, path, f.Recorded) // a claim that gets it meanwhile is recorded before
-		}
+		looking := context.WithoutCancel(ctx) // a plugin that ends withholds nothing
+		_, err := sysfs.Call(looking, f.reads, path, func() (bool, error) { return false, f.checkFree(path) }, nil)
 		switch {
 		case err == nil:
 		case errors.Is(err, hostdir.ErrDirty):
@@ -150,6 +162,14 @@ func (f *Feature) Review(ctx context.Context, s *inventory.Snapshot) {
 			s.Withhold(d.Name, path, discover.ReasonHostPathUnusable, err)
 		}
 	}
+}
+
+// checkFree fails if a directory that no claim holds has something of a claim.
+func (f *Feature) checkFree(path string) error {
+	if err := hostdir.CheckEmptied(f.HostRoot, path); err != nil {
+		return err
+	}
+	return hostdir.CheckLeft(f.HostRoot, path, f.Recorded) // a claim that gets it meanwhile is recorded before
 }
 
 // Wait returns when no directory is being emptied. The context of the reviews must have ended.

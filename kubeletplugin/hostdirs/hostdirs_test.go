@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
@@ -28,6 +29,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/hostdir"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
@@ -129,6 +131,41 @@ func TestDirtyDirectory(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, held.Edits.Mounts[0].HostPath, ".fettle-trash-u0-0", "old")); err != nil {
 		t.Errorf("a holder's file was deleted: %v", err)
+	}
+}
+
+// TestHangingDirectory: the review, a plan and a leftover of a directory whose disk or server does not answer end in time: claims of other
+// devices wait for the review, and those that share another device of the claim for the others.
+func TestHangingDirectory(t *testing.T) {
+	l := withDirectories(t, "ssd0", "ssd1")
+	clock := testingclock.NewFakeClock(time.Unix(0, 0))
+	check.HangingMount(t, l.path("ssd1"))
+	ends := func(what string, f func()) {
+		l.reads = sysfs.NewReads(clock, patience)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f()
+		}()
+		check.Wind(t, what+" ends", clock, patience, check.Received(done))
+	}
+	ends("the review", func() {
+		if s := l.reviewed("ssd1"); len(s.Withheld) != 1 {
+			t.Errorf("withheld %v, want ssd1", s.Withheld)
+		}
+	})
+	ssd1 := nodefixture.SSD("ssd1")
+	ends("the undoing of a leftover", func() {
+		_, err := l.Leftovers(t.Context(), "u1", ssd1)
+		check.WantErr(t, err, sysfs.ErrNoAnswer)
+	})
+	ends("the plan", func() {
+		c, a := borrowed(t, v1alpha1.OnReleaseEmpty, ssdResult("a", "ssd1"))
+		_, err := l.plan(c, a)
+		check.WantErr(t, err, sysfs.ErrNoAnswer)
+	})
+	if s := l.reviewed("ssd0"); len(s.Withheld) != 0 {
+		t.Errorf("withheld %v", s.Withheld)
 	}
 }
 

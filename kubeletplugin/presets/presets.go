@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
@@ -29,11 +31,12 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
+	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/pkg/preset/hostfiles"
-	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 var (
@@ -76,6 +79,8 @@ type Feature struct {
 	// shares are of what the informer of namespaced presets keeps.
 	shares preset.Shares
 	lent   lent
+	// reads looks for files on the node, which a disk or a server may not answer.
+	reads *sysfs.Reads
 }
 
 var (
@@ -89,9 +94,15 @@ const (
 	clusterPresetResource = "clusterdevicepresets"
 )
 
+// findPatience is how long the node's files are looked for. Claims of the same devices wait meanwhile. A search takes seconds at most.
+const findPatience = time.Minute
+
 // New makes the feature. It watches nothing before Watch.
 func New(c Config) (*Feature, error) {
-	f := &Feature{Config: c, informers: map[string]*follow.Informer{}, lent: lent{records: c.Records, configured: c.Configured}}
+	f := &Feature{
+		Config: c, informers: map[string]*follow.Informer{}, lent: lent{records: c.Records, configured: c.Configured},
+		reads: sysfs.NewReads(clock.RealClock{}, findPatience),
+	}
 	var err error
 	if f.informers[clusterPresetResource], err = follow.Own(c.Dynamic, clusterPresetResource, readOfCluster, nil); err != nil {
 		return nil, err
@@ -137,6 +148,12 @@ func (f *Feature) Leftovers(_ context.Context, uid string, _ device.Device) ([]s
 	return f.Mounts.LeftoverSteps(uid)
 }
 
+// Claims returns the claims that have mounts, also of other features.
+func (f *Feature) Claims() ([]string, error) {
+	names, err := f.Mounts.Claims()
+	return slices.DeleteFunc(names, func(name string) bool { return !cachemount.IsClaim(name) }), err
+}
+
 // Plan resolves the presets for a claim's requests, and finds the files on the node. A decision of an earlier boot holds.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	ofCluster := f.ofCluster(ctx)
@@ -148,18 +165,12 @@ func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribu
 	if err != nil {
 		return prepare.Contribution{}, err
 	}
-// Claims returns the claims that have mounts, also of other features.
-func (f *Feature) Claims() ([]string, error) {
-	names, err := f.Mounts.Claims()
-	return slices.DeleteFunc(names, func(name string) bool { return !cachemount.IsClaim(name) }), err
-}
-
 	c := prepare.Contribution{Edits: map[string]prepare.Edits{}}
 	decision := map[string]preset.Request{}
 	var errs []error
 	overrides := map[string][]string{} // what the node's files lose to each other, by request
 	for _, request := range requests {
-		found, err := f.Find(string(r.Claim.UID), request, writable)
+		found, err := f.find(ctx, string(r.Claim.UID), request, writable)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%w: request %s: %w", errUnmet, request.Request, err))
 			continue
@@ -181,6 +192,12 @@ func (f *Feature) Claims() ([]string, error) {
 		}
 	}
 	return c, errors.Join(errs...)
+}
+
+// find finds the files of one request, some of which may be on a file system that does not answer, such as NFS.
+func (f *Feature) find(ctx context.Context, claim string, r preset.Request, writable []string) (hostfiles.Found, error) {
+	what := "the files of presets for claim " + claim + ", request " + r.Request
+	return sysfs.Call(ctx, f.reads, what, func() (hostfiles.Found, error) { return f.Find(claim, r, writable) }, nil)
 }
 
 // requests returns the contribution of presets to each request of a claim, sorted.

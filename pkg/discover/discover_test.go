@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -563,6 +565,29 @@ func TestMountedTwice(t *testing.T) {
 	want := []string{"disk-ssd2", "disk-ssd3", "/mnt/disks/ssd0 SameDirectory", "/mnt/disks/ssd1 SameDirectory"}
 	if diff := cmp.Diff(want, summary(got)); diff != "" {
 		t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+	}
+}
+
+// TestHangingDirectory: a directory whose disk or server does not answer is withheld, and holds up the look at no other device for longer
+// than the limit. It is looked at again once the look before has ended.
+func TestHangingDirectory(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"mnt/disks/ssd0", "mnt/disks/ssd1", "srv/nfs"} {
+		check.Must(t, os.MkdirAll(filepath.Join(root, name), 0o755))
+	}
+	check.HangingMount(t, filepath.Join(root, "srv/nfs"))
+	const limit = 5 * time.Second
+	opts := Options{Locked: sysfs.NewReads(clock.RealClock{}, limit), HostDevices: []HostDevice{
+		{Name: "disk", Directories: []string{"/mnt/disks/*"}}, {Name: "nfs", Directories: []string{"/srv/*", "/srv/nfs/*"}},
+	}}
+	for range 2 {
+		check.Ends(t, "Discover", func() {
+			got := discoverIn(t, root, opts)
+			want := []string{"disk-ssd0", "disk-ssd1", "/srv/nfs HostPathUnusable", "/srv/nfs/* ListingFailed"}
+			if diff := cmp.Diff(want, summary(got)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%v", diff, got.Problems)
+			}
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -84,35 +85,74 @@ func hostDevices(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory 
 			})
 			continue
 		}
-		found.add(h.matches(ctx, tree, h.Directories, func(d *draft, name string) { h.directory(d, name, places, opts.Capacity) }))
-		found.add(h.matches(ctx, tree, h.CharDevices, h.charDevice))
+		found.add(h.matches(ctx, tree, h.Directories, opts.Locked, func(d *draft, name string) { h.directory(d, name, places, opts.Capacity) }))
+		found.add(h.matches(ctx, tree, h.CharDevices, opts.Locked, h.charDevice))
 	}
 	return found
 }
 
-// matches describes each match of the globs once.
-func (h HostDevice) matches(ctx context.Context, tree *sysfs.Tree, globs []string, describe func(*draft, string)) Inventory {
+// matches describes each match of the globs once. A disk or a server that does not answer costs its own devices, and holds up the look at
+// all others for one time limit.
+func (h HostDevice) matches(
+	ctx context.Context, tree *sysfs.Tree, globs []string, reads *sysfs.Reads, describe func(*draft, string),
+) Inventory {
 	var found Inventory
 	seen := map[string]bool{}
+	var names []string
 	for _, pattern := range globs {
-		names, err := tree.Glob(strings.TrimPrefix(pattern, "/"))
+		matching, err := answered(ctx, reads, pattern, func() ([]string, error) { return tree.Glob(strings.TrimPrefix(pattern, "/")) })
 		if err != nil {
 			found.Problems = append(found.Problems, Problem{Subject: pattern, Reason: ReasonListingFailed, Message: err.Error()})
 		}
-		for _, name := range names {
-			if seen[name] || ctx.Err() != nil {
-				continue
+		for _, name := range matching {
+			if !seen[name] && ctx.Err() == nil {
+				seen[name] = true
+				names = append(names, name)
 			}
-			seen[name] = true
-			d := newDraft(tree, sysfs.HostPath(name), device.KindHost, h.deviceName(name))
-			d.text(device.AttributeType, string(device.KindHost))
-			d.text(device.AttributeVendor, hostVendor)
-			d.text(device.AttributeProductName, h.Name)
-			describe(d, name)
-			found.add(d.finish())
 		}
 	}
+	described := make([]Inventory, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { described[i] = h.match(ctx, tree, name, reads, describe) })
+	}
+	all.Wait()
+	for i := range described {
+		found.add(described[i])
+	}
 	return found
+}
+
+// match describes one match of a glob.
+func (h HostDevice) match(
+	ctx context.Context, tree *sysfs.Tree, name string, reads *sysfs.Reads, describe func(*draft, string),
+) Inventory {
+	draft := func() *draft {
+		d := newDraft(tree, sysfs.HostPath(name), device.KindHost, h.deviceName(name))
+		d.text(device.AttributeType, string(device.KindHost))
+		d.text(device.AttributeVendor, hostVendor)
+		d.text(device.AttributeProductName, h.Name)
+		return d
+	}
+	found, err := answered(ctx, reads, name, func() (Inventory, error) {
+		d := draft()
+		describe(d, name)
+		return d.finish(), nil
+	})
+	if err != nil {
+		d := draft()
+		d.withhold(ReasonHostPathUnusable, err)
+		return d.finish()
+	}
+	return found
+}
+
+// answered looks at something that a disk or a server may never answer. Without reads it waits for ever.
+func answered[T any](ctx context.Context, reads *sysfs.Reads, name string, look func() (T, error)) (T, error) {
+	if reads == nil {
+		return look()
+	}
+	return sysfs.Call(ctx, reads, sysfs.HostPath(name), look, nil)
 }
 
 // directory mounts one directory. It must be one by itself: through a link the owner of the link would choose what pods get.

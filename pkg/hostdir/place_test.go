@@ -11,10 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/seed"
 )
@@ -254,5 +257,31 @@ func TestIdentity(t *testing.T) {
 		if full.is(tc.other) != tc.want || tc.other.is(full) != tc.want {
 			t.Errorf("%s and %s: want one directory %t", full, tc.other, tc.want)
 		}
+	}
+}
+
+// TestHangingServer: a step on a directory whose disk or server does not answer ends in time, in each direction.
+func TestHangingServer(t *testing.T) {
+	root := t.TempDir()
+	check.Must(t, os.Mkdir(filepath.Join(root, "nfs"), 0o755))
+	s, err := Plan(root, "/nfs", "u1")
+	check.Must(t, err)
+	patient := clocktesting.NewFakeClock(time.Unix(0, 0))
+	check.HangingMount(t, filepath.Join(root, "nfs"))
+	for name, do := range map[string]func(step.Kinds) error{
+		"Apply":  func(k step.Kinds) error { return k.Apply(t.Context(), s) },
+		"Verify": func(k step.Kinds) error { return k.Verify(t.Context(), s) },
+		"Undo":   func(k step.Kinds) error { return k.Undo(t.Context(), s) },
+		"Finish": func(k step.Kinds) error { return k.Finish(t.Context(), s) },
+	} {
+		k := kind{hostRoot: root, open: OpenRoot, reads: sysfs.NewReads(patient, patience)}
+		var err error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			err = do(step.Kinds{StepKind: k.step()})
+		}()
+		check.Wind(t, name+" ends", patient, patience, check.Received(done))
+		check.WantErr(t, err, sysfs.ErrNoAnswer, "/nfs")
 	}
 }

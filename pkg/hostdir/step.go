@@ -11,7 +11,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // StepKind is the step that gives a directory to a claim as scratch space and empties it on release.
@@ -131,10 +134,13 @@ const purgeAtOnce = 500 * time.Millisecond
 
 // Kind returns the step kind for a host root. open is OpenRoot, or the fake of a test.
 func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
-	k := kind{hostRoot: hostRoot, open: open}
+	return kind{hostRoot: hostRoot, open: open, reads: sysfs.NewReads(clock.RealClock{}, patience)}.step()
+}
+
+func (k kind) step() step.Kind {
 	return step.Kind{
-		Apply: step.Do(func(_ context.Context, p *Params) error {
-			d, err := k.dir(p)
+		Apply: step.Do(func(ctx context.Context, p *Params) error {
+			d, err := k.dir(ctx, p)
 			if err != nil {
 				return err
 			}
@@ -145,18 +151,18 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 			return d.OpenUp()
 		}),
 		// The pod may have changed the mode itself.
-		Verify: step.Do(func(_ context.Context, p *Params) error {
-			d, err := k.dir(p)
+		Verify: step.Do(func(ctx context.Context, p *Params) error {
+			d, err := k.dir(ctx, p)
 			if err != nil {
 				return err
 			}
 			return d.Close()
 		}),
 		Undo: step.Do(func(ctx context.Context, p *Params) error {
-			return k.ifThere(p, func(d *Dir) error { return d.giveBack(ctx, p) })
+			return k.ifThere(ctx, p, func(d *Dir) error { return d.giveBack(ctx, p) })
 		}),
 		Finish: step.Do(func(ctx context.Context, p *Params) error {
-			return k.ifThere(p, func(d *Dir) error {
+			return k.ifThere(ctx, p, func(d *Dir) error {
 				if err := d.Sync(); err != nil {
 					return err
 				}
@@ -170,13 +176,24 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 	}
 }
 
+// patience is how long a directory may take to open. Claims of the devices that its claim has, too, wait meanwhile.
+const patience = 10 * time.Second
+
 type kind struct {
 	hostRoot string
 	open     func(path string) (Root, error)
+	// reads opens directories whose disk or server may not answer.
+	reads *sysfs.Reads
 }
 
-// dir opens the directory that the claim got. It refuses any other one.
-func (k kind) dir(p *Params) (*Dir, error) {
+// dir opens the directory that the claim got. It refuses any other one, and one that does not answer.
+func (k kind) dir(ctx context.Context, p *Params) (*Dir, error) {
+	ctx = context.WithoutCancel(ctx) // a step of a call that has ended still opens what answers
+	open := func() (*Dir, error) { return k.openDir(p) }
+	return sysfs.Call(ctx, k.reads, p.Path+" of claim "+p.Claim, open, func(late *Dir) { _ = late.Close() })
+}
+
+func (k kind) openDir(p *Params) (*Dir, error) {
 	d, err := openWith(k.open, filepath.Join(k.hostRoot, p.Path))
 	if err != nil {
 		return nil, err
@@ -188,8 +205,8 @@ func (k kind) dir(p *Params) (*Dir, error) {
 }
 
 // ifThere calls do with the directory that the claim got. If the directory was deleted, its content is gone, too, and ifThere does nothing.
-func (k kind) ifThere(p *Params, do func(*Dir) error) error {
-	d, err := k.dir(p)
+func (k kind) ifThere(ctx context.Context, p *Params, do func(*Dir) error) error {
+	d, err := k.dir(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return p.checkGone(filepath.Join(k.hostRoot, p.Path))
 	}

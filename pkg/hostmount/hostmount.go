@@ -21,8 +21,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // StepKind is the step that makes a mount. Undo removes it.
@@ -72,10 +76,17 @@ type Dir struct {
 	hostRoot string
 	// seen is the id of the last mount that passed checkShared.
 	seen atomic.Uint64
+	// copies opens what is copied, which a disk or a server may not answer.
+	copies *sysfs.Reads
 }
 
 // In names the directory of mounts, which need not exist, and the host's root.
-func In(path, hostRoot string) *Dir { return &Dir{path: path, hostRoot: hostRoot} }
+func In(path, hostRoot string) *Dir {
+	return &Dir{path: path, hostRoot: hostRoot, copies: sysfs.NewReads(clock.RealClock{}, copyPatience)}
+}
+
+// copyPatience is how long the original of a copy may take to open. Claims of the same devices wait meanwhile.
+const copyPatience = 10 * time.Second
 
 // Plan returns the step that gives a claim a mount, and the path of the mount. key tells the mounts of a claim apart.
 func (d *Dir) Plan(claim, key string, m Mount) (at string, s step.Step, err error) {
@@ -129,17 +140,6 @@ func (d *Dir) Names(claim string) ([]string, error) {
 	return names, nil
 }
 
-// Destroy removes the directory of mounts. No claim of the node may have any. It deletes nothing that is in a mount.
-func (d *Dir) Destroy() error {
-	err := os.Remove(d.path)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return fmt.Errorf("remove the directory of mounts: %w", err)
-}
-
-// check refuses parameters that Plan cannot have made, since they are read from a file.
-func (p *params) check() error {
 // Claims returns the claims that have mounts or mount points, by the first part of their names.
 func (d *Dir) Claims() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
@@ -158,6 +158,17 @@ func (d *Dir) Claims() ([]string, error) {
 	return claims, nil
 }
 
+// Destroy removes the directory of mounts. No claim of the node may have any. It deletes nothing that is in a mount.
+func (d *Dir) Destroy() error {
+	err := os.Remove(d.path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("remove the directory of mounts: %w", err)
+}
+
+// check refuses parameters that Plan cannot have made, since they are read from a file.
+func (p *params) check() error {
 	if err := p.checkName(); err != nil {
 		return err
 	}

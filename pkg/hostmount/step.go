@@ -15,16 +15,17 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/pkg/sysfs"
 )
 
 // Kind returns the step kind. Apply keeps a mount that exists.
 func (d *Dir) Kind() step.Kind {
 	return step.Kind{
-		Apply: step.Do(func(_ context.Context, p *params) error {
+		Apply: step.Do(func(ctx context.Context, p *params) error {
 			if err := p.check(); err != nil {
 				return err
 			}
-			return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(p) })
+			return d.mountAt(d.at(p.Name), func() (*os.File, bool, error) { return d.newDetached(ctx, p) })
 		}),
 		Undo: step.Do(func(_ context.Context, p *params) error { return d.Detach(p.Name) }),
 		Needs: func(raw json.RawMessage) ([]budget.Need, error) {
@@ -81,13 +82,25 @@ func (d *Dir) prepareParent(at string) error {
 	return d.checkShared(dir)
 }
 
-// newDetached makes a mount that is not attached yet, and reports whether it is a directory.
-func (d *Dir) newDetached(p *params) (mount *os.File, directory bool, err error) {
+// newDetached makes a mount that is not attached yet, and reports whether it is a directory. A copy may be of a file system that does not
+// answer, such as NFS.
+func (d *Dir) newDetached(ctx context.Context, p *params) (mount *os.File, directory bool, err error) {
 	if p.Scratch != nil {
 		mount, err = newMemory(p.Scratch.Bytes, "")
 		return mount, true, err
 	}
-	return d.cloneCopy(p.Copy)
+	type copied struct {
+		mount     *os.File
+		directory bool
+	}
+	got, err := sysfs.Call(ctx, d.copies, p.Name, func() (c copied, err error) {
+		c.mount, c.directory, err = d.cloneCopy(p.Copy)
+		return c, err
+	}, func(late copied) { _ = late.mount.Close() }) // nothing was written
+	if errors.Is(err, sysfs.ErrNoAnswer) {
+		err = fmt.Errorf("copy the mount of %s: %w", p.Copy.HostPath(), err)
+	}
+	return got.mount, got.directory, err
 }
 
 // makeMountPoint makes an empty directory or file to mount on. A reboot leaves one, which may be of the other kind.

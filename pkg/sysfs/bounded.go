@@ -18,8 +18,8 @@ type AttrWriter interface {
 	WriteAttr(name, value string) error
 }
 
-// ErrNoAnswer says that a driver has not answered a write yet. What it asked for may still happen.
-var ErrNoAnswer = errors.New("the driver does not answer, see the kernel's log")
+// ErrNoAnswer says that a driver has not answered a write yet, or a disk or a server a read. What it asked for may still happen.
+var ErrNoAnswer = errors.New("the driver, disk or server behind it does not answer, see the kernel's log")
 
 // Bounded writes attributes of which the driver may take long, or for ever: unbinding, making virtual functions. A process cannot take back
 // such a write. So Write returns with ErrNoAnswer, and a later Write of the same value to the same attribute waits for the same answer.

@@ -76,3 +76,45 @@ func wait(ctx context.Context, what string, limit time.Duration, done <-chan str
 		return fmt.Errorf("%s: %w: %w", what, ErrNoAnswer, context.Cause(ctx))
 	}
 }
+
+// Call is Read for what is no text. It does not wait for what an earlier Call of the name still waits for, but fails at once. late gets a
+// result that nobody waits for any more. It may be nil.
+func Call[T any](ctx context.Context, r *Reads, name string, call func() (T, error), late func(T)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	done, mine := r.begin(name)
+	if !mine {
+		return none, fmt.Errorf("look at %s: the look before has not ended: %w", name, ErrNoAnswer)
+	}
+	results, abandoned := make(chan result), make(chan struct{})
+	go func() {
+		var got result
+		got.value, got.err = call()
+		r.mu.Lock()
+		delete(r.reading, name)
+		r.mu.Unlock()
+		close(done)
+		select {
+		case results <- got:
+		case <-abandoned:
+			if late != nil && got.err == nil {
+				late(got.value)
+			}
+		}
+	}()
+	timer := r.clock.NewTimer(r.limit)
+	defer timer.Stop()
+	select {
+	case got := <-results:
+		return got.value, got.err
+	case <-timer.C():
+		close(abandoned)
+		return none, fmt.Errorf("look at %s: %w (%s)", name, ErrNoAnswer, r.limit)
+	case <-ctx.Done():
+		close(abandoned)
+		return none, fmt.Errorf("look at %s: %w: %w", name, ErrNoAnswer, context.Cause(ctx))
+	}
+}

@@ -4,6 +4,7 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
@@ -21,7 +22,7 @@ func Mount(t testing.TB, source, at, kind string, flags uintptr, data string) {
 		unable(t, "this machine lets nobody mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			t.Error(err)
 		}
 	})
@@ -34,4 +35,27 @@ func unable(t testing.TB, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 	t.Skipf(format, args...)
+}
+
+// HangingMount mounts a file system on a directory whose server answers nothing: what asks it anything waits until the test is over, as
+// for an NFS server that is away.
+func HangingMount(t testing.TB, at string) {
+	t.Helper()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		unable(t, "no file system of a process: %v", err)
+	}
+	Mount(t, "hanging", at, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd()))
+	t.Cleanup(func() { Must(t, server.Close()) }) // before it is unmounted: whoever waits gets an error
+}
+
+// Ends fails the test unless a function returns.
+func Ends(t testing.TB, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	Eventually(t, what+" ends", Received(done))
 }
