@@ -127,11 +127,11 @@ func (f *Feature) recentRefusal(ctx context.Context, o *object, ref artifact.Ref
 	return last.err
 }
 
-// newFailure returns the failure of a fetch under these policies. The refusal of a prefetch does not count for claims.
-func (f *Feature) newFailure(err error, options fetchOptions, policies []trustpolicies.Version) failure {
+// newFailure returns the failure of a fetch that ended now under these policies. The refusal of a prefetch does not count for claims.
+func newFailure(now time.Time, err error, options fetchOptions, policies []trustpolicies.Version) failure {
 	out := failure{err: err, policies: policies}
 	if IsRefused(err) && !IsNotReady(err) && !options.opportunistic {
-		out.until = f.Clock.Now().Add(refusalTTL)
+		out.until = now.Add(refusalTTL)
 	}
 	return out
 }
@@ -179,7 +179,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 		f.mu.Lock()
 		delete(f.fetches, key)
 		if delete(f.failures, key); e.err != nil && ctx.Err() == nil {
-			f.failures[key] = f.newFailure(e.err, options, policies)
+			f.failures[key] = newFailure(f.Clock.Now(), e.err, options, policies)
 		}
 		f.mu.Unlock()
 		close(e.done)
