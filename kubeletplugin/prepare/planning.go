@@ -69,7 +69,7 @@ func (e *Engine) fetch(op *operation, in *input) error {
 		return nil
 	}
 	if old != nil && old.BootID == e.BootID {
-		if len(old.Steps) == 0 { // no effect needs a file
+		if len(old.Steps) == 0 || interrupted(old) && e.isLocked(op.uid) { // no effect needs a file, or another process fetched them
 			return nil
 		}
 		return runFetches(op, func(ctx context.Context) error { return e.Features.restore(ctx, old) })
@@ -95,6 +95,16 @@ func (e *Engine) fetch(op *operation, in *input) error {
 		}
 	}
 	return runFetches(op, fetches...)
+}
+
+// isLocked reports whether somebody works on a claim, or that cannot be told.
+func (e *Engine) isLocked(uid string) bool {
+	hold, err := e.Store.TryLockClaim(uid)
+	if err != nil || hold == nil {
+		return true
+	}
+	hold.Release()
+	return false
 }
 
 // runFetches fetches files for an operation, which may take longer than its call.
