@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // Options are the administrator's choices about the shipped DeviceClasses.
@@ -40,7 +41,7 @@ func partConfigs() map[string]string {
 func PartTypes() []string { return slices.Sorted(maps.Keys(partConfigs())) }
 
 // Vendors returns the vendors whose whole GPUs have a class of their own, sorted. They are the values of the attribute vendor.
-func Vendors() []string { return []string{"amd", "intel", "nvidia"} }
+func Vendors() []string { return vendors.Names(vendors.WithGPUs()) }
 
 // Classes returns the DeviceClasses that Fettle ships: one a kind of device, each named KIND.fettle.dev, sorted by name; those of the
 // vendors' whole GPUs, each named VENDOR.gpu.fettle.dev; and those of parts of GPUs, each named TYPE.gpu.fettle.dev.

@@ -10,6 +10,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/preset"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // maker is one type of devices of one vendor.
@@ -17,22 +18,13 @@ type maker struct{ vendor, deviceType string }
 
 // makers returns the makers that the driver knows.
 func makers() []maker {
-	const gpu, fpga = string(device.KindGPU), string(device.KindFPGA)
-	return []maker{
-		{vendor: "nvidia", deviceType: gpu},
-		{vendor: "nvidia", deviceType: device.TypeMIG},
-		{vendor: "nvidia", deviceType: device.TypeVFIO},
-		{vendor: "amd", deviceType: gpu},
-		{vendor: "amd", deviceType: device.TypePartition},
-		{vendor: "amd", deviceType: device.TypeVF},
-		{vendor: "amd", deviceType: device.TypeVFIO},
-		{vendor: "intel", deviceType: gpu},
-		{vendor: "intel", deviceType: device.TypeVF},
-		{vendor: "intel", deviceType: device.TypeVFIO},
-		{vendor: "amd", deviceType: fpga},
-		{vendor: "intel", deviceType: fpga},
-		{vendor: "host", deviceType: string(device.KindHost)},
+	var out []maker
+	for _, v := range vendors.All() {
+		for _, deviceType := range v.Types {
+			out = append(out, maker{v.Name, deviceType})
+		}
 	}
+	return out
 }
 
 // device returns a device of which only the maker is known.
@@ -65,7 +57,7 @@ func ask(ctx context.Context, c *preset.Conditions, expression string, m maker) 
 }
 
 // kinds is a set of makers, by their index in the table.
-type kinds uint16
+type kinds uint64
 
 // selected returns the makers for whose devices a condition may hold, and those for which it must. If it holds for no maker of the table
 // it may be about another one, so all count.

@@ -4,11 +4,11 @@
 package shippedpresets
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // Annotation on a ClusterDevicePreset that the controller made has the hash of the shipped spec. If the spec has another hash, an
@@ -28,76 +29,56 @@ const Annotation = v1alpha1.GroupName + "/shipped-spec"
 const priority = -1000
 
 // Vendors returns the vendors whose presets can be shipped, sorted.
-func Vendors() []string { return slices.Sorted(maps.Keys(vendorSpecs())) }
+func Vendors() []string {
+	var out []string
+	for _, p := range vendors.Presets() {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return out
+}
 
-// Presets returns the ClusterDevicePresets of vendors, each named VENDOR.fettle.dev. It leaves out unknown vendors.
-func Presets(vendors []string) []*v1alpha1.ClusterDevicePreset {
-	specs := vendorSpecs()
+// Presets returns the ClusterDevicePresets of vendors, each named VENDOR.fettle.dev, sorted. It leaves out unknown vendors.
+func Presets(of []string) []*v1alpha1.ClusterDevicePreset {
 	var out []*v1alpha1.ClusterDevicePreset
-	for _, vendor := range slices.Compact(slices.Sorted(slices.Values(vendors))) {
-		spec, ok := specs[vendor]
-		if !ok {
+	for _, p := range vendors.Presets() {
+		if !slices.Contains(of, p.Name) {
 			continue
 		}
-		spec.Priority = priority
+		spec := specOf(&p)
 		out = append(out, &v1alpha1.ClusterDevicePreset{
 			ObjectMeta: metav1.ObjectMeta{
-				Name:        vendor + "." + v1alpha1.DriverName,
+				Name:        p.Name + "." + v1alpha1.DriverName,
 				Labels:      map[string]string{names.ManagedByLabel: names.Controller},
 				Annotations: map[string]string{Annotation: SpecHash(&spec)},
 			},
 			Spec: spec,
 		})
 	}
+	slices.SortFunc(out, func(a, b *v1alpha1.ClusterDevicePreset) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
-// vendorSpecs returns the files of a node that the devices of each vendor need. Only NVIDIA's driver must be there: its libraries have to
-// match the kernel module. Those of other vendors use stable kernel interfaces, and images bring the libraries that their programs are
-// linked with; the presets do not get in the way of these (docs/design/presets.md).
-func vendorSpecs() map[string]v1alpha1.ClusterDevicePresetSpec {
-	nvidia := selectingGPUs("nvidia", device.TypeMIG)
-	nvidia.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}
-
-	amd := selectingGPUs("amd", device.TypePartition, device.TypeVF)
-	amd.Libraries = optional([]string{"/opt/rocm/lib"}, "librocm_smi64.so.*", "libamd_smi.so.*")
-	amd.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/rocm", ContainerPath: "/usr/local/fettle/rocm", Optional: true}}
-
-	intel := selectingGPUs("intel", device.TypeVF)
-	intel.Libraries = optional(
-		[]string{"/usr/lib/x86_64-linux-gnu/intel-opencl", "/usr/lib64/intel-opencl"},
-		"libze_intel_gpu.so.*", "libigdrcl.so", "libigc.so.*", "libigdfcl.so.*", "libigdgmm.so.*")
-
-	xrt := selecting("type", "fpga", "backend", "xrt")
-	xrt.Libraries = optional([]string{"/opt/xilinx/xrt/lib"}, "libxrt_core.so.*", "libxrt_coreutil.so.*", "libxilinxopencl.so.*")
-	xrt.Mounts = []v1alpha1.PresetMount{{HostPath: "/opt/xilinx/xrt", ContainerPath: "/opt/xilinx/xrt", Optional: true}}
-
-	opae := selecting("type", "fpga", "backend", "dfl")
-	opae.Libraries = optional([]string{"/usr/lib64/opae", "/usr/lib/x86_64-linux-gnu/opae"},
-		"libopae-c.so.*", "libopae-v.so*", "libopae-u.so*", "libxfpga.so*")
-	opae.Tools = optional(nil, "fpgainfo")
-
-	return map[string]v1alpha1.ClusterDevicePresetSpec{"nvidia": nvidia, "amd": amd, "intel": intel, "xrt": xrt, "opae": opae}
-}
-
-// selectingGPUs returns a selector of a vendor's GPUs and of their parts of these types. It does not select devices of the type vfio, since
-// a virtual machine has its own driver.
-func selectingGPUs(vendor string, parts ...string) v1alpha1.ClusterDevicePresetSpec {
-	types := make([]string, 0, len(parts)+1)
-	for _, name := range append([]string{string(device.KindGPU)}, parts...) {
-		types = append(types, strconv.Quote(name))
+// specOf returns the preset of a row. What it lists is given if it exists.
+func specOf(p *vendors.Preset) v1alpha1.ClusterDevicePresetSpec {
+	spec := where(fmt.Sprintf("%s == %q", attribute("type"), device.KindFPGA), fmt.Sprintf("%s == %q", attribute("backend"), p.Backend))
+	if p.Backend == "" {
+		types := make([]string, 0, len(p.Types))
+		for _, name := range p.Types {
+			types = append(types, strconv.Quote(name))
+		}
+		spec = where(fmt.Sprintf("%s == %q", attribute("vendor"), p.Vendor),
+			fmt.Sprintf("%s in [%s]", attribute("type"), strings.Join(types, ", ")))
 	}
-	return where(fmt.Sprintf("%s == %q", attribute("vendor"), vendor),
-		fmt.Sprintf("%s in [%s]", attribute("type"), strings.Join(types, ", ")))
-}
-
-// selecting returns a selector of devices of this driver by attributes, given as name and value in turn.
-func selecting(attributes ...string) v1alpha1.ClusterDevicePresetSpec {
-	var conditions []string
-	for pair := range slices.Chunk(attributes, 2) {
-		conditions = append(conditions, fmt.Sprintf("%s == %q", attribute(pair[0]), pair[1]))
+	spec.Priority = priority
+	if p.Driver != "" {
+		spec.Driver = &v1alpha1.PresetDriver{Vendor: v1alpha1.DriverVendor(p.Driver)}
 	}
-	return where(conditions...)
+	spec.Libraries, spec.Tools = optional(p.Libraries), optional(vendors.Files{Names: p.Tools})
+	for _, m := range p.Mounts {
+		spec.Mounts = append(spec.Mounts, v1alpha1.PresetMount{HostPath: m.HostPath, ContainerPath: m.ContainerPath, Optional: true})
+	}
+	return spec
 }
 
 // attribute is a CEL expression for an attribute, empty if a device has none.
@@ -111,8 +92,11 @@ func where(conditions ...string) (spec v1alpha1.ClusterDevicePresetSpec) {
 }
 
 // optional returns files that are given if they exist.
-func optional(directories []string, names ...string) []v1alpha1.PresetFiles {
-	return []v1alpha1.PresetFiles{{Names: names, Directories: directories, Optional: true}}
+func optional(f vendors.Files) []v1alpha1.PresetFiles {
+	if len(f.Names) == 0 {
+		return nil
+	}
+	return []v1alpha1.PresetFiles{{Names: f.Names, Directories: f.Directories, Optional: true}}
 }
 
 // SpecHash returns a hash of the spec.

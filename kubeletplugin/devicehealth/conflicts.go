@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 const (
@@ -80,6 +80,12 @@ func (m *Monitor) reportConflicts(ctx context.Context) error {
 	return nil
 }
 
+// maker is what device plugins are known by: the vendor and the kind of their devices.
+type maker struct {
+	vendor string
+	kind   device.Kind
+}
+
 // announceExcess makes an Event if a device plugin gives out more GPUs than are left to it. It is no more than a hint: a plugin that
 // divides its GPUs, or shares them by time, counts each of them several times.
 func (m *Monitor) announceExcess(ctx context.Context, foreign map[string]inventory.Foreign, node *corev1.Node) {
@@ -93,44 +99,43 @@ func (m *Monitor) announceExcess(ctx context.Context, foreign map[string]invento
 
 // excess says which device plugin gives out more GPUs than are left to it. Empty: none does.
 func excess(foreign map[string]inventory.Foreign, node *corev1.Node) string {
-	left := leftGPUs(foreign)
+	left := leftDevices(foreign)
 	plugins := conflictingPlugins(node)
-	for _, vendor := range slices.Sorted(maps.Keys(left)) {
-		resource := plugins[vendor]
-		if n := node.Status.Capacity[corev1.ResourceName(resource)]; resource != "" && n.Value() > int64(left[vendor]) {
+	for _, vendor := range vendors.Names(vendors.WithGPUs()) {
+		of := maker{vendor, device.KindGPU}
+		resource := plugins[of]
+		if n := node.Status.Capacity[corev1.ResourceName(resource)]; left[of] > 0 && resource != "" && n.Value() > int64(left[of]) {
 			return fmt.Sprintf("the node's capacity has %s: %s, and %d of its %s GPUs are left to another driver (foreignDevices in the plugin's "+
 				"configuration): unless the device plugin divides or shares its GPUs, limit it to these, or two pods may get one GPU",
-				resource, n.String(), left[vendor], vendor)
+				resource, n.String(), left[of], vendor)
 		}
 	}
 	return ""
 }
 
-// leftGPUs counts the GPUs that are left to other drivers, by vendor.
-func leftGPUs(foreign map[string]inventory.Foreign) map[string]int {
-	left := map[string]int{}
+// leftDevices counts the devices that are left to other drivers.
+func leftDevices(foreign map[string]inventory.Foreign) map[maker]int {
+	left := map[maker]int{}
 	for _, of := range foreign {
-		if of.Kind == device.KindGPU {
-			left[of.Vendor]++
-		}
+		left[maker{of.Vendor, of.Kind}]++
 	}
 	return left
 }
 
-// conflictReports reports for each device whether a device plugin or another DRA driver allocates it. A device plugin that GPUs of its
+// conflictReports reports for each device whether a device plugin or another DRA driver allocates it. A device plugin that devices of its
 // vendor are left to has nothing of the others: it only conflicts with the claim that still has one of those.
 func conflictReports(
 	devices []device.Device, foreign map[string]inventory.Foreign, node *corev1.Node, others []resourceapi.ResourceSlice,
 ) []health.Report {
-	left := leftGPUs(foreign)
+	left := leftDevices(foreign)
 	plugins, drivers := conflictingPlugins(node), conflictingDrivers(others)
 	reports := make([]health.Report, 0, len(devices))
 	for i := range devices {
 		d := &devices[i]
 		plugin := health.Reading{Code: health.RivalPlugin, Kind: health.Level}
-		vendor := device.StringOf(d.Attributes[device.AttributeVendor])
-		known := left[vendor] > 0 && foreign[cmp.Or(d.Parent, d.Name)].Owner == ""
-		if name := plugins[vendor]; name != "" && d.Kind == device.KindGPU && !known {
+		of := maker{device.StringOf(d.Attributes[device.AttributeVendor]), d.Kind}
+		known := left[of] > 0 && foreign[cmp.Or(d.Parent, d.Name)].Owner == ""
+		if name := plugins[of]; name != "" && !known {
 			plugin.Value, plugin.Message = 1, "resource "+name+" in the node's capacity"
 		}
 		driver := health.Reading{Code: health.RivalDriver, Kind: health.Level}
@@ -144,29 +149,33 @@ func conflictReports(
 	return reports
 }
 
-// conflictingPlugins returns the extended resources by which device plugins allocate GPUs, the first by name for each vendor. A removed
+// conflictingPlugins returns the extended resources by which device plugins allocate devices, the first by name for each maker. A removed
 // plugin leaves its resource behind, at zero.
-func conflictingPlugins(node *corev1.Node) map[string]string {
-	prefixes := map[string]string{
-		"nvidia.com/gpu": "nvidia", "nvidia.com/mig-": "nvidia", // NVIDIA/k8s-device-plugin
-		"amd.com/gpu": "amd", "amd.com/spx_": "amd", "amd.com/dpx_": "amd", "amd.com/tpx_": "amd", "amd.com/qpx_": "amd",
-		"amd.com/cpx_":   "amd",   // ROCm/k8s-device-plugin, the names of partitions by compute and memory mode
-		"gpu.intel.com/": "intel", // intel/intel-device-plugins-for-kubernetes
-	}
-	found := map[string]string{}
+func conflictingPlugins(node *corev1.Node) map[maker]string {
+	found := map[maker]string{}
 	for name, quantity := range node.Status.Capacity {
 		resource := string(name)
 		// Intel's resources for monitoring allocate no GPU.
 		if quantity.IsZero() || strings.HasSuffix(resource, "_monitoring") {
 			continue
 		}
-		for prefix, vendor := range prefixes {
-			if strings.HasPrefix(resource, prefix) && (found[vendor] == "" || resource < found[vendor]) {
-				found[vendor] = resource
-			}
+		if of := pluginOf(resource); of.vendor != "" && (found[of] == "" || resource < found[of]) {
+			found[of] = resource
 		}
 	}
 	return found
+}
+
+// pluginOf returns what the device plugin of a resource allocates. It is empty for other resources.
+func pluginOf(resource string) maker {
+	for _, v := range vendors.All() {
+		for kind, prefixes := range v.Plugins {
+			if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(resource, prefix) }) {
+				return maker{v.Name, kind}
+			}
+		}
+	}
+	return maker{}
 }
 
 // conflictingDrivers returns the other DRA drivers that publish PCI devices, the first by name for each address.

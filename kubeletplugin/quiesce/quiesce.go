@@ -24,6 +24,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // ErrQuiesced refuses claims with devices whose driver is about to be changed.
@@ -51,16 +52,6 @@ const (
 	// drainWord is which word of v1alpha1.UpgradeAnnotation is v1alpha1.UpgradeDrain or v1alpha1.UpgradeForce.
 	drainWord = 2
 )
-
-// holdings are the device files by which a process holds the drivers of a vendor, by vendor: the beginning of their path below the root
-// that the driver is installed in.
-func holdings() map[string][]string {
-	return map[string][]string{
-		"nvidia": {"/dev/nvidia"},
-		"amd":    {"/dev/kfd", "/dev/dri/", "/dev/xclmgmt", "/dev/xfpga/"},
-		"intel":  {"/dev/dri/", "/dev/accel/", "/dev/dfl"},
-	}
-}
 
 // Config has the settings and signals of a State.
 type Config struct {
@@ -255,14 +246,13 @@ func (s *State) vendors() (known, unknown []string) {
 
 // named returns the vendors that a value names, sorted, and names in it that are no vendor's.
 func named(value string) (known, unknown []string) {
+	names := vendors.Names(vendors.WithNodes())
 	for name := range strings.SplitSeq(value, ",") {
 		name = strings.TrimSpace(name)
-		switch _, ok := holdings()[name]; {
+		switch {
 		case name == all:
-			for vendor := range holdings() {
-				known = append(known, vendor)
-			}
-		case ok:
+			known = append(known, names...)
+		case slices.Contains(names, name):
 			known = append(known, name)
 		case name != "":
 			unknown = append(unknown, name)

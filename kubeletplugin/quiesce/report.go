@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // The reasons of the condition Quiesced.
@@ -97,7 +98,7 @@ func claims(in Input, vendors []string) (n int) {
 }
 
 // users returns what of the plugin uses devices of the vendors: files that it has open, and children that watch or ask NVIDIA's library.
-func (s *State) users(vendors []string) ([]string, error) {
+func (s *State) users(of []string) ([]string, error) {
 	open := filepath.Join(s.config.Proc, "self", "fd")
 	files, err := os.ReadDir(open)
 	if err != nil {
@@ -106,20 +107,23 @@ func (s *State) users(vendors []string) ([]string, error) {
 	var users []string
 	for _, f := range files {
 		target, err := os.Readlink(filepath.Join(open, f.Name()))
-		if err == nil && isDevice(target, vendors) { // one that is closed meanwhile is not in use
+		if err == nil && isDevice(target, of) { // one that is closed meanwhile is not in use
 			users = append(users, "file "+target)
 		}
 	}
-	if !slices.Contains(vendors, "nvidia") || s.config.NVMLCommand == "" {
+	if !slices.Contains(of, "nvidia") || s.config.NVMLCommand == "" {
 		return users, nil
 	}
 	children, err := s.children()
 	return append(users, children...), err
 }
 
-func isDevice(path string, vendors []string) bool {
-	return slices.ContainsFunc(vendors, func(vendor string) bool {
-		return slices.ContainsFunc(holdings()[vendor], func(begin string) bool { return strings.Contains(path, begin) })
+// isDevice reports whether an open file holds the drivers of one of these vendors. Its path begins with the root that the driver is
+// installed in.
+func isDevice(path string, of []string) bool {
+	return slices.ContainsFunc(of, func(name string) bool {
+		v, _ := vendors.Find(name)
+		return slices.ContainsFunc(v.Nodes, func(begin string) bool { return strings.Contains(path, begin) })
 	})
 }
 

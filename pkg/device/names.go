@@ -9,7 +9,7 @@ import resourceapi "k8s.io/api/resource/v1"
 const (
 	// AttributeType is "gpu", "fpga" or "host" of a whole device, else one of the Type constants.
 	AttributeType resourceapi.QualifiedName = "type"
-	// AttributeVendor is "nvidia", "amd", "intel" or "host".
+	// AttributeVendor is the name of a row of package vendors: "nvidia". Of a vendor without a row it is "pci" and the vendor's identifier.
 	AttributeVendor resourceapi.QualifiedName = "vendor"
 	// AttributeProductName is the vendor's marketing name.
 	AttributeProductName resourceapi.QualifiedName = "productName"

@@ -17,6 +17,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // dflDriver is the kernel driver of FPGA cards with a device feature list (Documentation/fpga/dfl.rst).
@@ -93,7 +94,7 @@ func (t dflTree) engine(tree *sysfs.Tree, e dflEngine) ([]container.Node, []Prob
 
 // describe makes the device of a port.
 func (t dflTree) describe(tree *sysfs.Tree, p dflPortDir) Inventory {
-	vendor := fpgaVendor(p.function.Vendor)
+	vendor := vendors.NameOf(p.function.Vendor)
 	d := newCard(tree, vendor, p.function, fmt.Sprintf("%s-%s-port%d", vendor, p.function.Address.Label(), p.id))
 	if p.idErr != nil {
 		d.withhold(ReasonIdentityUnreadable, fmt.Errorf("%s: its port id is unknown; is the module dfl-afu loaded? %w", p.name, p.idErr))
@@ -217,17 +218,6 @@ func (inv *Inventory) withoutEngines(engines []container.Node) {
 // programs knows the names of nodes that can program FPGAs.
 func programs(node string) bool {
 	return isNumbered(node, dflFME) || isNumbered(node, xrtManagement) || isNumbered(node, managerPrefix)
-}
-
-// fpgaVendor names who made a card.
-func fpgaVendor(id uint16) string {
-	switch id {
-	case 0x8086:
-		return "intel"
-	case 0x1c2c:
-		return "silicom"
-	}
-	return fmt.Sprintf("pci%04x", id)
 }
 
 // dflCard is what the identifiers tell of a card; empty if it is not in the table, which follows the driver's own

@@ -55,7 +55,7 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 		opts.NVML = func(context.Context) (nvml.Report, error) { return once() }
 	}
 	functions, err := pci.List(tree)
-	found := gpus(ctx, tree, opts, functions, err)
+	found := knownGPUs().gpus(ctx, tree, opts, functions, err)
 	fpgas, engines := dflFPGAs(ctx, tree, functions, err)
 	found.add(fpgas)
 	managed, nodes := fpgaManagers(ctx, tree, opts)

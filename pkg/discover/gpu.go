@@ -15,58 +15,53 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
-// vendor is one maker of GPUs.
+// vendor is one maker of GPUs, and how they are described.
 type vendor struct {
-	id   uint16
-	name string
-	// classes are the PCI base classes and subclasses of its GPUs.
-	classes []uint16
-	// drivers are the kernel drivers whose GPUs are handed out.
-	drivers []string
-	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of drivers
+	vendors.Vendor
+	look
+}
+
+// look is how the GPUs of one vendor are described.
+type look struct {
+	// open reads what the vendor's GPUs have in common. It is called only if there are any, with those that one of its drivers
 	// holds. The second result is for the driver as a whole; a nil probe withholds all of the vendor's GPUs.
 	open func(context.Context, *sysfs.Tree, Options, []pci.Function) (probe, []Problem)
-	// unlinked finds the GPUs that the vendor's library tells of and that none of drivers holds, of all functions that are the vendor's. It
-	// answers for them: the second result are their addresses. Nil: the vendor has none.
+	// unlinked finds the GPUs that the vendor's library tells of and that none of its drivers holds, of all functions that are the vendor's.
+	// It answers for them: the second result are their addresses. Nil: the vendor has none.
 	unlinked func(context.Context, *sysfs.Tree, Options, []pci.Function) (Inventory, map[pci.Address]bool)
 }
 
 // probe describes one GPU: it adds to a draft that already has what PCI tells.
 type probe func(*draft, pci.Function)
 
-// vendors is the table of makers, in the order of their identifiers.
-func vendors() []vendor {
-	return []vendor{
-		{
-			id: 0x1002, name: "amd", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
-			drivers: []string{"amdgpu"}, open: openAMD,
-		},
-		{
-			id: nvidiaVendor, name: "nvidia", classes: []uint16{classVGA, class3D, classDisplay, classAccelerator},
-			drivers: []string{"nvidia"}, open: openNVIDIA, unlinked: unlinkedNVIDIA,
-		},
-		{
-			// Intel's accelerators are its FPGAs, not GPUs.
-			id: 0x8086, name: "intel", classes: []uint16{classVGA, class3D, classDisplay},
-			drivers: []string{"i915", "xe"}, open: openIntel,
-		},
+// looks has the file of each vendor with GPUs of the table in pkg/vendors, by its name.
+func looks() map[string]look {
+	return map[string]look{
+		"amd":    {open: openAMD},
+		"intel":  {open: openIntel},
+		"nvidia": {open: openNVIDIA, unlinked: unlinkedNVIDIA},
 	}
 }
 
-// The classes that GPUs have (PCI Code and ID Assignment Specification, base classes 03 and 12).
-const (
-	classVGA         = 0x0300
-	class3D          = 0x0302
-	classDisplay     = 0x0380
-	classAccelerator = 0x1200
-)
+// gpuVendors are the vendors of GPUs.
+type gpuVendors []vendor
 
-// gpus finds the GPUs of all vendors among the machine's functions, of which err says what could not be learned.
-func gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, err error) Inventory {
+// knownGPUs returns the vendors with GPUs of the table, each with its look.
+func knownGPUs() gpuVendors {
+	var out gpuVendors
+	for _, row := range vendors.WithGPUs() {
+		out = append(out, vendor{row, looks()[row.Name]})
+	}
+	return out
+}
+
+// gpus finds the GPUs of the vendors among the machine's functions, of which err says what could not be learned.
+func (all gpuVendors) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.Function, err error) Inventory {
 	var found Inventory
-	for _, v := range vendors() {
+	for _, v := range all {
 		ours := slices.DeleteFunc(slices.Clone(functions), func(f pci.Function) bool { return !v.makes(f) })
 		found.Problems = append(found.Problems, pciProblems(err, ours)...)
 		found.add(v.gpus(ctx, tree, opts, ours))
@@ -75,10 +70,15 @@ func gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functions []pci.F
 	return found
 }
 
+// make reports whether f is a whole GPU of one of the vendors.
+func (all gpuVendors) make(f pci.Function) bool {
+	return slices.ContainsFunc(all, func(v vendor) bool { return v.makes(f) })
+}
+
 // makes reports whether f is a whole GPU of this vendor. Virtual functions are not devices yet: they come and go with the
 // partitioning of their physical function, which will hand them out.
 func (v vendor) makes(f pci.Function) bool {
-	return f.Vendor == v.id && slices.Contains(v.classes, f.BaseClass()) && f.PhysicalFunction == nil
+	return f.Vendor == v.GPUs.ID && slices.Contains(v.GPUs.Classes, f.BaseClass()) && f.PhysicalFunction == nil
 }
 
 // gpus describes the GPUs among functions that all are this vendor's.
@@ -107,7 +107,7 @@ func (v vendor) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functi
 		if ctx.Err() != nil {
 			return found
 		}
-		d := newGPU(tree, v.name, f)
+		d := newGPU(tree, v.Name, f)
 		describe(d, f)
 		found.add(d.finish())
 	}
@@ -116,11 +116,11 @@ func (v vendor) gpus(ctx context.Context, tree *sysfs.Tree, opts Options, functi
 
 // held checks that one of the vendor's drivers holds the function.
 func (v vendor) held(f pci.Function) (Problem, bool) {
-	if slices.Contains(v.drivers, f.Driver) {
+	if slices.Contains(v.GPUs.Drivers, f.Driver) {
 		return Problem{}, true
 	}
-	want := strings.Join(v.drivers, " or ")
-	return notHeld(f, fmt.Sprintf("%s GPU %04x:%04x", v.name, f.Vendor, f.Device),
+	want := strings.Join(v.GPUs.Drivers, " or ")
+	return notHeld(f, fmt.Sprintf("%s GPU %04x:%04x", v.Name, f.Vendor, f.Device),
 		"load "+want+", or see the kernel log for why it refused", want), false
 }
 

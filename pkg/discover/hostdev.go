@@ -19,10 +19,8 @@ import (
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
-
-// hostVendor is the vendor of devices that the admin names.
-const hostVendor = "host"
 
 // HostDevice is the admin's word for host paths that are devices: local disks by directory, or character devices of drivers that
 // Fettle does not know. Each match of a glob is one device.

@@ -18,6 +18,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga/xrt"
 	"github.com/fettle-dev/fettle/pkg/pci"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 const (
@@ -25,14 +26,6 @@ const (
 	xrtManagement = "xclmgmt"
 	xrtUser       = "xocl"
 )
-
-// xrtVendors names who makes cards for XRT.
-func xrtVendors() map[uint16]string {
-	return map[uint16]string{0x10ee: "amd", 0x13fe: "advantech", amazon: "amazon", 0x3475: "arista"}
-}
-
-// amazon makes much else that looks like an accelerator, among it FPGAs that XRT has nothing to do with.
-const amazon = 0x1d0f
 
 // xrtCard is a card's functions that XRT's drivers hold.
 type xrtCard struct {
@@ -49,7 +42,7 @@ func xrtCards(ctx context.Context, tree *sysfs.Tree, opts Options, functions []p
 	var order []pci.Address
 	cards, ours := map[pci.Address]*xrtCard{}, []pci.Function{}
 	for _, f := range functions {
-		if _, ok := xrtVendors()[f.Vendor]; !ok {
+		if _, ok := vendors.MakesXRT(f.Vendor); !ok {
 			continue
 		}
 		at := cardOf(f.Address)
@@ -89,7 +82,7 @@ func holds(tree *sysfs.Tree, f pci.Function, driver, mark string) bool {
 
 // xrtHeld finds accelerators that XRT does not hold.
 func xrtHeld(f pci.Function) (Problem, bool) {
-	if f.BaseClass() != classAccelerator || f.PhysicalFunction != nil || f.Vendor == amazon {
+	if f.BaseClass() != vendors.ClassAccelerator || f.PhysicalFunction != nil || f.Vendor == vendors.Amazon {
 		return Problem{}, true
 	}
 	return notHeld(f, fmt.Sprintf("accelerator %04x:%04x", f.Vendor, f.Device),
@@ -135,7 +128,7 @@ func (c xrtCard) describe(tree *sysfs.Tree, opts Options) Inventory {
 		}}}
 	}
 	f := *c.user
-	vendor := xrtVendors()[f.Vendor]
+	vendor, _ := vendors.MakesXRT(f.Vendor)
 	d := newCard(tree, vendor, f, vendor+"-"+f.Address.Label())
 	d.text(device.AttributeBackend, fpga.BackendXRT)
 	d.device.Attributes[device.AttributeRegionIndex] = device.Int(0)

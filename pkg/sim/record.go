@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // maxRecorded bounds one recorded file. What we record is far below it.
@@ -165,7 +167,13 @@ func (r *recorder) node(name string) {
 }
 
 func (r *recorder) nodes() {
-	for _, pattern := range recordedNodes {
+	patterns := slices.Clone(recordedNodes)
+	for _, v := range vendors.All() {
+		for _, pattern := range v.Record.Nodes {
+			patterns = append(patterns, "dev/"+pattern)
+		}
+	}
+	for _, pattern := range patterns {
 		for _, name := range r.glob(pattern) {
 			r.node(name)
 		}

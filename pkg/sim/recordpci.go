@@ -6,9 +6,11 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
-// What is recorded beside PCI functions and classes, as patterns of path.Match.
+// What is recorded beside PCI functions and classes, as patterns of path.Match. The table of vendors has more.
 var (
 	recordedFiles = []string{
 		"proc/devices",
@@ -31,11 +33,7 @@ var (
 		"sys/devices/virtual/kfd/kfd/topology/nodes/*/properties",
 		"sys/devices/virtual/kfd/kfd/topology/nodes/*/mem_banks/*/properties",
 	}
-	recordedNodes = []string{
-		"dev/nvidia*", "dev/nvidia-caps/*", "dev/nvidia-caps-imex-channels/*", "dev/dri/*", "dev/kfd", "dev/accel/*", "dev/dfl-*",
-		"dev/fpga[0-9]*", "dev/xclmgmt*", "dev/dpu*",
-	}
-	recordedModules = []string{"nvidia", "nvidia_uvm", "nvidia_drm", "amdgpu", "i915", "xe", "dfl_pci", "xclmgmt", "xocl", "vfio_pci"}
+	recordedNodes   = []string{"dev/dri/*", "dev/accel/*", "dev/dfl-*", "dev/fpga[0-9]*"}
 	moduleFiles     = []string{"version", "srcversion", "initstate"}
 	recordedClasses = []string{
 		"sys/class/drm/card*", "sys/class/drm/renderD*", "sys/class/kfd/*", "sys/class/accel/*", "sys/class/fpga_region/*",
@@ -46,12 +44,6 @@ var (
 	functionFiles = []string{
 		"vendor", "device", "subsystem_vendor", "subsystem_device", "class", "revision", "numa_node", "local_cpulist", "subsystem",
 		"current_link_*", "max_link_*", "sriov_totalvfs", "sriov_numvfs", "physfn", "virtfn*",
-		// amdgpu
-		"product_name", "product_number", "serial_number", "unique_id", "vbios_version", "mem_info_*_total", "mem_info_vram_vendor",
-		"current_*_partition", "available_*_partition", "fw_version/*_fw_version",
-		// i915 and xe
-		"tile*/physical_vram_size_bytes", "tile*/gt*/freq*/max_freq", "drm/card*/lmem_total_bytes", "drm/card*/gt/gt*/id",
-		"drm/card*/gt/gt*/rps_max_freq_mhz",
 		"drm/*/dev", "drm/*/device", "drm/*/subsystem", "accel/*/dev",
 		// dfl: a base region, its management engine with regions, bridges and manager, and its ports
 		"fpga_region/*/device", "fpga_region/*/subsystem", "fpga_region/*/compat_id", "fpga_region/*/dfl-*/dev",
@@ -90,10 +82,17 @@ func (r *recorder) functions() {
 			r.bridge(up)
 		}
 	}
-	for _, module := range recordedModules {
-		for _, file := range moduleFiles {
-			r.file("sys/module/" + module + "/" + file)
+	r.module("vfio_pci")
+	for _, v := range vendors.All() {
+		for _, name := range v.Record.Modules {
+			r.module(name)
 		}
+	}
+}
+
+func (r *recorder) module(name string) {
+	for _, file := range moduleFiles {
+		r.file("sys/module/" + name + "/" + file)
 	}
 }
 
@@ -115,6 +114,11 @@ func (r *recorder) function(link, dir string) {
 	}
 	for _, pattern := range functionFiles {
 		r.files(dir + "/" + pattern)
+	}
+	for _, v := range vendors.All() {
+		for _, pattern := range v.Record.Files {
+			r.files(dir + "/" + pattern)
+		}
 	}
 	r.driver(dir)
 }

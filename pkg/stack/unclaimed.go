@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
+	"github.com/fettle-dev/fettle/pkg/vendors"
 )
 
 // PossibleHolder is a pod that may hold the driver of a node without a claim. A change of the driver does not evict it, and cannot unload a
@@ -56,9 +57,11 @@ func holdsWithoutClaim(pod *corev1.Pod) string {
 // isDeviceNode reports whether a path of the host is, or has, nodes of devices such as Fettle's.
 func isDeviceNode(at string) bool {
 	name, below := strings.CutPrefix(at, "/dev/")
-	return below && slices.ContainsFunc([]string{"nvidia", "dri", "kfd", "vfio", "dfl", "xclmgmt", "accel"}, func(prefix string) bool {
-		return strings.HasPrefix(name, prefix)
-	})
+	return below && (strings.HasPrefix(name, "vfio") || slices.ContainsFunc(vendors.All(), func(v vendors.Vendor) bool {
+		return slices.ContainsFunc(v.Nodes, func(begin string) bool {
+			return strings.HasPrefix(at, strings.TrimSuffix(begin, "/"))
+		})
+	}))
 }
 
 // possibleHolders lists the pods of a node that may hold its driver without a claim, by namespace and name.
