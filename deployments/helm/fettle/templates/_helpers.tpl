@@ -84,11 +84,16 @@ caches, ConfigMaps of presets. Nobody can grant what they do not have. */}}
   verbs: [get, create, update, delete]
 {{- end }}
 
+{{/* Names from files/names.yaml, which is generated: dict "root" $ "list" NAME. The result is JSON. */}}
+{{- define "fettle.names" -}}
+{{- get (.root.Files.Get "files/names.yaml" | fromYaml) .list | toJson -}}
+{{- end }}
+
 {{/* Vendors whose presets are shipped, between commas. On a simulated machine there is no driver of theirs, which pods would wait for. */}}
 {{- define "fettle.presetVendors" -}}
 {{- $vendors := .Values.presets.vendors -}}
 {{- if kindIs "invalid" $vendors -}}
-{{- $vendors = ternary (list "nvidia" "amd" "intel" "xrt" "opae") list (eq .Values.hostRoot "/") -}}
+{{- $vendors = ternary (include "fettle.names" (dict "root" . "list" "presets") | fromJsonArray) list (eq .Values.hostRoot "/") -}}
 {{- end -}}
 {{- join "," $vendors -}}
 {{- end }}
@@ -104,7 +109,7 @@ the cluster. */}}
 {{- if include "fettle.presetsExpected" . -}}
 {{- $shipped := splitList "," (include "fettle.presetVendors" .) -}}
 {{- $missing := list -}}
-{{- range $vendor := list "nvidia" "amd" "intel" "xrt" "opae" -}}
+{{- range $vendor := include "fettle.names" (dict "root" . "list" "presets") | fromJsonArray -}}
 {{- $there := false -}}
 {{- if $.Capabilities.APIVersions.Has "fettle.dev/v1alpha1/ClusterDevicePreset" -}}
 {{- $there = lookup "fettle.dev/v1alpha1" "ClusterDevicePreset" "" (printf "%s.fettle.dev" $vendor) -}}
@@ -115,10 +120,24 @@ the cluster. */}}
 {{- end -}}
 {{- end }}
 
+{{/* The names of the presets that are shipped, between commas. */}}
+{{- define "fettle.presetNames" -}}
+{{- $names := list -}}
+{{- range include "fettle.names" (dict "root" . "list" "presets") | fromJsonArray }}{{ $names = append $names (printf "%s.fettle.dev" .) }}{{ end -}}
+{{- join ", " $names -}}
+{{- end }}
+
+{{/* The names of the classes of parts of GPUs, between commas. */}}
+{{- define "fettle.partClassNames" -}}
+{{- $names := list -}}
+{{- range include "fettle.names" (dict "root" . "list" "parts") | fromJsonArray }}{{ $names = append $names (printf "%s.gpu.fettle.dev" .) }}{{ end -}}
+{{- join ", " $names -}}
+{{- end }}
+
 {{/* Types of parts of GPUs that have a DeviceClass, between commas. */}}
 {{- define "fettle.partClasses" -}}
 {{- $parts := list -}}
-{{- range list "mig" "partition" "vf" "vfio" -}}
+{{- range include "fettle.names" (dict "root" . "list" "parts") | fromJsonArray -}}
 {{- if get $.Values.deviceClasses . -}}
 {{- $parts = append $parts . -}}
 {{- end -}}

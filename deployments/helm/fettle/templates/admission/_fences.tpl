@@ -38,7 +38,7 @@ The kinds of which the controller may write only some objects: own says which, o
 {{- $managed := "OBJECT.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'fettle-controller'" -}}
 {{- $granted := printf "%s && OBJECT.metadata.name.startsWith('fettle.dev:')" $managed -}}
 {{- $off := list -}}
-{{- range list "mig" "partition" "vf" "vfio" -}}
+{{- range include "fettle.names" (dict "root" . "list" "parts") | fromJsonArray -}}
 {{- if not (get $.Values.deviceClasses .) }}{{ $off = append $off (printf "%s.gpu.fettle.dev" .) }}{{ end -}}
 {{- end -}}
 {{- $cached := "OBJECT.metadata.?labels[?'fettle.dev/kernel-cache-uid'].orValue('') != ''" -}}
@@ -48,7 +48,7 @@ The kinds of which the controller may write only some objects: own says which, o
 {{- end -}}
 - group: resource.k8s.io
   resource: deviceclasses
-  own: {{ printf "%s && OBJECT.metadata.name in ['fpga.fettle.dev', 'gpu.fettle.dev', 'host.fettle.dev', 'amd.gpu.fettle.dev', 'intel.gpu.fettle.dev', 'nvidia.gpu.fettle.dev', 'mig.gpu.fettle.dev', 'partition.gpu.fettle.dev', 'vf.gpu.fettle.dev', 'vfio.gpu.fettle.dev']" $managed | quote }}
+  own: {{ printf "%s && OBJECT.metadata.name in ['%s']" $managed (include "fettle.names" (dict "root" . "list" "classes") | fromJsonArray | join "', '") | quote }}
   says: the DeviceClasses that it ships, while they have its label
   shipped: {{ printf "%s[object.metadata.name]" (include "fettle.cel" (.Files.Get "files/classes.yaml" | fromYaml)) | quote }}
   more:
@@ -68,7 +68,7 @@ The kinds of which the controller may write only some objects: own says which, o
 - group: fettle.dev
   version: v1alpha1
   resource: clusterdevicepresets
-  own: {{ printf "%s && OBJECT.metadata.name in ['amd.fettle.dev', 'intel.fettle.dev', 'nvidia.fettle.dev', 'opae.fettle.dev', 'xrt.fettle.dev']" $managed | quote }}
+  own: {{ printf "%s && OBJECT.metadata.name in ['%s']" $managed (include "fettle.presetNames" . | splitList ", " | sortAlpha | join "', '") | quote }}
   says: the ClusterDevicePresets that it ships, while they have its label
   more:
     - expression: {{ printf "dyn(object.spec) == %s[object.metadata.name]" (include "fettle.cel" (.Files.Get "files/presets.yaml" | fromYaml)) | quote }}
