@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/selector"
 )
@@ -129,23 +130,13 @@ func (j *Judge) kind(class *resourceapi.DeviceClass) device.Kind {
 	if facts["driver"] != v1alpha1.DriverName {
 		return ""
 	}
-	switch of := facts[v1alpha1.DriverName+"/type"]; of {
-	case string(device.KindFPGA):
-		return device.KindFPGA
-	case string(device.KindHost):
-		return device.KindHost
-	case string(device.KindGPU), device.TypeMIG, device.TypePartition, device.TypeVF, device.TypeVFIO:
-		return device.KindGPU
+	if kind, ok := device.KindOf(facts[v1alpha1.DriverName+"/type"]); ok {
+		return kind
 	}
 	for _, entry := range class.Spec.Config {
 		config, _ := configOf(entry.DeviceConfiguration, true, nil)
-		switch config.(type) {
-		case *v1alpha1.FPGAConfig:
-			return device.KindFPGA
-		case *v1alpha1.GPUConfig:
-			return device.KindGPU
-		case *v1alpha1.HostConfig:
-			return device.KindHost
+		if kind := claim.KindOf(config); kind != "" {
+			return kind
 		}
 	}
 	return ""

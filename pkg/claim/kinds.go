@@ -89,6 +89,12 @@ func configKind(config v1alpha1.Config) (name string, of device.Kind) {
 	return fmt.Sprintf("%T", config), ""
 }
 
+// KindOf returns the kind of device that a configuration is for, and nothing if there is none.
+func KindOf(config v1alpha1.Config) device.Kind {
+	_, of := configKind(config)
+	return of
+}
+
 func builtInGPU(e *Effective, source Source) {
 	var config v1alpha1.GPUConfig
 	config.Default()

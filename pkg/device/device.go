@@ -16,20 +16,6 @@ import (
 	"github.com/fettle-dev/fettle/pkg/fpga"
 )
 
-// Kind says which of the node's pools a device belongs to. There is one pool a kind, so that a change of one kind does not
-// renumber the pools of the others.
-type Kind string
-
-// The kinds of device, each the last segment of its pool's name.
-const (
-	KindGPU  Kind = "gpu"
-	KindFPGA Kind = "fpga"
-	KindHost Kind = "host"
-)
-
-// Kinds are all kinds, sorted. A node publishes a pool for each kind of device that it has.
-func Kinds() []Kind { return []Kind{KindFPGA, KindGPU, KindHost} }
-
 // Device is one allocatable device of this node. Its Name is stable over reboots and module reloads: it derives from the PCI
 // address (or the host path), never from a minor or card number.
 type Device struct {

@@ -29,14 +29,14 @@ type Node struct {
 }
 
 // HasDevices says whether policies may taint a node, by its AcceleratorNode, which is nil if there is none, and by what is noted at the
-// node. Devices are GPUs and FPGAs, published or withheld; a node of which only host devices are published is like any other. A node keeps
+// node. Published and withheld devices count, but for host devices: a node that has no others is like any other. A node keeps
 // its taints while its devices are away, as during a change of their driver, for as long as the plugin has an AcceleratorNode there.
 func HasDevices(a *v1alpha1.AcceleratorNode, noted string) bool {
 	if a == nil {
 		return false
 	}
 	return noted != "" || slices.ContainsFunc(a.Status.Pools, func(p v1alpha1.PoolStatus) bool {
-		return (p.Kind == string(device.KindGPU) || p.Kind == string(device.KindFPGA)) && p.Devices+p.Withheld > 0
+		return p.Kind != string(device.KindHost) && p.Devices+p.Withheld > 0
 	})
 }
 

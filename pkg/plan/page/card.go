@@ -93,7 +93,7 @@ func (d *drawing) sortOf(one *usage.Device) string {
 	case kind == device.TypeVF:
 		return "virtual function"
 	case d.whole(one):
-		return strings.TrimSpace("whole " + nouns()[string(one.Kind)])
+		return strings.TrimSpace("whole " + one.Kind.Noun())
 	}
 	return one.Name
 }

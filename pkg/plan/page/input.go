@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/plan"
 )
 
@@ -148,8 +149,7 @@ func facts(nodes []*corev1.Node, cards []located) []string {
 func summaries(cards []located) []string {
 	counts := map[string]*struct{ all, free, part, full, off int }{}
 	for i := range cards {
-		noun := nouns()[cards[i].kind]
-		noun = cmp.Or(noun, "device")
+		noun := cmp.Or(device.Kind(cards[i].kind).Noun(), "device")
 		if counts[noun] == nil {
 			counts[noun] = new(struct{ all, free, part, full, off int })
 		}

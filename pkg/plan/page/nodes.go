@@ -37,11 +37,6 @@ const (
 	useOff
 )
 
-// nouns are what kinds of devices are called.
-func nouns() map[string]string {
-	return map[string]string{string(device.KindGPU): "GPU", string(device.KindFPGA): "FPGA", string(device.KindHost): "host device"}
-}
-
 // cardsOf groups the devices of all drivers by card, in the order in which they are drawn.
 func cardsOf(in Input, p *Page) []located {
 	footnotes := footnotesOf(in.Why)
