@@ -46,7 +46,7 @@ func Vendors() []string { return vendors.Names(vendors.WithGPUs()) }
 // Classes returns the DeviceClasses that Fettle ships: one a kind of device, each named KIND.fettle.dev, sorted by name; those of the
 // vendors' whole GPUs, each named VENDOR.gpu.fettle.dev; and those of parts of GPUs, each named TYPE.gpu.fettle.dev.
 func Classes(opts Options) []*resourceapi.DeviceClass {
-	kinds := []device.Kind{device.KindFPGA, device.KindGPU, device.KindHost}
+	kinds := device.Kinds()
 	classes := make([]*resourceapi.DeviceClass, 0, len(kinds)+len(Vendors())+len(opts.Parts))
 	add := func(class *resourceapi.DeviceClass, extended string) {
 		if opts.ExtendedResources {

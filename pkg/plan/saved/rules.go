@@ -59,10 +59,7 @@ const (
 // whose cluster it is. Whatever is not here, or a number where numbers say nothing, is replaced.
 var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table, which nothing changes
 	driverName: sets.New(v1alpha1.DriverName),
-	className: sets.New(
-		"gpu.fettle.dev", "fpga.fettle.dev", "host.fettle.dev", "mig.gpu.fettle.dev", "partition.gpu.fettle.dev", "vf.gpu.fettle.dev",
-		"vfio.gpu.fettle.dev",
-	),
+	className:  classNames(),
 	labelKey: sets.New(
 		corev1.LabelHostname, corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion,
 		corev1.LabelInstanceTypeStable, corev1.LabelMetadataName, metav1.ObjectNameField, resourceapi.DRAAdminNamespaceLabelKey,
@@ -88,6 +85,15 @@ var stays = map[category]sets.Set[string]{ //nolint:gochecknoglobals // a table,
 		"persistentvolumeclaims", "hugepages-2Mi", "hugepages-1Gi", "hugepages-64Ki", string(plan.ClaimCount),
 	),
 	attributeName: attributeNames(),
+}
+
+// classNames are the classes of each kind of device, and of parts of GPUs.
+func classNames() sets.Set[string] {
+	names := sets.New("mig.gpu.fettle.dev", "partition.gpu.fettle.dev", "vf.gpu.fettle.dev", "vfio.gpu.fettle.dev")
+	for _, kind := range device.Kinds() {
+		names.Insert(string(kind) + "." + v1alpha1.DriverName)
+	}
+	return names
 }
 
 // attributeNames are names of attributes and capacities without their domain.
