@@ -334,7 +334,7 @@ type NodePreset struct {
 
 // VendorStatus counts the devices of one maker.
 type VendorStatus struct {
-	// Name is nvidia, amd, intel or host.
+	// Name is the attribute vendor of the devices, such as nvidia.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
@@ -354,7 +354,7 @@ type PoolStatus struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Name string `json:"name"`
-	// Kind is gpu, fpga or host.
+	// Kind is the kind of device, such as gpu.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`

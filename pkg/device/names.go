@@ -7,7 +7,7 @@ import resourceapi "k8s.io/api/resource/v1"
 // The driver's own attributes. They are published without a domain, so that a selector finds them under the driver's name:
 // device.attributes["fettle.dev"].vendor.
 const (
-	// AttributeType is "gpu", "fpga" or "host" of a whole device, else one of the Type constants.
+	// AttributeType is the kind of a whole device, else one of the Type constants.
 	AttributeType resourceapi.QualifiedName = "type"
 	// AttributeVendor is the name of a row of package vendors: "nvidia". Of a vendor without a row it is "pci" and the vendor's identifier.
 	AttributeVendor resourceapi.QualifiedName = "vendor"
