@@ -122,8 +122,8 @@ func TestOlderAPI(t *testing.T) {
 	})
 	apitest.Eventually(t, func() string {
 		want := map[string]float64{
-			"fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1, "amd.gpu.fettle.dev": 1, "intel.gpu.fettle.dev": 1,
-			"nvidia.gpu.fettle.dev": 1,
+			"accelerator.fettle.dev": 1, "fpga.fettle.dev": 1, "gpu.fettle.dev": 1, "host.fettle.dev": 1, "amd.gpu.fettle.dev": 1,
+			"intel.gpu.fettle.dev": 1, "nvidia.gpu.fettle.dev": 1,
 		}
 		return cmp.Diff(want, gauges(t, r.registry, "fettle_controller_extended_resource_unsupported"))
 	})

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Config is an opaque configuration of this driver: *GPUConfig, *FPGAConfig or *HostConfig.
+// Config is an opaque configuration of this driver: *AcceleratorConfig, *FPGAConfig, *GPUConfig or *HostConfig.
 //
 // +kubebuilder:object:generate=false
 // +kubebuilder:skip
@@ -24,17 +24,19 @@ type Config interface {
 
 // The kinds of configuration.
 const (
-	KindFPGAConfig = "FPGAConfig"
-	KindGPUConfig  = "GPUConfig"
-	KindHostConfig = "HostConfig"
+	KindAcceleratorConfig = "AcceleratorConfig"
+	KindFPGAConfig        = "FPGAConfig"
+	KindGPUConfig         = "GPUConfig"
+	KindHostConfig        = "HostConfig"
 )
 
 // configKinds is the one table of the kinds that DecodeConfig, admission, Prepare and the CLI accept.
 func configKinds() map[string]func() Config {
 	return map[string]func() Config{
-		KindFPGAConfig: func() Config { return &FPGAConfig{} },
-		KindGPUConfig:  func() Config { return &GPUConfig{} },
-		KindHostConfig: func() Config { return &HostConfig{} },
+		KindAcceleratorConfig: func() Config { return &AcceleratorConfig{} },
+		KindFPGAConfig:        func() Config { return &FPGAConfig{} },
+		KindGPUConfig:         func() Config { return &GPUConfig{} },
+		KindHostConfig:        func() Config { return &HostConfig{} },
 	}
 }
 

@@ -172,14 +172,14 @@ func TestDecodeConfigRefuses(t *testing.T) {
 			name: "no kind", raw: `{}`,
 			want: []string{
 				`parameters.apiVersion: Required value: set it to one of ["fettle.dev/v1alpha1"]`,
-				`parameters.kind: Required value: set it to one of ["FPGAConfig" "GPUConfig" "HostConfig"]`,
+				`parameters.kind: Required value: set it to one of ["AcceleratorConfig" "FPGAConfig" "GPUConfig" "HostConfig"]`,
 			},
 		},
 		{
 			name: "another group", raw: `{"apiVersion":"gpu.nvidia.com/v1beta1","kind":"GpuConfig"}`,
 			want: []string{
 				`parameters.apiVersion: Unsupported value: "gpu.nvidia.com/v1beta1": supported values: "fettle.dev/v1alpha1"`,
-				`parameters.kind: Unsupported value: "GpuConfig": supported values: "FPGAConfig", "GPUConfig", "HostConfig"`,
+				`parameters.kind: Unsupported value: "GpuConfig": supported values: "AcceleratorConfig", "FPGAConfig", "GPUConfig", "HostConfig"`,
 			},
 		},
 		{

@@ -26,6 +26,7 @@ func TestClasses(t *testing.T) {
 		return lines
 	}
 	plain := []line{
+		{"accelerator.fettle.dev", "", names.Controller},
 		{"fpga.fettle.dev", "", names.Controller},
 		{"gpu.fettle.dev", "", names.Controller},
 		{"host.fettle.dev", "", names.Controller},
@@ -34,6 +35,7 @@ func TestClasses(t *testing.T) {
 		{"nvidia.gpu.fettle.dev", "", names.Controller},
 	}
 	extended := []line{
+		{"accelerator.fettle.dev", "fettle.dev/accelerator", names.Controller},
 		{"fpga.fettle.dev", "fettle.dev/fpga", names.Controller},
 		{"gpu.fettle.dev", "fettle.dev/gpu", names.Controller},
 		{"host.fettle.dev", "fettle.dev/host", names.Controller},
@@ -90,6 +92,7 @@ func TestSelectors(t *testing.T) {
 		{"a vendor's part", cel.Device{Driver: "fettle.dev", Attributes: of("mig", "nvidia")}, []string{"mig.gpu.fettle.dev"}},
 		{"a vendor's fpga", cel.Device{Driver: "fettle.dev", Attributes: of("fpga", "intel")}, []string{"fpga.fettle.dev"}},
 		{"fpga", cel.Device{Driver: "fettle.dev", Attributes: typed("fpga")}, []string{"fpga.fettle.dev"}},
+		{"a vendor's accelerator", cel.Device{Driver: "fettle.dev", Attributes: of("accelerator", "intel")}, []string{"accelerator.fettle.dev"}},
 		{"host", cel.Device{Driver: "fettle.dev", Attributes: typed("host")}, []string{"host.fettle.dev"}},
 		{"mig", cel.Device{Driver: "fettle.dev", Attributes: typed("mig")}, []string{"mig.gpu.fettle.dev"}},
 		{"partition", cel.Device{Driver: "fettle.dev", Attributes: typed("partition")}, []string{"partition.gpu.fettle.dev"}},

@@ -14,6 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -326,7 +327,8 @@ func TestChangedPresetCounts(t *testing.T) {
 
 // TestMissingIsAnnounced: once a change, by an Event and by the metric.
 func TestMissingIsAnnounced(t *testing.T) {
-	class := deviceclasses.Classes(deviceclasses.Options{})[1]
+	classes := deviceclasses.Classes(deviceclasses.Options{})
+	class := classes[slices.IndexFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == "gpu.fettle.dev" })]
 	preset := clusterPreset("nvidia", "x")
 	preset.Spec.Libraries = []v1alpha1.PresetFiles{{Names: []string{"libcuda.so.1"}}}
 	node := &v1alpha1.AcceleratorNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}

@@ -110,7 +110,7 @@ func TestSet(t *testing.T) {
 	}{
 		{"nvidia", []string{"nvidia"}, nil},
 		{" nvidia, amd,nvidia,", []string{"amd", "nvidia"}, nil},
-		{"*", []string{"amd", "intel", "nvidia"}, nil},
+		{"*", []string{"amd", "habana", "intel", "nvidia", "qualcomm"}, nil},
 		{"nvidia,tpu", []string{"nvidia"}, []string{"tpu"}},
 		{strings.Repeat("x", 1000), nil, []string{strings.Repeat("x", maxValue)}},
 		{"amd", []string{"amd"}, nil},

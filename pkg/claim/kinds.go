@@ -38,6 +38,10 @@ func kindRows() []kindRow {
 		newRow(row[*v1alpha1.HostConfig]{
 			device.KindHost, v1alpha1.KindHostConfig, builtInHost, (*Effective).mergeHost, (*Effective).mergeHostPolicy, (*Effective).restrictHost,
 		}),
+		newRow(row[*v1alpha1.AcceleratorConfig]{
+			device.KindAccelerator, v1alpha1.KindAcceleratorConfig, nothingBuiltIn, noParameters,
+			func(e *Effective, c *v1alpha1.AcceleratorConfig, source Source) { e.mergePolicy(c.Policy, source) }, (*Effective).narrowTo,
+		}),
 	}
 }
 
@@ -93,6 +97,18 @@ func configKind(config v1alpha1.Config) (name string, of device.Kind) {
 func KindOf(config v1alpha1.Config) device.Kind {
 	_, of := configKind(config)
 	return of
+}
+
+// nothingBuiltIn and noParameters are of kinds whose configuration has a policy alone.
+func nothingBuiltIn(*Effective, Source) {}
+
+func noParameters(*Effective, *v1alpha1.AcceleratorConfig, Source) field.ErrorList { return nil }
+
+// mergePolicy lays a policy that has only what all policies have over the others.
+func (e *Effective) mergePolicy(policy *v1alpha1.Policy, source Source) {
+	if policy != nil {
+		e.narrow(policy.AllowedNamespaces, source)
+	}
 }
 
 func builtInGPU(e *Effective, source Source) {

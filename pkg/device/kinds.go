@@ -13,6 +13,8 @@ const (
 	KindGPU  Kind = "gpu"
 	KindFPGA Kind = "fpga"
 	KindHost Kind = "host"
+	// KindAccelerator is the kernel's class of accelerators, whatever driver registers there.
+	KindAccelerator Kind = "accelerator"
 )
 
 // kindRow is what is known of a kind.
@@ -27,6 +29,7 @@ type kindRow struct {
 // kindRows is the table of kinds, sorted, see docs/design/adding.md.
 func kindRows() []kindRow {
 	return []kindRow{
+		{kind: KindAccelerator, noun: "accelerator"},
 		{kind: KindFPGA, noun: "FPGA"},
 		{kind: KindGPU, noun: "GPU", parts: []string{TypeMIG, TypePartition, TypeVF, TypeVFIO}},
 		{kind: KindHost, noun: "host device"},

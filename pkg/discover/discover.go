@@ -55,7 +55,8 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 		opts.NVML = func(context.Context) (nvml.Report, error) { return once() }
 	}
 	functions, err := pci.List(tree)
-	found := knownGPUs().gpus(ctx, tree, opts, functions, err)
+	makers := knownGPUs()
+	found := makers.gpus(ctx, tree, opts, functions, err)
 	fpgas, engines := dflFPGAs(ctx, tree, functions, err)
 	found.add(fpgas)
 	managed, nodes := fpgaManagers(ctx, tree, opts)
@@ -64,6 +65,7 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	cards, nodes := xrtCards(ctx, tree, opts, functions, err)
 	found.add(cards)
 	engines = append(engines, nodes...)
+	found.add(accelerators(ctx, tree, functions, found.takenBy(makers)))
 	found.add(hostDevices(ctx, tree, opts))
 	if err := ctx.Err(); err != nil {
 		found.Problems = append(found.Problems, Problem{

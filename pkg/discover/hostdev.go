@@ -128,7 +128,7 @@ func (h HostDevice) match(
 	draft := func() *draft {
 		d := newDraft(tree, sysfs.HostPath(name), device.KindHost, h.deviceName(name))
 		d.text(device.AttributeType, string(device.KindHost))
-		d.text(device.AttributeVendor, hostVendor)
+		d.text(device.AttributeVendor, vendors.Host)
 		d.text(device.AttributeProductName, h.Name)
 		return d
 	}

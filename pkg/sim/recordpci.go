@@ -44,7 +44,7 @@ var (
 	functionFiles = []string{
 		"vendor", "device", "subsystem_vendor", "subsystem_device", "class", "revision", "numa_node", "local_cpulist", "subsystem",
 		"current_link_*", "max_link_*", "sriov_totalvfs", "sriov_numvfs", "physfn", "virtfn*",
-		"drm/*/dev", "drm/*/device", "drm/*/subsystem", "accel/*/dev",
+		"drm/*/dev", "drm/*/device", "drm/*/subsystem", "accel/*/dev", "accel/*/device", "accel/*/subsystem",
 		// dfl: a base region, its management engine with regions, bridges and manager, and its ports
 		"fpga_region/*/device", "fpga_region/*/subsystem", "fpga_region/*/compat_id", "fpga_region/*/dfl-*/dev",
 		"fpga_region/*/dfl-fme.*/ports_num", "fpga_region/*/dfl-fme.*/bitstream_*", "fpga_region/*/dfl-fme.*/errors/*_error*",
@@ -74,7 +74,7 @@ func (r *recorder) functions() {
 			r.file(link)
 			continue
 		}
-		if !accelerator(r.text(dir+"/class"), r.text(dir+"/vendor")) {
+		if !accelerator(r.text(dir+"/class"), r.text(dir+"/vendor")) && len(r.glob(dir+"/accel/*")) == 0 {
 			continue
 		}
 		r.function(link, dir)

@@ -19,6 +19,8 @@ const (
 	Devices = "sys/devices"
 	// ClassDRM has one link for each DRM node: card0, renderD128.
 	ClassDRM = "sys/class/drm"
+	// ClassAccel has one link for each device of the kernel's class of accelerators: accel0.
+	ClassAccel = "sys/class/accel"
 	// ClassKFD is AMD's compute device; its dev attribute has the numbers of /dev/kfd.
 	ClassKFD = "sys/class/kfd/kfd"
 	// KFDTopology has one numbered directory for each processor that AMD's compute driver knows.

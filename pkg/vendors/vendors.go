@@ -19,6 +19,9 @@ type Vendor struct {
 	IDs []uint16
 	// GPUs says which PCI functions are the vendor's GPUs. Nil: the vendor has none.
 	GPUs *GPUs
+	// Accelerators are its cards in the kernel's class of accelerators. One that is not here is found all the same once a driver has
+	// registered it: the rows tell what a card lacks that has no driver.
+	Accelerators []Accelerators
 	// XRT is which of IDs its cards for XRT have. 0: it has none.
 	XRT uint16
 	// Types are the values of the attribute type of its devices.
@@ -41,6 +44,15 @@ type GPUs struct {
 	Drivers []string
 }
 
+// Accelerators are accelerators of one kernel driver.
+type Accelerators struct {
+	// Vendor is one of the vendor's identifiers.
+	Vendor uint16
+	// Devices are the PCI device identifiers.
+	Devices []uint16
+	Driver  string
+}
+
 // Record is what of a vendor is recorded.
 type Record struct {
 	// Modules are kernel modules.
@@ -57,9 +69,18 @@ const (
 	ClassAccelerator = 0x1200
 )
 
+// The types of whole devices.
+const (
+	gpu         = string(device.KindGPU)
+	fpga        = string(device.KindFPGA)
+	accelerator = string(device.KindAccelerator)
+)
+
 // All returns the table. The chart lists vendors in its order.
-func All() []Vendor {
-	const gpu, fpga = string(device.KindGPU), string(device.KindFPGA)
+func All() []Vendor { return slices.Concat(makersOfGPUs(), otherMakers()) }
+
+// makersOfGPUs are the rows of vendors with GPUs, and whatever else these make.
+func makersOfGPUs() []Vendor {
 	return []Vendor{
 		{
 			Name: "nvidia", IDs: []uint16{0x10de},
@@ -79,48 +100,81 @@ func All() []Vendor {
 			GPUs: &GPUs{
 				ID: 0x1002, Classes: []uint16{ClassVGA, Class3D, ClassDisplay, ClassAccelerator}, Drivers: []string{"amdgpu"},
 			},
-			Types: []string{gpu, device.TypePartition, device.TypeVF, device.TypeVFIO, fpga},
+			Accelerators: []Accelerators{{Vendor: 0x1022, Devices: []uint16{0x1502, 0x17f0}, Driver: "amdxdna"}},
+			Types:        []string{gpu, device.TypePartition, device.TypeVF, device.TypeVFIO, fpga, accelerator},
 			// ROCm/k8s-device-plugin, the names of partitions by compute and memory mode
 			Plugins: map[device.Kind][]string{
 				device.KindGPU: {"amd.com/gpu", "amd.com/spx_", "amd.com/dpx_", "amd.com/tpx_", "amd.com/qpx_", "amd.com/cpx_"},
 			},
-			Nodes: []string{"/dev/kfd", "/dev/dri/", "/dev/xclmgmt", "/dev/xfpga/"},
+			Nodes: []string{"/dev/kfd", "/dev/dri/", "/dev/xclmgmt", "/dev/xfpga/", "/dev/accel/"},
 			Record: Record{
-				Modules: []string{"amdgpu", "xclmgmt", "xocl"}, Nodes: []string{"kfd", "xclmgmt*", "dpu*"},
+				Modules: []string{"amdgpu", "amdxdna", "xclmgmt", "xocl"}, Nodes: []string{"kfd", "xclmgmt*", "dpu*"},
 				Files: []string{
 					"product_name", "product_number", "serial_number", "unique_id", "vbios_version", "mem_info_*_total", "mem_info_vram_vendor",
-					"current_*_partition", "available_*_partition", "fw_version/*_fw_version",
+					"current_*_partition", "available_*_partition", "fw_version/*_fw_version", "vbnv", "fw_version",
 				},
 			},
 		},
 		{
 			Name: "intel", IDs: []uint16{0x8086},
-			// Intel's accelerators are its FPGAs, not GPUs.
-			GPUs:  &GPUs{ID: 0x8086, Classes: []uint16{ClassVGA, Class3D, ClassDisplay}, Drivers: []string{"i915", "xe"}},
-			Types: []string{gpu, device.TypeVF, device.TypeVFIO, fpga},
+			// Intel's processing accelerators are its FPGAs and NPUs, not GPUs.
+			GPUs: &GPUs{ID: 0x8086, Classes: []uint16{ClassVGA, Class3D, ClassDisplay}, Drivers: []string{"i915", "xe"}},
+			Accelerators: []Accelerators{
+				{Vendor: 0x8086, Devices: []uint16{0x643e, 0x7d1d, 0xad1d, 0xb03e, 0xd71d, 0xfd3e}, Driver: "intel_vpu"},
+			},
+			Types: []string{gpu, device.TypeVF, device.TypeVFIO, fpga, accelerator},
 			// intel/intel-device-plugins-for-kubernetes
-			Plugins: map[device.Kind][]string{device.KindGPU: {"gpu.intel.com/"}},
+			Plugins: map[device.Kind][]string{device.KindGPU: {"gpu.intel.com/"}, device.KindAccelerator: {"npu.intel.com/"}},
 			Nodes:   []string{"/dev/dri/", "/dev/accel/", "/dev/dfl"},
 			Record: Record{
-				Modules: []string{"i915", "xe", "dfl_pci"},
+				Modules: []string{"i915", "xe", "dfl_pci", "intel_vpu"},
 				Files: []string{
 					"tile*/physical_vram_size_bytes", "tile*/gt*/freq*/max_freq", "drm/card*/lmem_total_bytes", "drm/card*/gt/gt*/id",
 					"drm/card*/gt/gt*/rps_max_freq_mhz",
 				},
 			},
 		},
+	}
+}
+
+// otherMakers are the rows of all other vendors.
+func otherMakers() []Vendor {
+	return []Vendor{
+		{
+			Name: "habana", IDs: []uint16{0x1da3},
+			Accelerators: []Accelerators{
+				{Vendor: 0x1da3, Devices: []uint16{0x0001, 0x1000, 0x1010, 0x1020, 0x1060}, Driver: "habanalabs"},
+			},
+			Types:   []string{accelerator},
+			Plugins: map[device.Kind][]string{device.KindAccelerator: {"habana.ai/gaudi"}}, // Intel's plugin for Gaudi
+			Nodes:   []string{"/dev/accel/"},
+			Record:  Record{Modules: []string{"habanalabs"}, Files: []string{"device_type", "cpucp_ver", "status"}},
+		},
+		{
+			Name: "qualcomm", IDs: []uint16{0x17cb},
+			Accelerators: []Accelerators{{Vendor: 0x17cb, Devices: []uint16{0xa080, 0xa100, 0xa110}, Driver: "qaic"}},
+			Types:        []string{accelerator},
+			Plugins:      map[device.Kind][]string{device.KindAccelerator: {"qualcomm.com/qaic"}},
+			Nodes:        []string{"/dev/accel/"},
+			Record:       Record{Modules: []string{"qaic"}, Files: []string{"mhi0/serial_number"}},
+		},
 		// Makers of cards with FPGAs alone.
 		{Name: "advantech", IDs: []uint16{0x13fe}, XRT: 0x13fe, Types: []string{fpga}},
 		{Name: "amazon", IDs: []uint16{Amazon}, XRT: Amazon, Types: []string{fpga}},
 		{Name: "arista", IDs: []uint16{0x3475}, XRT: 0x3475, Types: []string{fpga}},
 		{Name: "silicom", IDs: []uint16{0x1c2c}, Types: []string{fpga}},
+		// Accelerators that are part of the machine, whose maker sysfs does not tell.
+		{Name: Platform, Types: []string{accelerator}},
 		// The administrator's directories and character devices.
 		{Name: Host, Types: []string{string(device.KindHost)}},
 	}
 }
 
-// Host is the vendor of devices that the administrator names.
-const Host = "host"
+// Host is the vendor of devices that the administrator names, Platform that of accelerators that are part of the machine.
+const (
+	Host     = "host"
+	Platform = "platform"
+)
 
 // Amazon makes much else that looks like an accelerator, among it FPGAs that XRT has nothing to do with.
 const Amazon = 0x1d0f
@@ -143,6 +197,18 @@ func NameOf(id uint16) string {
 		}
 	}
 	return fmt.Sprintf("pci%04x", id)
+}
+
+// AcceleratorOf returns the row of the accelerators with PCI identifiers. The second result is false if the table has none.
+func AcceleratorOf(id, deviceID uint16) (Accelerators, bool) {
+	for _, v := range All() {
+		for _, a := range v.Accelerators {
+			if a.Vendor == id && slices.Contains(a.Devices, deviceID) {
+				return a, true
+			}
+		}
+	}
+	return Accelerators{}, false
 }
 
 // WithGPUs returns the vendors that make GPUs.

@@ -37,8 +37,8 @@ func TestNFDFindsDevices(t *testing.T) {
 			}
 		}
 	}
-	// The machines have GPUs of three vendors and FPGAs of two.
-	for _, want := range []string{"0302_10de", "1200_1002", "0380_8086", "1200_8086", "1200_10ee"} {
+	// The machines have GPUs of three vendors, FPGAs of two, and accelerators of two more.
+	for _, want := range []string{"0302_10de", "1200_1002", "0380_8086", "1200_8086", "1200_10ee", "1200_17cb", "1200_1da3"} {
 		if label := fmt.Sprintf("feature.node.kubernetes.io/pci-%s.present", want); !seen[label] {
 			t.Errorf("no machine has a device with the label %s, but %v", label, seen)
 		}

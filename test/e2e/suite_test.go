@@ -250,6 +250,7 @@ func declare() {
 	Describe("follows claims to their end", followsClaims)
 	Describe("is understood by other runtimes", ofNode, otherRuntimes)
 	Describe("gives devices to pods", givesDevices)
+	Describe("gives accelerators to pods", givesAccelerators)
 	Describe("plans ahead", plansAhead)
 	Describe("is monitored", isMonitored)
 	Describe("takes over from other drivers", takesOverFromOthers)

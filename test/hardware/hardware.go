@@ -13,7 +13,7 @@ import (
 
 // Device is one device that a pod can get.
 type Device struct {
-	// Kind is "gpu", "fpga" or "host".
+	// Kind is "accelerator", "fpga", "gpu" or "host".
 	Kind string
 	// Name is what the device is called in ResourceSlices: nvidia-0000-18-00-0.
 	Name   string
@@ -89,6 +89,16 @@ func machines() map[string]Machine {
 				node: "/dev/dri/renderD129",
 			},
 		}},
+		"2xaccel": {Devices: accelerators(
+			"qualcomm 0000:81:00.0 80 /dev/accel/accel0", "habana 0000:c1:00.0 c0 /dev/accel/accel1",
+		)},
+		"broken-accel": {
+			Devices: slices.Concat(accelerators("habana 0000:61:00.0 60 /dev/accel/accel3"), gpus("intel", "0000:71:00.0 70")),
+			Problems: []Problem{
+				{"0000:11:00.0", "DriverNotLoaded"}, {"0000:21:00.0", "NotResponding"}, {"0000:41:00.0", "NotResponding"},
+				{"0000:51:00.0", "DeviceNumbersUnknown"},
+			},
+		},
 		// Without the plugin's configuration it has no interface and no node.
 		"zynqmp":      {Devices: []Device{{Kind: "fpga", Name: "amd-firmware-zynqmp-firmware-pcap", Vendor: "amd", node: "/dev/dpu"}}},
 		"4xlocalssd":  {},
@@ -129,6 +139,19 @@ func ports(places ...string) []Device {
 		words := strings.Fields(place)
 		out = append(out, Device{
 			Kind: "fpga", Name: named("intel", words[0]) + "-" + words[2], Vendor: "intel", Address: words[0], Root: "pci0000:" + words[1],
+			node: words[3],
+		})
+	}
+	return out
+}
+
+// accelerators makes devices of the kernel's class. Each is a vendor, an address, the bus of its root, and its node.
+func accelerators(places ...string) []Device {
+	var out []Device
+	for _, place := range places {
+		words := strings.Fields(place)
+		out = append(out, Device{
+			Kind: "accelerator", Name: named(words[0], words[1]), Vendor: words[0], Address: words[1], Root: "pci0000:" + words[2],
 			node: words[3],
 		})
 	}
