@@ -55,7 +55,9 @@ func newBench(ctx context.Context, o options, r *report, progress io.Writer) (b 
 		return nil, err
 	}
 	b.say("starting the control plane")
-	cluster, err := lone.StartCluster(ctx, b.assets, filepath.Join(b.root, "deployments", "crds"), b.fast, namespace, nil)
+	cluster, err := lone.StartCluster(ctx, lone.ClusterConfig{
+		Programs: b.assets, CRDs: filepath.Join(b.root, "deployments", "crds"), Dir: b.fast, Namespace: namespace,
+	})
 	if err != nil {
 		return b, err
 	}

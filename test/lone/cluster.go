@@ -37,30 +37,39 @@ type Cluster struct {
 	Dynamic dynamic.Interface
 }
 
-// StartCluster runs the etcd and the kube-apiserver of a directory, with their data in another one, the kinds of a directory of
-// CustomResourceDefinitions, and a namespace for claims. Arguments are further ones of the kube-apiserver, without dashes.
-func StartCluster(ctx context.Context, programs, crds, dir, namespace string, arguments map[string]string) (c *Cluster, err error) {
+// ClusterConfig says what a cluster is made of.
+type ClusterConfig struct {
+	// Programs is the directory with etcd and kube-apiserver, CRDs the one with CustomResourceDefinitions, Dir the one for their data.
+	Programs, CRDs, Dir string
+	// Namespace is made for claims.
+	Namespace string
+	// Arguments are further ones of the kube-apiserver, without dashes.
+	Arguments map[string]string
+}
+
+// StartCluster runs etcd and the kube-apiserver.
+func StartCluster(ctx context.Context, from ClusterConfig) (c *Cluster, err error) {
 	log.SetLogger(klog.Background()) // envtest's; without one it complains
 	c = &Cluster{
 		environment: &envtest.Environment{
-			BinaryAssetsDirectory: programs, ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute,
-			CRDInstallOptions: envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true},
+			BinaryAssetsDirectory: from.Programs, ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute,
+			CRDInstallOptions: envtest.CRDInstallOptions{Paths: []string{from.CRDs}, ErrorIfPathMissing: true},
 		},
-		Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Kubeconfig: filepath.Join(from.Dir, "kubeconfig"),
 	}
-	c.environment.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}
-	certificates := filepath.Join(dir, "certificates") // stay, so that the server can start again
+	c.environment.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(from.Dir, "etcd")}
+	certificates := filepath.Join(from.Dir, "certificates") // stay, so that the server can start again
 	if err := os.MkdirAll(certificates, 0o700); err != nil {
 		return nil, err
 	}
 	server := c.environment.ControlPlane.GetAPIServer()
 	server.CertDir = certificates
-	for name, value := range arguments {
+	for name, value := range from.Arguments {
 		server.Configure().Append(name, value)
 	}
 	config, err := c.environment.Start()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the API server with the programs of %s: %w", programs, err), c.Stop())
+		return nil, errors.Join(fmt.Errorf("start the API server with the programs of %s: %w", from.Programs, err), c.Stop())
 	}
 	defer func() {
 		if err != nil {
@@ -77,7 +86,7 @@ func StartCluster(ctx context.Context, programs, crds, dir, namespace string, ar
 	if c.Dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: from.Namespace}}
 	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("make the claims' namespace: %w", err)
 	}

@@ -84,8 +84,10 @@ func (s *scale) open(ctx context.Context) (err error) {
 	if s.audit, err = newAudit(s.fast); err != nil {
 		return err
 	}
-	crds := filepath.Join("deployments", "crds")
-	if s.cluster, err = lone.StartCluster(ctx, s.assets, crds, s.fast, namespace, s.audit.arguments()); err != nil {
+	s.cluster, err = lone.StartCluster(ctx, lone.ClusterConfig{
+		Programs: s.assets, CRDs: filepath.Join("deployments", "crds"), Dir: s.fast, Namespace: namespace, Arguments: s.audit.arguments(),
+	})
+	if err != nil {
 		return err
 	}
 	if err := errors.Join(s.makeAccounts(ctx), s.serveImages()); err != nil {

@@ -63,7 +63,9 @@ func (s *site) start(ctx context.Context) (*running, error) {
 	r := &running{}
 	s.running = r
 	var err error
-	r.cluster, err = lone.StartCluster(ctx, filepath.Join(s.bundle, "bin"), filepath.Join(s.bundle, "crds"), s.work, namespace, nil)
+	r.cluster, err = lone.StartCluster(ctx, lone.ClusterConfig{
+		Programs: filepath.Join(s.bundle, "bin"), CRDs: filepath.Join(s.bundle, "crds"), Dir: s.work, Namespace: namespace,
+	})
 	if err != nil {
 		return nil, err
 	}
