@@ -26,6 +26,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/health"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
@@ -282,17 +283,19 @@ func (m *Monitor) FieldsDropped(ctx context.Context, err *resourceslice.DroppedF
 // taints are dropped it asks again at an interval, since API servers are upgraded.
 func (m *Monitor) watchTaints(ctx context.Context) {
 	const (
-		again = 10 * time.Minute
-		retry = 5 * time.Second
+		again        = 10 * time.Minute
+		longestRetry = time.Minute
 	)
+	failing := retry.New(longestRetry)
 	for {
 		kept, err := dryrun.KeepsTaints(ctx, m.Client, m.Node)
 		wait := time.After(again)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).V(2).Info("Whether the API server keeps taints is not known yet", "reason", err)
-			wait = time.After(retry)
+			wait = time.After(failing.Next())
 		case err == nil:
+			failing.Reset()
 			m.SetTaintsKept(ctx, kept)
 		}
 		if kept {

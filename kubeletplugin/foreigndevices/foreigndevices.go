@@ -22,6 +22,7 @@ import (
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
@@ -90,7 +91,8 @@ func (f *Feature) setKnown() { f.closeOnce.Do(func() { close(f.known) }) }
 const (
 	// patience is how long the first Review waits for the node's labels. Then every entry counts, so that no device has two owners.
 	patience = 30 * time.Second
-	retry    = 2 * time.Second
+	// longestRetry is how long a try waits at most after others that failed.
+	longestRetry = 30 * time.Second
 )
 
 // Run follows the node's labels until ctx ends, if an entry selects nodes by them.
@@ -100,12 +102,14 @@ func (f *Feature) Run(ctx context.Context) {
 	}
 	giveUp := time.AfterFunc(patience, f.setKnown)
 	defer giveUp.Stop()
+	failing := retry.New(longestRetry)
 	for {
 		pause := f.Interval
 		if node, err := f.ReadNode(ctx); err != nil {
-			pause = retry
+			pause = failing.Next()
 			klog.FromContext(ctx).V(2).Info("Cannot read the node's labels, by which devices are left to other drivers", "reason", err)
 		} else {
+			failing.Reset()
 			f.take(node.Labels)
 		}
 		select {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/follow"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
@@ -110,22 +111,24 @@ func (c *cluster) wanted() wanted {
 const (
 	// patience is how long the first Review waits for the API server. Then it decides as the last one before the restart did.
 	patience = 30 * time.Second
-	retry    = 2 * time.Second
+	// longestRetry is how long a try waits at most after others that failed.
+	longestRetry = 30 * time.Second
 )
 
 // follow keeps the surroundings current.
 func (c *cluster) follow(ctx context.Context) {
 	giveUp := time.AfterFunc(patience, c.setKnown)
 	defer giveUp.Stop()
+	failing := retry.New(longestRetry)
 	for {
 		pause := c.config.Interval
 		if err := c.look(ctx); err != nil {
+			pause = failing.Next()
 			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Cannot find out how GPUs are to be divided; tried again", "after", retry)
+				klog.FromContext(ctx).Error(err, "Cannot find out how GPUs are to be divided; tried again", "after", pause)
 				c.config.Errors.WithLabelValues("partitions").Inc()
 			}
-			pause = retry
-		} else if c.policies.HasSynced() {
+		} else if failing.Reset(); c.policies.HasSynced() {
 			c.setKnown()
 		} else {
 			pause = 100 * time.Millisecond

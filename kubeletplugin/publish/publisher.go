@@ -16,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
 )
@@ -51,7 +52,8 @@ func New(c Config) *Publisher { return &Publisher{Config: c} }
 
 // Run publishes after every change until ctx ends. It calls publish, which is from kubelet's helper.
 func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resourceslice.DriverResources) error) {
-	const retry, look = 5 * time.Second, 15 * time.Second
+	const longestRetry, look = 30 * time.Second, 15 * time.Second
+	failing := retry.New(longestRetry)
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
@@ -61,7 +63,9 @@ func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resou
 		if s != nil {
 			if err := p.publish(ctx, s, publish); err != nil {
 				p.Failed(ctx, err, "publishing")
-				again = time.After(retry)
+				again = time.After(failing.Next())
+			} else {
+				failing.Reset()
 			}
 		}
 		if !p.wait(ctx, s, ticker.C, changed, retired, again) {

@@ -12,11 +12,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 )
 
 // Annotation on a node's AcceleratorNode makes the plugin stop publishing, refuse new claims, and remove its files after the last claim has
@@ -128,7 +130,9 @@ type Requests struct {
 
 // Watch watches the node's own AcceleratorNode until ctx ends.
 func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string, requests Requests) {
-	const retry = 5 * time.Second
+	// A watch that ended is begun anew between 2 and 6 s later, since those of all nodes end with the API server.
+	const anew, spread, longestRetry = 2 * time.Second, 2.0, 30 * time.Second
+	failing := retry.New(longestRetry)
 	var deleted string
 	read := func(annotations map[string]string) {
 		r.Set(annotations[Annotation])
@@ -142,12 +146,16 @@ func (r *State) Watch(ctx context.Context, client dynamic.Interface, node string
 		}
 	}
 	for ctx.Err() == nil {
+		pause := wait.Jitter(anew, spread)
 		if err := follow(ctx, client, node, read, r.setMissing); err != nil {
+			pause = failing.Next()
 			klog.FromContext(ctx).V(2).Info("Cannot watch the AcceleratorNode, will retry", "reason", err)
+		} else {
+			failing.Reset()
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retry):
+		case <-time.After(pause):
 		}
 	}
 }

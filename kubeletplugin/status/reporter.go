@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
@@ -34,6 +33,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/podresources"
 	"github.com/fettle-dev/fettle/kubeletplugin/quiesce"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
+	"github.com/fettle-dev/fettle/kubeletplugin/retry"
 	"github.com/fettle-dev/fettle/pkg/confine"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -133,7 +133,7 @@ func NewReporter(c ReporterConfig) *Reporter {
 func (r *Reporter) Run(ctx context.Context) {
 	ticker := time.NewTicker(reportInterval)
 	defer ticker.Stop()
-	failing := newRetry()
+	failing := retry.New(longestRetry)
 	for {
 		_, changed := r.Holder.Get()
 		retired, quiesced := r.Retirement.Changed(), r.Quiesce.Changed()
@@ -144,12 +144,12 @@ func (r *Reporter) Run(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			klog.FromContext(ctx).V(2).Info("Cannot write the AcceleratorNode, will retry", "reason", err)
 			r.Errors.WithLabelValues("report").Inc()
-			pending, ticks = time.After(failing.Step()), nil
+			pending, ticks = time.After(failing.Next()), nil
 		case again > 0:
 			pending = time.After(again)
 		}
 		if err == nil {
-			failing = newRetry()
+			failing.Reset()
 		}
 		select {
 		case <-ctx.Done():
@@ -167,12 +167,6 @@ func (r *Reporter) Run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// newRetry returns the pauses between reports that fail: from a second to a minute, with a random part, so that nodes that fail together do
-// not try together.
-func newRetry() *wait.Backoff {
-	return &wait.Backoff{Duration: reportPause, Factor: 2, Jitter: 0.5, Steps: 16, Cap: longestRetry}
 }
 
 // report collects the state and writes the status if it changed. It returns after which time to do so again, 0 if nothing is left to wait

@@ -95,7 +95,9 @@ func machines() map[string]Machine {
 		"broken-accel": {
 			Devices: slices.Concat(accelerators("habana 0000:61:00.0 60 /dev/accel/accel3"), gpus("intel", "0000:71:00.0 70")),
 			Problems: []Problem{
-				{"0000:11:00.0", "DriverNotLoaded"}, {"0000:21:00.0", "NotResponding"}, {"0000:41:00.0", "NotResponding"},
+				{"0000:11:00.0", "DriverNotLoaded"},
+				{"0000:21:00.0", "NotResponding"},
+				{"0000:41:00.0", "NotResponding"},
 				{"0000:51:00.0", "DeviceNumbersUnknown"},
 			},
 		},

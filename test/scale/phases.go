@@ -33,8 +33,15 @@ type phase struct {
 // phases are in the order in which they follow each other.
 func (s *scale) phases() []phase {
 	return []phase{
-		{"start", s.start}, {"idle", s.idle}, {"claims", s.claims}, {"tainted", s.tainted}, {"rollout", s.rollout},
-		{"controller", s.controllerRestarts}, {"server", s.serverRestarts}, {"churn", s.churn}, {"refused", s.refused},
+		{"start", s.start},
+		{"idle", s.idle},
+		{"claims", s.claims},
+		{"tainted", s.tainted},
+		{"rollout", s.rollout},
+		{"controller", s.controllerRestarts},
+		{"server", s.serverRestarts},
+		{"churn", s.churn},
+		{"refused", s.refused},
 	}
 }
 
