@@ -8,6 +8,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -206,13 +207,8 @@ func (r *Reporter) report(ctx context.Context) (again time.Duration, err error) 
 	if !published || quiesced.Soon() {
 		again = reportPause
 	}
-	if r.written != nil {
-		if reflect.DeepEqual(*r.written, status) {
-			return again, nil
-		}
-		if wait := fetchedPause - time.Since(r.writtenAt); wait > 0 && onlyFetched(*r.written, status) {
-			return wait, nil
-		}
+	if due, wait := r.due(status); !due {
+		return cmp.Or(again, wait), nil
 	}
 	if err := r.write(ctx, status); err != nil {
 		return 0, err
@@ -221,6 +217,18 @@ func (r *Reporter) report(ctx context.Context) (again time.Duration, err error) 
 		r.written, r.writtenAt = &status, time.Now()
 	}
 	return again, nil
+}
+
+// due says whether a status is to be written now. If it is to be later, wait is when.
+func (r *Reporter) due(status v1alpha1.AcceleratorNodeStatus) (due bool, wait time.Duration) {
+	if r.written == nil {
+		return true, 0
+	}
+	if reflect.DeepEqual(*r.written, status) {
+		return false, 0
+	}
+	wait = fetchedPause - time.Since(r.writtenAt)
+	return wait <= 0 || !onlyFetched(*r.written, status), wait
 }
 
 // onlyFetched says whether two statuses differ in nothing but the kernel caches of the node.

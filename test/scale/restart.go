@@ -105,7 +105,7 @@ func (s *scale) mark(ctx context.Context) error {
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "scale-mark"}}
 	_, err := await(ctx, time.Now(), "the API server to take an object", func() (bool, error) {
 		_, err := s.cluster.Kube.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
-		return err == nil, nil //nolint:nilerr // it has just started
+		return err == nil, nil // it has just started
 	})
 	return err
 }

@@ -91,7 +91,7 @@ func (s *scale) rollout(ctx context.Context) error {
 	before, begin := maps.Clone(s.audit.calls), time.Now()
 	took := time.Duration(0)
 	seen, _, err := s.during(func() (err error) {
-		for i := range s.options.caches {
+		for i := range s.caches {
 			if err := s.makeCache(ctx, fmt.Sprintf("rollout-%03d", i)); err != nil {
 				return err
 			}
@@ -116,7 +116,7 @@ func (s *scale) rollout(ctx context.Context) error {
 	return errors.Join(
 		s.report.say("all nodes have all", "s", took.Seconds()),
 		s.report.want("lists of slices", "calls", float64(seen[call{"list", "resourceslices"}]), 0),
-		s.report.want("writes a cache to what nodes watch", "calls", float64(watched)/float64(s.options.caches), writes),
+		s.report.want("writes a cache to what nodes watch", "calls", float64(watched)/float64(s.caches), writes),
 		s.report.want("writes a node", "calls", s.perNode(seen.writes()), nodeWrites),
 		s.report.say("deliveries a node", "calls", s.perNode(seen.of("deliver"))),
 	)
@@ -159,8 +159,8 @@ func (s *scale) allHave(ctx context.Context, begin time.Time) (time.Duration, er
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &node); err != nil {
 				return false, err
 			}
-			if have := s.has(&node); have < s.options.caches {
-				missing = fmt.Sprintf(": %s has %d of %d: %+v", node.Name, have, s.options.caches, node.Status.KernelCaches)
+			if have := s.has(&node); have < s.caches {
+				missing = fmt.Sprintf(": %s has %d of %d: %+v", node.Name, have, s.caches, node.Status.KernelCaches)
 			}
 		}
 		return missing == "", nil
@@ -173,7 +173,7 @@ func (s *scale) allHave(ctx context.Context, begin time.Time) (time.Duration, er
 
 // has counts the caches that a node reports to have.
 func (s *scale) has(node *v1alpha1.AcceleratorNode) (n int) {
-	for i := range s.options.caches {
+	for i := range s.caches {
 		for _, entry := range node.Status.CachesOf("", fmt.Sprintf("rollout-%03d", i)) {
 			if entry.Phase == v1alpha1.NodeCacheExtracted {
 				n++
