@@ -3,6 +3,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,7 +140,8 @@ func describeAccelerator(tree *sysfs.Tree, f pci.Function, minors []accelMinor, 
 		d.withhold(ReasonNotResponding, fmt.Errorf("%s holds the %s and has not registered it in %s: it may be starting, see the kernel log",
 			f.Driver, what, sysfs.HostPath(sysfs.ClassAccel)))
 	default:
-		d.accelNodes(f.Dir(), f.Driver, minors)
+		// A driver whose link cannot be read has registered it all the same, and may say that it gave the device up.
+		d.accelNodes(f.Dir(), cmp.Or(f.Driver, row.Driver), minors)
 	}
 	return d.finish()
 }
