@@ -3,7 +3,6 @@
 package discover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,8 +139,11 @@ func describeAccelerator(tree *sysfs.Tree, f pci.Function, minors []accelMinor, 
 		d.withhold(ReasonNotResponding, fmt.Errorf("%s holds the %s and has not registered it in %s: it may be starting, see the kernel log",
 			f.Driver, what, sysfs.HostPath(sysfs.ClassAccel)))
 	default:
-		// A driver whose link cannot be read has registered it all the same, and may say that it gave the device up.
-		d.accelNodes(f.Dir(), cmp.Or(f.Driver, row.Driver), minors)
+		driver := f.Driver
+		if _, known := accelDrivers()[driver]; !known && row.Driver != "" {
+			driver = row.Driver // has registered it even if the link to it cannot be read, and may say that it gave the device up
+		}
+		d.accelNodes(f.Dir(), driver, minors)
 	}
 	return d.finish()
 }
@@ -173,7 +175,7 @@ func (d *draft) accelNodes(dir, driver string, minors []accelMinor) {
 	}
 	d.driverVersion(driver)
 	files := accelDrivers()[driver]
-	if status := d.accelText(dir, files.status); isDead(status) {
+	if status := d.accelText(dir, files.status); files.status != "" && !isServing(status) {
 		d.withhold(ReasonNotResponding,
 			fmt.Errorf("%s says that the accelerator's status is %q: see the kernel log, and reset it or reboot the node", driver, status))
 		return
@@ -203,10 +205,10 @@ func accelNode(tree *sysfs.Tree, name string) (container.Node, error) {
 	return newNode(path.Join("accel", name), major, minor), nil
 }
 
-// isDead reports whether a driver gave up the device (drivers/accel/habanalabs/common/habanalabs_drv.c, create_hdev). A reset, of which
-// there is one after each program, is over soon.
-func isDead(status string) bool {
-	return slices.Contains([]string{"disabled", "malfunction", "needs reset"}, strings.ToLower(status))
+// isServing reports whether a driver says that it serves the device, or resets it, as it does after each program
+// (drivers/accel/habanalabs/common/habanalabs_drv.c, create_hdev). Another word, and one that cannot be read, is no.
+func isServing(status string) bool {
+	return slices.Contains([]string{"operational", "in reset", "in reset after device release"}, strings.ToLower(status))
 }
 
 // takenBy returns the PCI functions that belong to devices of other kinds: those of the inventory, and all that are GPUs, which may be held
