@@ -89,13 +89,18 @@ func (f *filler) fill() error {
 		weights[i] = f.IntN(4) * f.IntN(4)
 	}
 	weights[f.IntN(3)]++
-	full := 0
+	full, refused := 0, 0
 	for full < 50 {
 		err := f.one(weights)
+		if err != nil {
+			refused++
+		}
 		switch {
 		case errors.Is(err, syscall.ENOSPC):
 			full++
 			weights = []int{1, 1, 1, 1, 1}
+		case refused > 1000: // nothing but directories, which are as deep and as full as they get
+			refused, weights = 0, []int{1, 1, 1, 1, 1}
 		case err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.EMLINK):
 			return err
 		}
