@@ -40,7 +40,7 @@ func TestPackagesAreSmall(t *testing.T) {
 // devicehealth and status call each other only by functions that the root package gives them.
 func partImports() map[string][]string {
 	parts := map[string][]string{
-		"notify": {}, "follow": {}, "podresources": {}, "retirement": {}, "prepare/conflict": {},
+		"notify": {}, "follow": {}, "retry": {}, "podresources": {}, "retirement": {"retry"}, "prepare/conflict": {},
 		"prepare":       {"prepare/conflict"},
 		"deviceclasses": {"follow"},
 		"nodeview":      {"follow"},
@@ -48,16 +48,16 @@ func partImports() map[string][]string {
 		"inventory":     {"notify"},
 		"quiesce":       {"inventory", "notify"},
 		// It is no feature: no claim has anything of it.
-		"foreigndevices": {"inventory", "notify"},
+		"foreigndevices": {"inventory", "notify", "retry"},
 		"artifacts":      {"inventory", "notify", "retirement"},
-		"publish":        {"inventory", "notify", "retirement"},
-		"devicehealth":   {"dryrun", "inventory", "notify", "quiesce", "retirement"},
+		"publish":        {"inventory", "notify", "retirement", "retry"},
+		"devicehealth":   {"dryrun", "inventory", "notify", "quiesce", "retirement", "retry"},
 		"dryrun":         {"inventory"},
-		"status":         {"inventory", "notify", "podresources", "quiesce", "retirement"},
+		"status":         {"inventory", "notify", "podresources", "quiesce", "retirement", "retry"},
 		"binding":        {"follow", "inventory", "publish"},
 	}
 	for _, feature := range features() {
-		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "trustpolicies"}
+		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "retry", "trustpolicies"}
 	}
 	return parts
 }
