@@ -91,7 +91,7 @@ func (n *node) statusFault(gpus int) string {
 			return fmt.Sprintf("pool %+v", pool)
 		}
 	}
-	want := map[string]int32{n.name + "/gpu": int32(gpus), n.name + "/fpga": 0, n.name + "/host": 0}
+	want := map[string]int32{n.name + "/gpu": int32(gpus), n.name + "/fpga": 0, n.name + "/accelerator": 0, n.name + "/host": 0}
 	if status.PluginVersion != "test" || status.PreparedClaims != 0 || status.ProblemCount != 0 {
 		return fmt.Sprintf("status %+v", status)
 	}
