@@ -72,20 +72,30 @@ func receiverType(e ast.Expr) string {
 
 // checkMethods returns what is wrong with the numbers of methods: too many, or fewer than an exception allows.
 func checkMethods(counts, exceptions map[string]int) []string {
+	return limit{maxMethods, "methods", "give a part with state of its own a type of its own", "manyMethods"}.check(counts, exceptions)
+}
+
+// limit is how many of something a thing may have.
+type limit struct {
+	most int
+	// of is what is counted, mend what to do about too many, and list the function with the exceptions.
+	of, mend, list string
+}
+
+// check returns what is wrong with numbers: too many, or fewer than an exception allows.
+func (l limit) check(counts, exceptions map[string]int) []string {
 	var wrong []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		allowed := max(exceptions[name], maxMethods)
-		if counts[name] > allowed {
-			wrong = append(wrong, fmt.Sprintf("%s has %d methods, want at most %d: give a part with state of its own a type of its own",
-				name, counts[name], allowed))
+		if allowed := max(exceptions[name], l.most); counts[name] > allowed {
+			wrong = append(wrong, fmt.Sprintf("%s has %d %s, want at most %d: %s", name, counts[name], l.of, allowed, l.mend))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(exceptions)) {
 		switch has := counts[name]; {
-		case has <= maxMethods:
-			wrong = append(wrong, fmt.Sprintf("%s has %d methods: remove it from manyMethods", name, has))
+		case has <= l.most:
+			wrong = append(wrong, fmt.Sprintf("%s has %d %s: remove it from %s", name, has, l.of, l.list))
 		case has < exceptions[name]:
-			wrong = append(wrong, fmt.Sprintf("%s has %d methods: lower its %d in manyMethods to that", name, has, exceptions[name]))
+			wrong = append(wrong, fmt.Sprintf("%s has %d %s: lower its %d in %s to that", name, has, l.of, exceptions[name], l.list))
 		}
 	}
 	return wrong

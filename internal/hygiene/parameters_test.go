@@ -3,12 +3,9 @@
 package hygiene
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -90,22 +87,7 @@ func parameters(f *ast.FuncType) (n int) {
 
 // checkParameters returns what is wrong with the numbers of parameters: too many, or fewer than an exception allows.
 func checkParameters(counts, exceptions map[string]int) []string {
-	var wrong []string
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		if allowed := max(exceptions[name], maxParameters); counts[name] > allowed {
-			wrong = append(wrong, fmt.Sprintf("%s has %d parameters, want at most %d: give what belongs together a type",
-				name, counts[name], allowed))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(exceptions)) {
-		switch has := counts[name]; {
-		case has <= maxParameters:
-			wrong = append(wrong, fmt.Sprintf("%s has %d parameters: remove it from manyParameters", name, has))
-		case has < exceptions[name]:
-			wrong = append(wrong, fmt.Sprintf("%s has %d parameters: lower its %d in manyParameters to that", name, has, exceptions[name]))
-		}
-	}
-	return wrong
+	return limit{maxParameters, "parameters", "give what belongs together a type", "manyParameters"}.check(counts, exceptions)
 }
 
 // TestPlantedParameters plants functions that have too many parameters, and exceptions that allow too much.
