@@ -88,14 +88,26 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
-func TestHooksTakenBack(t *testing.T) {
+// hookPlace is a node without a hook. Install installs the same one each time, as another process does, in dir.
+func hookPlace(t *testing.T) (install func() *Hook, dir string) {
+	t.Helper()
 	store, err := record.Open(disk.OS{}, t.TempDir())
 	check.Must(t, err)
-	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
+	dir = filepath.Join(t.TempDir(), "hooks")
+	source := filepath.Join(t.TempDir(), "fettle-hook")
 	check.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
-	h, err := InstallHook(store, source, dir)
-	check.Must(t, err)
+	return func() *Hook {
+		t.Helper()
+		h, err := InstallHook(store, source, dir)
+		check.Must(t, err)
+		return h
+	}, dir
+}
+
+// TestHooksTakenBack: a node that is emptied has no hook, and one again when it is taken back and a claim needs it.
+func TestHooksTakenBack(t *testing.T) {
+	install, dir := hookPlace(t)
+	h := install()
 	before := pathOf(t, h)
 	check.Must(t, h.Destroy())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
@@ -138,16 +150,12 @@ func TestHookAfterFailure(t *testing.T) {
 // TestHookMadeAgain: a hook that another process made again, as after a node was emptied, is held by this process, too, when a claim gets
 // it. Else the plugin of another version would remove it before the claim's record names it.
 func TestHookMadeAgain(t *testing.T) {
-	store, err := record.Open(disk.OS{}, t.TempDir())
-	check.Must(t, err)
-	dir, source := filepath.Join(t.TempDir(), "hooks"), filepath.Join(t.TempDir(), "fettle-hook")
-	check.Must(t, os.WriteFile(source, []byte("hook"), 0o700))
-	h, err := InstallHook(store, source, dir)
-	check.Must(t, err)
+	install, _ := hookPlace(t)
+	h := install()
 	name := pathOf(t, h)
 	check.Must(t, os.Remove(name))
-	other, err := InstallHook(store, source, dir)
-	check.Must(t, err, other.current.Close())
+	other := install()
+	check.Must(t, other.current.Close())
 	if again := pathOf(t, h); again != name {
 		t.Errorf("it is at %s, before at %s", again, name)
 	}
