@@ -61,11 +61,12 @@ func (w *installed) notReady(t *testing.T, name string) {
 	check.Must(t, w.Status().Update(t.Context(), &node))
 }
 
-// force uninstalls by force.
+// force uninstalls by force. The plugins follow each of its writes.
 func (w *installed) force(t *testing.T) error {
 	t.Helper()
+	api := (&faults{world: w}).client(w.WithWatch)
 	return Uninstall{
-		Client:   pagedClient{w.WithWatch, large.Paged(t, w.WithWatch, reconciler.TenantPage)},
+		Client:   pagedClient{api, large.Paged(t, api, reconciler.TenantPage)},
 		Recorder: events.NewFakeRecorder(10), Clock: clock.RealClock{}, Namespace: ownNamespace, Force: true, Timeout: 5 * time.Minute,
 	}.Run(t.Context())
 }
@@ -108,7 +109,6 @@ func TestForcedUninstallEnds(t *testing.T) {
 				for i := range pods.Items {
 					check.Must(t, w.Delete(t.Context(), &pods.Items[i]))
 				}
-				go w.follows(t)
 				before := time.Now()
 				check.Must(t, w.force(t))
 				if took := time.Since(before); took > 2*patience {
@@ -149,7 +149,6 @@ func TestForcedUninstallOfRefusedPods(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := install(t, nil)
 				w.held(t, "refused", &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}})
-				go w.follows(t)
 				w.WithWatch = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
 					SubResourceCreate: func(
 						context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption,
@@ -186,7 +185,6 @@ func TestForcedUninstallOfReplacedPods(t *testing.T) {
 			w.held(t, fmt.Sprint("replica-", made), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}})
 		}
 		scheduled()
-		go w.follows(t)
 		w.WithWatch = interceptor.NewClient(api, interceptor.Funcs{
 			SubResourceCreate: func(
 				ctx context.Context, _ client.Client, _ string, o, _ client.Object, _ ...client.SubResourceCreateOption,
@@ -256,7 +254,6 @@ func TestForcedUninstallOfSharedClaims(t *testing.T) {
 				return api.Delete(ctx, o)
 			},
 		})
-		go w.follows(t)
 		check.Must(t, w.force(t))
 		var pods corev1.PodList
 		check.Must(t, w.List(t.Context(), &pods))
@@ -271,17 +268,4 @@ func TestForcedUninstallOfSharedClaims(t *testing.T) {
 			t.Errorf("it leaves %q", left)
 		}
 	})
-}
-
-// follows has the plugins follow annotations as long as the test runs.
-func (w *installed) follows(t *testing.T) {
-	t.Helper()
-	for {
-		select {
-		case <-t.Context().Done():
-			return
-		case <-time.After(time.Second):
-			w.plugins(t.Context())
-		}
-	}
 }
