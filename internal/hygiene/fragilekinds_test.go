@@ -51,6 +51,12 @@ func findChance(p *typed, f goFile) []finding {
 			s.stack = s.stack[:len(s.stack)-1]
 			return true
 		}
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			s.lookForRaces(n.Body)
+		case *ast.FuncLit:
+			s.lookForRaces(n.Body)
+		}
 		if !s.inBubble(n) {
 			s.look(n)
 		}

@@ -203,6 +203,31 @@ func TestPlantedChance(t *testing.T) {
 			`l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":0"); use(err); use(l.Addr().String(), l.Close())`,
 			`l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":0"); use(err); go use(l); use(l.Addr().String(), l.Close())`,
 		},
+		{
+			setLater,
+			`var o options; go func() { use(o) }(); o = options{}`,
+			`var o options; go func() { use(o); close(done) }(); <-done; o = options{}`,
+		},
+		{ // The value of an argument is copied, what it points to is not.
+			setLater,
+			`o := &options{}; go use(o); o.Clock = 1`,
+			`o := &options{}; go use(o, o.Clock); o = nil; p := &options{}; go use(p.Clock); p.Timeout = patience`,
+		},
+		{
+			setLater,
+			`synctest.Test(t, func(t *testing.T) { n := 1; go func() { use(n) }(); n++ })`,
+			`synctest.Test(t, func(t *testing.T) { n := 1; go func() { use(n) }(); synctest.Wait(); n++ })`,
+		},
+		{
+			setLater,
+			`var g sync.WaitGroup; all := map[int]int{}; g.Go(func() { use(all) }); if ready() { all[1] = 2 }; g.Wait()`,
+			`var g sync.WaitGroup; all := map[int]int{}; g.Go(func() { use(all) }); if ready() { g.Wait(); all[1] = 2 }`,
+		},
+		{ // When another function runs is not known.
+			setLater,
+			`var o options; go o.begin(); for ready() { o.Clock = 1 }`,
+			`var o options; go o.begin(); use(func() { o.Clock = 1 })`,
+		},
 	} {
 		if found := chancePlanted(t, imports, planted.bad); len(found) != 1 || !strings.HasSuffix(found[0], ": "+planted.kind) {
 			t.Errorf("%s\n\twas found: %q, want one: %s", planted.bad, found, planted.kind)

@@ -225,7 +225,7 @@ func (n *node) process() *process {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	stopped := p.Watch(ctx)
 	done := make(chan struct{}, 2)
-	go func() { p.Run(ctx); done <- struct{}{} }()
+	go func(f *partitions.Feature) { f.Run(ctx); done <- struct{}{} }(p.Feature)
 	go func() { scanner.Run(ctx, nil); done <- struct{}{} }()
 	p.end = sync.OnceFunc(func() { cancel(); <-done; <-done; stopped() })
 	n.t.Cleanup(p.end)

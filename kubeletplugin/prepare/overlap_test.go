@@ -371,12 +371,12 @@ func (s *site) slow(random *rand.Rand) {
 	kind := s.kinds["host.scratch"]
 	apply, undo := kind.Apply, kind.Undo
 	pauses := make(chan time.Duration)
-	own := rand.New(rand.NewPCG(random.Uint64(), 0)) // it is used by another goroutine
+	own, ended := rand.New(rand.NewPCG(random.Uint64(), 0)), s.t.Context().Done() // they are used by another goroutine
 	go func() {
 		for {
 			select {
 			case pauses <- time.Duration(own.IntN(5)) * time.Millisecond:
-			case <-s.t.Context().Done():
+			case <-ended:
 				return
 			}
 		}

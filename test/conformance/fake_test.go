@@ -135,18 +135,18 @@ func (f *fakePlugin) start(ctx context.Context) {
 	drahealthv1alpha1.RegisterDRAResourceHealthServer(dra, drahealthv1.V1ServerWrapper{Server: f})
 	registerapi.RegisterRegistrationServer(registrar, f)
 	var group sync.WaitGroup
-	for name, server := range map[string]*grpc.Server{"dra.sock": dra, fakeDriver + "-reg.sock": registrar} {
-		listener, err := net.Listen("unix", f.path(name))
-		must(f.t, err)
-		group.Go(func() { _ = server.Serve(listener) })
-	}
-	group.Go(func() { f.background(ctx) })
 	f.stop = func() {
 		cancel()
 		dra.Stop()
 		registrar.Stop()
 		group.Wait()
 	}
+	for name, server := range map[string]*grpc.Server{"dra.sock": dra, fakeDriver + "-reg.sock": registrar} {
+		listener, err := net.Listen("unix", f.path(name))
+		must(f.t, err)
+		group.Go(func() { _ = server.Serve(listener) })
+	}
+	group.Go(func() { f.background(ctx) })
 }
 
 // background does what a plugin should not do while nothing happens.

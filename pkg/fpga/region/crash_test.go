@@ -232,10 +232,10 @@ func TestKilledInEachStep(t *testing.T) {
 			p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 			ctx, kill := context.WithCancel(t.Context())
 			begun, ended := len(p.programmings()), make(chan bool, 1)
-			go func() {
-				_, killed := p.child(ctx, l.all(p)[tc.dies:tc.dies+1], 0)
+			go func(dies *programmer, step []act) {
+				_, killed := dies.child(ctx, step, 0)
 				ended <- killed
-			}()
+			}(p, l.all(p)[tc.dies:tc.dies+1])
 			p.Await(begun+1, isProgramming)
 			kill() // which ends the process once the driver has answered
 

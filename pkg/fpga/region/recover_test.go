@@ -309,10 +309,10 @@ func TestKilled(t *testing.T) {
 			p.Fault(fpgasim.Fault{On: fpgasim.OnPR, Hold: true})
 			ctx, kill := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() {
-				_, err := fault.Child{}.Run(ctx, p.job(t))
+			go func(job fault.Plan) {
+				_, err := fault.Child{}.Run(ctx, job)
 				ended <- err
-			}()
+			}(p.job(t))
 			p.Await(1, isProgramming)
 			kill() // by SIGKILL, which ends it once the driver has answered
 
