@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -13,7 +15,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
+	"github.com/fettle-dev/fettle/pkg/plan/alike"
+	"github.com/fettle-dev/fettle/pkg/plan/judge"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
 // view is what the allocator sees of the cluster when it tries one node: the pools that have a device for the node, each with all of its
@@ -21,9 +26,6 @@ import (
 type view struct {
 	pools  []*pool
 	slices []*resourceapi.ResourceSlice
-	// allocator is made of the state of a version.
-	allocator structured.Allocator
-	version   uint64
 	// requested is what the pods of the node ask for.
 	requested corev1.ResourceList
 	pods      int64
@@ -124,15 +126,68 @@ func (v *view) state() structured.AllocatedState {
 // allocate tries one node, by its index, for claims without an allocation, as the scheduler does. No results and no error mean that they
 // do not fit.
 func (c *Cluster) allocate(ctx context.Context, node int, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	v := c.views[node]
-	if version := v.stateVersion(); v.allocator == nil || v.version != version {
-		allocator, err := structured.NewAllocator(ctx, sorted(c.Gates.Features()), v.state(), classLister{c}, v.slices, c.cel)
-		if err != nil {
-			return nil, err
-		}
-		v.allocator, v.version = allocator, version
+	v, reads := c.views[node], c.reads.of(claims, c.Classes)
+	allocator, err := structured.NewAllocator(ctx, sorted(c.Gates.Features()), v.state(), classLister{c}, reading(v.slices, reads), c.cel)
+	if err != nil {
+		return nil, err
 	}
-	return v.allocator.Allocate(ctx, c.Nodes[node], claims)
+	return allocator.Allocate(ctx, c.Nodes[node], claims)
+}
+
+// seen is what the allocator sees of a node, by its index.
+func (c *Cluster) seen(node int) alike.Seen {
+	s := alike.Seen{Node: c.Nodes[node], State: c.views[node].state()}
+	for _, p := range c.views[node].pools {
+		s.Pools = append(s.Pools, p.slices)
+	}
+	return s
+}
+
+// reading returns slices whose devices have the attributes only that make a difference. The allocator makes a map of all of them for each
+// expression that it evaluates, which takes longer than the evaluation.
+func reading(all []*resourceapi.ResourceSlice, reads selector.Reads) []*resourceapi.ResourceSlice {
+	if reads.Everything() {
+		return all
+	}
+	out := make([]*resourceapi.ResourceSlice, len(all))
+	for i, slice := range all {
+		same := *slice
+		same.Spec.Devices = slices.Clone(slice.Spec.Devices)
+		for k := range same.Spec.Devices {
+			d := &same.Spec.Devices[k]
+			d.Attributes = reads.Attributes(slice.Spec.Driver, d.Attributes)
+		}
+		out[i] = &same
+	}
+	return out
+}
+
+// readings know what the expressions of claims and classes read. Several goroutines may use it.
+type readings struct {
+	checker selector.Checker
+	mu      sync.Mutex
+	known   map[string]selector.Reads
+}
+
+// of returns what claims and the classes that they name read of devices.
+func (r *readings) of(claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass) (out selector.Reads) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for expression := range judge.ExpressionsOf(claims, classes) {
+		reads, known := r.known[expression]
+		if !known {
+			reads = r.checker.Reads(expression)
+			r.known[expression] = reads
+		}
+		out.Add(reads)
+	}
+	for _, claim := range claims {
+		for _, c := range claim.Spec.Devices.Constraints {
+			out.AddAttribute(c.MatchAttribute)
+			out.AddAttribute(c.DistinctAttribute)
+		}
+	}
+	return out
 }
 
 // sorted has the allocator take pools and slices by their names. The variant for the features of Kubernetes 1.34 and 1.35 takes them in

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/pkg/plan/judge"
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
 // Cluster is a snapshot as the scheduler sees it: with the API server's defaults, without the fields of gates that are off, with the
@@ -56,6 +57,7 @@ type Cluster struct {
 	// shares counts the shares of devices that got a name.
 	shares   int
 	cel      *cel.Cache
+	reads    *readings
 	kept     judge.Kept
 	problems []Problem
 	journal  journal
@@ -114,14 +116,12 @@ func Adopt(s Snapshot) (*Cluster, []Problem, error) {
 // compiled is how many CEL expressions stay compiled: more than judge.Kept lets there be.
 const compiled = 1000
 
-// forgetCompiled has allocators compile all expressions anew.
+// forgetCompiled has expressions compiled anew.
 func (c *Cluster) forgetCompiled() {
 	c.cel = cel.NewCache(compiled, cel.Features{
 		EnableConsumableCapacity: c.Gates.On(gates.ConsumableCapacity), EnableListTypeAttributes: c.Gates.On(gates.ListTypeAttributes),
 	})
-	for _, v := range c.views {
-		v.allocator = nil
-	}
+	c.reads = &readings{known: map[string]selector.Reads{}}
 }
 
 func (c *Cluster) problem(object, format string, args ...any) {

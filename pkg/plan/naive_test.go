@@ -27,9 +27,13 @@ import (
 // gets all slices and all that is allocated, as the scheduler hands it over, and nothing is remembered.
 func TestFitsLikeTheAllocator(t *testing.T) {
 	fits, refused := 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(120) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		c, _, err := plan.NewCluster(randomCluster(random))
+		snapshot := randomCluster
+		if seed%2 == 1 {
+			snapshot = randomFleet
+		}
+		c, _, err := plan.NewCluster(snapshot(random))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +117,56 @@ func randomCluster(random *rand.Rand) plan.Snapshot {
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
 		}}}
 	})...)
+	addPods(random, &s)
+	return s
+}
+
+// randomFleet has nodes of one or two kinds, each with pools of its own alone: nodes of a kind differ by their serial numbers, by how often
+// their slices were published, and some by one thing more.
+func randomFleet(random *rand.Rand) plan.Snapshot {
+	s := plan.Snapshot{Classes: []*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "any"}}}}
+	kinds := [][]*resourceapi.ResourceSlice{randomPool(random, "x", func(*resourceapi.ResourceSliceSpec) {})}
+	if random.IntN(2) == 0 {
+		kinds = append(kinds, randomPool(random, "y", func(*resourceapi.ResourceSliceSpec) {}))
+	}
+	for n := range 3 + random.IntN(4) {
+		name, generation := fmt.Sprintf("n%d", n), random.Int64N(5)
+		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		for k, slice := range kinds[random.IntN(len(kinds))] {
+			slice = slice.DeepCopy()
+			slice.Name, slice.Spec.NodeName, slice.Spec.Pool.Name = fmt.Sprint(name, "-", k), &name, name
+			slice.Spec.Pool.Generation += generation
+			for d := range slice.Spec.Devices {
+				slice.Spec.Devices[d].Attributes["serial"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint(n))}
+			}
+			if len(slice.Spec.Devices) > 0 && random.IntN(6) == 0 {
+				vary(random, &slice.Spec.Devices[random.IntN(len(slice.Spec.Devices))])
+			}
+			s.Slices = append(s.Slices, slice)
+		}
+	}
+	addPods(random, &s)
+	return s
+}
+
+// vary makes a device another one than those of the other nodes.
+func vary(random *rand.Rand, d *resourceapi.Device) {
+	switch random.IntN(4) {
+	case 0:
+		d.Attributes["kind"] = resourceapi.DeviceAttribute{StringValue: new("c")}
+	case 1:
+		d.Taints = []resourceapi.DeviceTaint{{Key: "t", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	case 2:
+		for i := range d.ConsumesCounters {
+			d.ConsumesCounters[i].Counters = map[string]resourceapi.Counter{"memory": {Value: resource.MustParse("2")}}
+		}
+	default:
+		delete(d.Attributes, "serial")
+	}
+}
+
+// addPods adds more pods than a small cluster can hold, each with a claim.
+func addPods(random *rand.Rand, s *plan.Snapshot) {
 	for p := range 8 {
 		name := fmt.Sprintf("p%d", p)
 		claim := objects.Claim("default", name)
@@ -128,14 +182,13 @@ func randomCluster(random *rand.Rand) plan.Snapshot {
 			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &claim.Name}}},
 		})
 	}
-	return s
 }
 
 func randomRequest(random *rand.Rand, name string) resourceapi.DeviceRequest {
 	request := resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "any", Count: 1 + int64(random.IntN(3)),
 	}}
-	switch random.IntN(8) {
+	switch random.IntN(11) {
 	case 0:
 		request.Exactly.AllocationMode, request.Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
 	case 1, 2:
@@ -145,6 +198,10 @@ func randomRequest(random *rand.Rand, name string) resourceapi.DeviceRequest {
 			{Name: "many", DeviceClassName: "any", Count: 3}, {Name: "one", DeviceClassName: "any"},
 		}
 		request.Exactly = nil
+	case 4:
+		request.Exactly.Selectors = objects.Selectors(`device.attributes["d.io"].?serial.orValue("2") != "2"`)
+	case 5:
+		request.Exactly.Selectors = objects.Selectors(`device.attributes["d.io"].size() > 2`)
 	}
 	return request
 }

@@ -15,6 +15,9 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
+
+	"github.com/fettle-dev/fettle/pkg/plan/alike"
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
 // tryDevices says whether a node has the devices. What is missing is said before what is allocated elsewhere, as the scheduler does.
@@ -47,6 +50,15 @@ func (r *run) judged(ctx context.Context, i int, asked request) (reasons []strin
 	if v := asked.known[i]; v.version == r.views[i].stateVersion() {
 		return notAllocatableIf(!v.fits), v.score, nil
 	}
+	like, hasLike, err := asked.alike.Like(r.seen(i), asked.reads)
+	if err != nil {
+		return nil, 0, err
+	}
+	if v, found := asked.alike.Known(like); hasLike && found {
+		v.version = r.views[i].stateVersion()
+		asked.known[i] = v
+		return notAllocatableIf(!v.fits), v.score, nil
+	}
 	results, err := r.tryNode(ctx, i, asked.claims)
 	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		return []string{err.Error()}, 0, nil
@@ -59,6 +71,9 @@ func (r *run) judged(ctx context.Context, i int, asked request) (reasons []strin
 		v.score = scoreOf(asked.claims, results)
 	}
 	asked.known[i] = v
+	if hasLike {
+		asked.alike.Remember(like, v)
+	}
 	return notAllocatableIf(!v.fits), v.score, nil
 }
 
@@ -77,6 +92,9 @@ type request struct {
 	extended *resourceapi.ResourceClaim
 	// known is what the allocator said before, by the index of the node.
 	known []verdict
+	// alike is what it said of nodes that are like others to what the claims read.
+	alike *alike.Nodes[verdict]
+	reads selector.Reads
 }
 
 // ask returns what to ask for on a node: the same on all nodes, but for extended resources, which a device plugin may have there.
@@ -97,6 +115,7 @@ func (r *run) ask(i int) (request, error) {
 		if out.known, err = r.verdicts.of(out.claims, len(r.Nodes)); err != nil {
 			return request{}, err
 		}
+		out.alike, out.reads = alike.New[verdict](), r.reads.of(out.claims, r.Classes)
 	}
 	r.requests[key] = out
 	return out, nil

@@ -117,6 +117,15 @@ func (c *Checker) Facts(expression string) map[string]string {
 	return facts
 }
 
+// Reads returns the attributes that a selector, or another expression on a device, reads. Of one that does not compile all are kept.
+func (c *Checker) Reads(expression string) Reads {
+	parsed, err := c.parse(expression)
+	if err != nil {
+		return ReadsOf(nil)
+	}
+	return ReadsOf(parsed.NativeRep())
+}
+
 // typeFault puts an error of the type checker into words. It is empty for an error that the substitution of types alone made: what has
 // fields here is a map to the scheduler.
 func typeFault(e *common.Error) string {

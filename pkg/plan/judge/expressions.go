@@ -12,6 +12,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
 // cacheSize is how many compiled selectors the allocator keeps: more than [Kept] lets there be.
@@ -57,6 +59,7 @@ type expression struct {
 	compiled   dracel.CompilationResult
 	tree       *ast.AST
 	exhaustive cel.Program
+	reads      selector.Reads
 }
 
 // get returns a compiled selector.
@@ -75,7 +78,7 @@ func (e *Expressions) get(text string) (*expression, error) {
 }
 
 func (e *Expressions) compile(text string) *expression {
-	x := &expression{compiled: e.cache.GetOrCompile(text)}
+	x := &expression{compiled: e.cache.GetOrCompile(text), reads: selector.ReadsOf(nil)}
 	if x.compiled.Error != nil {
 		return x
 	}
@@ -92,12 +95,15 @@ func (e *Expressions) compile(text string) *expression {
 	}
 	if program, err := e.env.Program(checked, cel.EvalOptions(cel.OptExhaustiveEval)); err == nil {
 		x.tree, x.exhaustive = checked.NativeRep(), program
+		x.reads = selector.ReadsOf(x.tree)
 	}
 	return x
 }
 
-// matches evaluates a selector as the scheduler does.
+// matches evaluates a selector as the scheduler does. The device is without the attributes that make no difference, each of which takes
+// longer than the evaluation.
 func (x *expression) matches(ctx context.Context, device dracel.Device) (bool, error) {
+	device.Attributes = x.reads.Attributes(device.Driver, device.Attributes)
 	match, _, err := x.compiled.DeviceMatches(ctx, device)
 	if err != nil {
 		return false, fmt.Errorf("CEL runtime error: %w", dracel.EnhanceRuntimeError(err))

@@ -54,7 +54,7 @@ func unseen(
 	seen map[string]bool, claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass,
 ) (more map[string]bool, sum int) {
 	more = map[string]bool{}
-	for expression := range expressionsOf(claims, classes) {
+	for expression := range ExpressionsOf(claims, classes) {
 		if !seen[expression] && !more[expression] {
 			more[expression] = true
 			sum += weight(expression)
@@ -63,8 +63,8 @@ func unseen(
 	return more, sum
 }
 
-// expressionsOf yields the CEL of the requests of claims and of the classes that they name.
-func expressionsOf(claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass) iter.Seq[string] {
+// ExpressionsOf yields the CEL of the requests of claims and of the classes that they name.
+func ExpressionsOf(claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, claim := range claims {
 			for _, r := range allAlternatives(claim) {
