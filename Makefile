@@ -340,7 +340,7 @@ test-vm: vm-program ## Boot a real kernel in a virtual machine, and run the kern
 
 .PHONY: test-vm-here
 test-vm-here: vm-build cluster-build
-	$(VM) run -env FETTLE_CACHE -timeout 8m -- $(VM_PROGRAMS)/kernel.test -test.v
+	$(VM) run -env FETTLE_CACHE -timeout 20m -- $(VM_PROGRAMS)/kernel.test -test.v
 
 # A cluster in the virtual machine takes minutes to start where nothing else runs, and far longer where something does.
 .PHONY: test-vm-cluster
