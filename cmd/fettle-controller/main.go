@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	// The public certificate authorities: the images have no files of them.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/client-go/rest"
@@ -42,6 +43,7 @@ Add -h to see the flags.
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	_, _ = memlimit.Set() // to 90 % of the container's limit: garbage is collected before the kernel ends the program
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	// The public authorities, where there are no files of them: the images have none.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/client-go/dynamic"
@@ -45,6 +46,7 @@ var version = "devel"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	_, _ = memlimit.Set() // to 90 % of the container's limit: garbage is collected before the kernel ends the program
 	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, become)
 	stop()
 	os.Exit(code)

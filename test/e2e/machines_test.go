@@ -170,6 +170,7 @@ func reportFootprint(ctx context.Context, plugin string) {
 		Expect(err).NotTo(HaveOccurred())
 		return v
 	}
+	Expect(number("go_gc_gomemlimit_bytes")).To(BeNumerically("<", 1<<40), "the garbage collector keeps below the container's limit")
 	AddReportEntry("plugin", fmt.Sprintf("%s: %.0f MiB resident, slices seen as wanted %.1f s after the process started", plugin,
 		number("process_resident_memory_bytes")/(1<<20), number("fettle_published_timestamp_seconds")-number("process_start_time_seconds")),
 		ReportEntryVisibilityAlways)
