@@ -106,6 +106,7 @@ func commands() commandTable {
 		{"quota", "show devices by namespace and class against ResourceQuotas", quotaHelp, quotaExamples, quotas},
 		{"snapshot", "save what decides about devices as one file", snapshotHelp, snapshotExamples, saveSnapshot},
 		{"stack plan", "say what AcceleratorStacks do next with drivers, and for which pods", stackPlanHelp, stackPlanExamples, stackPlan},
+		{"status", "say what is installed on a cluster, what is wrong, and what to do next", statusHelp, statusExamples, status},
 		{"validate FILE...", "check claims, templates, classes and presets in YAML files", validateHelp, validateExamples, validate},
 		{"version", "show the version of this binary", versionHelp, versionExamples, showVersion},
 	}

@@ -46,10 +46,10 @@ type reader struct {
 	seen map[location]string
 }
 
-// location is an object, or all objects of a resource that a selector of fields is for if it has no name.
+// location is an object, or all objects of a resource that selectors of fields and of labels are for if it has no name.
 type location struct {
-	resource                schema.GroupVersionResource
-	namespace, name, fields string
+	resource                        schema.GroupVersionResource
+	namespace, name, fields, labels string
 }
 
 // newReader returns a reader that asks for protobuf wherever the API server has it.
@@ -110,7 +110,7 @@ func (r *reader) pages(ctx context.Context, p location, list lister, begin func(
 	}
 	err := paging.List(restart, func(token string) (string, error) {
 		boundMemory()
-		page, err := list(ctx, metav1.ListOptions{FieldSelector: p.fields, Limit: pageSize, Continue: token})
+		page, err := list(ctx, metav1.ListOptions{FieldSelector: p.fields, LabelSelector: p.labels, Limit: pageSize, Continue: token})
 		if err != nil {
 			return "", err
 		}
@@ -188,6 +188,7 @@ type choice[T any] struct {
 	namespace string
 	// fields select on the API server, which knows them for some kinds only.
 	fields fields.Set
+	labels string
 	// keep may drop an object, or parts of it. Nil keeps all.
 	keep func(*T) bool
 	// begin, if it is set, is called before the first object, and again whenever the list is read from its start once more.
@@ -196,7 +197,7 @@ type choice[T any] struct {
 
 // listOf reads the objects of a resource as values of a type, page by page.
 func listOf[T any](ctx context.Context, r *reader, resource schema.GroupVersionResource, of choice[T]) ([]*T, error) {
-	p := location{resource: resource, namespace: of.namespace}
+	p := location{resource: resource, namespace: of.namespace, labels: of.labels}
 	if len(of.fields) > 0 {
 		p.fields = of.fields.String() // sorted, and no value has anything to escape
 	}
@@ -306,7 +307,7 @@ func (r *reader) changed(ctx context.Context) error {
 
 // wait returns at the first event about a location, or when the watch ends. The caller then reads the location again.
 func (r *reader) wait(ctx context.Context, p location, version string) error {
-	options := metav1.ListOptions{ResourceVersion: version, FieldSelector: p.fields}
+	options := metav1.ListOptions{ResourceVersion: version, FieldSelector: p.fields, LabelSelector: p.labels}
 	if p.name != "" {
 		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, p.name).String()
 	}

@@ -165,6 +165,35 @@ func planned(ctx SpecContext) {
 	directory := strings.TrimPrefix(disk[0].Device, "ssd-")
 	Expect(inside(ctx, pod, main, `grep -c "/`+directory+` " /proc/self/mountinfo`)).To(Equal("1\n"), "the disk that was planned")
 
+	say("the overview has the programs, and what the node gave")
+	var overview struct {
+		Programs []struct {
+			Name        string
+			Ready, Want int
+		}
+		Nodes []struct {
+			Name  string
+			Pools []struct {
+				Kind string
+				Used int
+			}
+		}
+	}
+	Eventually(ctx, func(g Gomega) {
+		text, _ := h.Fettle(ctx, "status", "--kubeconfig", h.Kubeconfig(), "-o", "json") // the exit status says whether anything is wrong
+		g.Expect(json.Unmarshal([]byte(text), &overview)).To(Succeed(), text)
+		used := map[string]int{}
+		for _, n := range overview.Nodes {
+			for _, p := range n.Pools {
+				if n.Name == gpuNode {
+					used[p.Kind] = p.Used
+				}
+			}
+		}
+		g.Expect(used).To(HaveKeyWithValue("gpu", 3), "the holder's, and the pair")
+	}).Should(Succeed())
+	Expect(overview.Programs).To(ContainElement(And(HaveField("Name", "fettle-kubeletplugin"), HaveField("Ready", BeNumerically(">", 0)))))
+
 	say("a second one like it is planned beside it")
 	again := planWith(ctx, ns, strings.ReplaceAll(plannedPod, "name: planned", "name: second")).Pods[ns+"/second"]
 	for _, d := range namesOf(plannedResults(again.Devices["pair"])) {
