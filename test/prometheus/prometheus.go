@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -37,6 +38,7 @@ type Target struct {
 // Server is a running Prometheus.
 type Server struct {
 	command *exec.Cmd
+	ended   chan struct{}
 	log     check.Buffer
 }
 
@@ -53,12 +55,22 @@ func Start(program, dir, rules string, targets []Target) (*Server, error) {
 	if err := os.WriteFile(path, config, 0o600); err != nil {
 		return nil, err
 	}
-	s := &Server{}
+	s := &Server{ended: make(chan struct{})}
 	s.command = exec.Command(program, "--config.file="+path, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:0", "--log.level=info")
 	s.command.Dir, s.command.Stdout, s.command.Stderr = dir, &s.log, &s.log
 	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.command.Start(); err != nil {
+	started := make(chan error, 1)
+	go func() {
+		defer close(s.ended)
+		runtime.LockOSThread() // the end of the thread that started it ends Prometheus
+		defer runtime.UnlockOSThread()
+		err := s.command.Start()
+		if started <- err; err == nil {
+			_ = s.command.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start Prometheus: %w", err)
 	}
 	return s, nil
@@ -67,7 +79,7 @@ func Start(program, dir, rules string, targets []Target) (*Server, error) {
 // Stop ends it, and returns what it logged.
 func (s *Server) Stop() string {
 	_ = s.command.Process.Kill()
-	_ = s.command.Wait()
+	<-s.ended
 	return s.log.String()
 }
 

@@ -153,6 +153,9 @@ func (s *scale) allHave(ctx context.Context, begin time.Time) (time.Duration, er
 		if err != nil {
 			return false, err
 		}
+		if err := s.program.Running(); err != nil {
+			return false, err
+		}
 		missing = ""
 		for i := range list.Items {
 			var node v1alpha1.AcceleratorNode

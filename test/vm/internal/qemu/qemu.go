@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,7 +129,9 @@ func (m Machine) run(ctx context.Context, stdout, stderr io.Writer) (int, error)
 	command.Stdout, command.Stderr = stdout, stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	command.WaitDelay = time.Second
+	runtime.LockOSThread() // the end of the thread that started it ends the emulator
 	err := command.Run()
+	runtime.UnlockOSThread()
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNoStatus, context.Cause(ctx))
 	}
