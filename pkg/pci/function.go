@@ -97,16 +97,16 @@ func read(tree *sysfs.Tree, name string) (f Function, ok bool, faults []error) {
 	}
 	f = Function{
 		Address: address,
-		Vendor:  uint16(r.essential("vendor", 16)),
-		Device:  uint16(r.essential("device", 16)),
-		Class:   uint32(r.essential("class", 24)),
+		Vendor:  uint16(r.essential("vendor", 4)),
+		Device:  uint16(r.essential("device", 4)),
+		Class:   uint32(r.essential("class", 6)),
 	}
 	if r.lost {
 		return Function{}, false, r.faults
 	}
-	f.SubsystemVendor = uint16(r.optional("subsystem_vendor", 16))
-	f.SubsystemDevice = uint16(r.optional("subsystem_device", 16))
-	f.Revision = uint8(r.optional("revision", 8))
+	f.SubsystemVendor = uint16(r.optional("subsystem_vendor", 4))
+	f.SubsystemDevice = uint16(r.optional("subsystem_device", 4))
+	f.Revision = uint8(r.optional("revision", 2))
 	f.Driver = r.link("driver", false)
 	f.NUMANode = r.numaNode()
 	f.Root = r.root()
@@ -130,8 +130,8 @@ func (r *reader) fault(essential bool, err error) {
 }
 
 // essential reads a hexadecimal number that must be there.
-func (r *reader) essential(file string, bits int) uint64 {
-	value, err := r.hex(file, bits)
+func (r *reader) essential(file string, digits int) uint64 {
+	value, err := r.hex(file, digits)
 	if err != nil {
 		r.fault(true, err)
 	}
@@ -139,24 +139,17 @@ func (r *reader) essential(file string, bits int) uint64 {
 }
 
 // optional reads a hexadecimal number that may be absent, but not garbage.
-func (r *reader) optional(file string, bits int) uint64 {
-	value, err := r.hex(file, bits)
+func (r *reader) optional(file string, digits int) uint64 {
+	value, err := r.hex(file, digits)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.fault(false, err)
 	}
 	return value
 }
 
-func (r *reader) hex(file string, bits int) (uint64, error) {
-	value, err := r.tree.ReadHex(path.Join(r.dir, file))
-	if err != nil {
-		return 0, err
-	}
-	if value>>bits != 0 {
-		return 0, fmt.Errorf("read %s: %w: %#x has more than %d bits",
-			sysfs.HostPath(path.Join(r.dir, file)), sysfs.ErrMalformed, value, bits)
-	}
-	return value, nil
+// hex reads a number of the width that the kernel writes (drivers/pci/pci-sysfs.c, pci_config_attr and class_show).
+func (r *reader) hex(file string, digits int) (uint64, error) {
+	return r.tree.ReadFixedHex(path.Join(r.dir, file), digits)
 }
 
 // count reads a decimal number from low up; absent and not ok if it is not there or not readable.

@@ -3,6 +3,7 @@
 package pci_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,7 +122,7 @@ func TestList(t *testing.T) {
 	}
 	wantErrs := []string{
 		`PCI function 0000:3b:00.1: read /sys/bus/pci/devices/0000:3b:00.1/subsystem_vendor: ` +
-			`malformed: "garbage", want a hexadecimal number`,
+			`malformed: "garbage", want 4 hexadecimal digits`,
 		`PCI function 0000:3b:00.2: link physfn: PCI address "what": want DDDD:BB:DD.F in lower-case hexadecimal, such as 0000:1b:00.0`,
 		`PCI function 0000:83:00.0: link /sys/bus/pci/devices/0000:83:00.0 leads nowhere: file does not exist`,
 		`PCI function oddity: PCI address "oddity": want DDDD:BB:DD.F in lower-case hexadecimal, such as 0000:1b:00.0`,
@@ -131,6 +132,31 @@ func TestList(t *testing.T) {
 	}
 	if base := got[0].BaseClass(); base != 0x0302 {
 		t.Errorf("base class %#x, want 0x302", base)
+	}
+}
+
+// TestCutShort: a file that lost digits does not name another vendor, device, class, board or revision.
+func TestCutShort(t *testing.T) {
+	const dir = "sys/devices/pci0000:00/0000:01:00.0/"
+	whole := map[string]string{
+		"vendor": "0x1da3", "device": "0x1020", "class": "0x120000", "revision": "0x01",
+		"subsystem_vendor": "0x1da3", "subsystem_device": "0x0001",
+	}
+	for cut, essential := range map[string]bool{
+		"vendor": true, "device": true, "class": true, "subsystem_vendor": false, "subsystem_device": false, "revision": false,
+	} {
+		files := map[string]string{"sys/bus/pci/devices/0000:01:00.0": "-> ../../../devices/pci0000:00/0000:01:00.0"}
+		for name, content := range whole {
+			files[dir+name] = content
+		}
+		files[dir+cut] = whole[cut][:3]
+		got, err := pci.List(newTree(t, files))
+		if !errors.Is(err, sysfs.ErrMalformed) || !strings.Contains(err.Error(), "/"+cut+":") {
+			t.Errorf("%s: %v, want that it is malformed", cut, err)
+		}
+		if lost := len(got) == 0; lost != essential {
+			t.Errorf("%s: found %+v", cut, got)
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ func (t *Tree) ReadInt(name string) (int64, error) {
 	return value, nil
 }
 
-// ReadHex reads a hexadecimal number with or without 0x, as PCI identifiers are written: "0x10de".
+// ReadHex reads a hexadecimal number with or without 0x: "0x10de".
 func (t *Tree) ReadHex(name string) (uint64, error) {
 	text, err := t.ReadString(name)
 	if err != nil {
@@ -69,6 +69,21 @@ func (t *Tree) ReadHex(name string) (uint64, error) {
 	value, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
 	if err != nil {
 		return 0, malformed(name, text, "a hexadecimal number")
+	}
+	return value, nil
+}
+
+// ReadFixedHex reads a hexadecimal number that is always written with so many digits, as PCI identifiers are: "0x10de". With fewer it is
+// what is left of another number.
+func (t *Tree) ReadFixedHex(name string, digits int) (uint64, error) {
+	text, err := t.ReadString(name)
+	if err != nil {
+		return 0, err
+	}
+	bare := strings.TrimPrefix(text, "0x")
+	value, err := strconv.ParseUint(bare, 16, 64)
+	if err != nil || len(bare) != digits {
+		return 0, malformed(name, text, strconv.Itoa(digits)+" hexadecimal digits")
 	}
 	return value, nil
 }

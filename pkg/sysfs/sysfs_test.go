@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fettle-dev/fettle/pkg/sysfs"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 // newTree makes a host tree: content by name, and a link for content that begins with an arrow.
@@ -117,6 +118,22 @@ func TestNumbers(t *testing.T) {
 	}
 	if _, err := tree.ReadHex("nothex"); !errors.Is(err, sysfs.ErrMalformed) {
 		t.Errorf("ReadHex: %v, want malformed", err)
+	}
+}
+
+// TestFixedHex: a number of a fixed width that lost digits is another number, so it is unreadable.
+func TestFixedHex(t *testing.T) {
+	tree, _ := newTree(t, map[string]string{
+		"whole": "0x1da3\n", "bare": "1da3", "cut": "0x1", "long": "0x01da3", "word": "0xgaud", "none": "",
+	})
+	for _, name := range []string{"whole", "bare"} {
+		if v, err := tree.ReadFixedHex(name, 4); v != 0x1da3 || err != nil {
+			t.Errorf("%s: %#x, %v", name, v, err)
+		}
+	}
+	for _, name := range []string{"cut", "long", "word", "none"} {
+		_, err := tree.ReadFixedHex(name, 4)
+		check.WantErr(t, err, sysfs.ErrMalformed, "4 hexadecimal digits")
 	}
 }
 

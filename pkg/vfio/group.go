@@ -88,7 +88,7 @@ func isBridge(class uint64) bool { return class>>8 == 0x0604 || class>>8 == 0x06
 func readMember(tree *sysfs.Tree, address pci.Address) (Member, error) {
 	m := Member{Address: address}
 	dir := sysfs.PCIDevice(address.String())
-	class, err := tree.ReadHex(path.Join(dir, "class"))
+	class, err := tree.ReadFixedHex(path.Join(dir, "class"), 6)
 	if err != nil {
 		return m, err
 	}
