@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -140,23 +141,16 @@ func Kind(hostRoot string, open func(path string) (Root, error)) step.Kind {
 func (k kind) step() step.Kind {
 	return step.Kind{
 		Apply: step.Do(func(ctx context.Context, p *Params) error {
-			d, err := k.dir(ctx, p)
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			if err := d.markScratch(p.Claim); err != nil {
-				return err
-			}
-			return d.OpenUp()
+			return k.inTime(ctx, p, func(d *Dir) error {
+				if err := d.markScratch(p.Claim); err != nil {
+					return err
+				}
+				return d.OpenUp()
+			})
 		}),
 		// The pod may have changed the mode itself.
 		Verify: step.Do(func(ctx context.Context, p *Params) error {
-			d, err := k.dir(ctx, p)
-			if err != nil {
-				return err
-			}
-			return d.Close()
+			return k.inTime(ctx, p, func(*Dir) error { return nil })
 		}),
 		Undo: step.Do(func(ctx context.Context, p *Params) error {
 			return k.ifThere(ctx, p, func(d *Dir) error { return d.giveBack(ctx, p) })
@@ -176,25 +170,65 @@ func (k kind) step() step.Kind {
 	}
 }
 
-// patience is how long a directory may take to open. Claims of the devices that its claim has, too, wait meanwhile.
-const patience = 10 * time.Second
+// patience is how long a step may take. Claims of the devices that its claim has, too, wait meanwhile. What a step that took longer has
+// moved aside stays there, so the next try has less to do.
+const patience = time.Minute
 
 type kind struct {
 	hostRoot string
 	open     func(path string) (Root, error)
-	// reads opens directories whose disk or server may not answer.
+	// reads does what a disk or a server may not answer.
 	reads *sysfs.Reads
 }
 
-// dir opens the directory that the claim got. It refuses any other one, and one that does not answer.
-func (k kind) dir(ctx context.Context, p *Params) (*Dir, error) {
-	ctx = context.WithoutCancel(ctx) // a step of a call that has ended still opens what answers
-	open := func() (*Dir, error) { return k.openDir(p) }
-	return sysfs.Call(ctx, k.reads, p.Path+" of claim "+p.Claim, open, func(late *Dir) { _ = late.Close() })
+// inTime does something with the directory that the claim got, and refuses any other one. It gives up on a disk or a server that does not
+// answer, and does nothing in the directory from then on. Until the last answer has come nothing else is done there for the claim.
+func (k kind) inTime(ctx context.Context, p *Params, do func(*Dir) error) error {
+	return k.call(ctx, p, func(over *atomic.Bool) error {
+		d, err := k.openDir(p, over)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return do(d)
+	})
 }
 
-func (k kind) openDir(p *Params) (*Dir, error) {
-	d, err := openWith(k.open, filepath.Join(k.hostRoot, p.Path))
+// ifThere is inTime, except that it does nothing if the directory was deleted: its content is gone, too.
+func (k kind) ifThere(ctx context.Context, p *Params, do func(*Dir) error) error {
+	return k.call(ctx, p, func(over *atomic.Bool) error {
+		d, err := k.openDir(p, over)
+		if errors.Is(err, fs.ErrNotExist) {
+			return p.checkGone(filepath.Join(k.hostRoot, p.Path))
+		}
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return do(d)
+	})
+}
+
+// call calls do, and waits for it in time. Over says from then on that nobody waits. A step of a call that has ended still does what is
+// answered.
+func (k kind) call(ctx context.Context, p *Params, do func(over *atomic.Bool) error) error {
+	var over atomic.Bool
+	_, err := sysfs.Call(context.WithoutCancel(ctx), k.reads, p.Path+" of claim "+p.Claim, func() (struct{}, error) {
+		return struct{}{}, do(&over)
+	}, nil)
+	over.Store(true)
+	return err
+}
+
+func (k kind) openDir(p *Params, over *atomic.Bool) (*Dir, error) {
+	open := func(path string) (Root, error) {
+		root, err := k.open(path)
+		if err != nil {
+			return nil, err
+		}
+		return awaited{root, over}, nil
+	}
+	d, err := openWith(open, filepath.Join(k.hostRoot, p.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -202,19 +236,6 @@ func (k kind) openDir(p *Params) (*Dir, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
-}
-
-// ifThere calls do with the directory that the claim got. If the directory was deleted, its content is gone, too, and ifThere does nothing.
-func (k kind) ifThere(ctx context.Context, p *Params, do func(*Dir) error) error {
-	d, err := k.dir(ctx, p)
-	if errors.Is(err, fs.ErrNotExist) {
-		return p.checkGone(filepath.Join(k.hostRoot, p.Path))
-	}
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return do(d)
 }
 
 // giveBack empties the directory and makes it what it was. Access control lists change the mode, so they go first. The mark of scratch
