@@ -10,7 +10,7 @@ import (
 )
 
 // awaited is a Root that changes nothing, and opens nothing that could be changed, once nobody waits for it any more: the directory may be
-// another claim's by then, whom another process gave it.
+// another claim's by then, whom another process gave it. A sync that comes late does no harm.
 type awaited struct {
 	Root
 	over *atomic.Bool
@@ -62,8 +62,4 @@ func (a awaited) Rename(from, to string) error {
 
 func (a awaited) Remove(name string) error {
 	return a.unlessOver(func() error { return a.Root.Remove(name) })
-}
-
-func (a awaited) SyncDir(name string) error {
-	return a.unlessOver(func() error { return a.Root.SyncDir(name) })
 }
