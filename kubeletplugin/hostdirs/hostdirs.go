@@ -58,7 +58,8 @@ var (
 // New returns the feature.
 func New(c Config) *Feature {
 	return &Feature{
-		Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied}, reads: sysfs.NewReads(clock.RealClock{}, patience),
+		Config: c, purger: purger{errors: c.Errors, emptied: c.Emptied, clock: clock.RealClock{}},
+		reads: sysfs.NewReads(clock.RealClock{}, patience),
 	}
 }
 
@@ -172,7 +173,8 @@ func (f *Feature) checkFree(path string) error {
 	return hostdir.CheckLeft(f.HostRoot, path, f.Recorded) // a claim that gets it meanwhile is recorded before
 }
 
-// Wait returns when no directory is being emptied. The context of the reviews must have ended.
+// Wait returns when no directory is being emptied but those whose disk or server does not answer. The context of the reviews must have
+// ended.
 func (f *Feature) Wait() { f.purger.wait() }
 
 // purger deletes the data that claims left in host directories, with one goroutine for each directory. The next scan, in this process or
@@ -181,6 +183,7 @@ type purger struct {
 	errors *prometheus.CounterVec
 	// emptied is sent after a directory was emptied. After a failure the next scan tries again.
 	emptied notify.Signal
+	clock   clock.Clock
 
 	// running are the paths that are being emptied.
 	running sync.Map
@@ -205,8 +208,24 @@ func (p *purger) start(ctx context.Context, path string) {
 	})
 }
 
-// wait returns when no purge runs. Their context must have ended.
-func (p *purger) wait() { p.wg.Wait() }
+// endPatience is how long the end of the plugin waits for a system call that deletes. The plugin has sockets to remove afterwards.
+const endPatience = 5 * time.Second
+
+// wait returns when no purge runs, or what runs does not answer. Their context must have ended. What one deletes later is trash all the
+// same.
+func (p *purger) wait() {
+	ended := make(chan struct{})
+	go func() {
+		p.wg.Wait()
+		close(ended)
+	}()
+	timer := p.clock.NewTimer(endPatience)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C():
+	}
+}
 
 func purge(ctx context.Context, path string) (err error) {
 	d, err := hostdir.Open(path)

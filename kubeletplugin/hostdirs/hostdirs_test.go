@@ -463,3 +463,19 @@ func TestWait(t *testing.T) {
 		return true
 	})
 }
+
+// TestWaitForHangingDirectory: a disk or server that does not answer while a directory is emptied does not keep the plugin from ending.
+func TestWaitForHangingDirectory(t *testing.T) {
+	l := withDirectories(t, "d0")
+	leave(t, l.path("d0"))
+	check.HangingMount(t, l.path("d0"))
+	clock := testingclock.NewFakeClock(time.Unix(0, 0))
+	l.purger.clock = clock
+	l.purger.start(t.Context(), l.path("d0"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Wait()
+	}()
+	check.Wind(t, "Wait ends", clock, endPatience, check.Received(done))
+}
