@@ -147,7 +147,13 @@ type Drivers struct {
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	known map[string]*driverAnswer
+	known map[string]*knownDriver
+}
+
+// knownDriver is what is known of one root. A root that does not answer, as of a server, holds up only the claims that need it.
+type knownDriver struct {
+	mu     sync.Mutex
+	answer *driverAnswer
 }
 
 // driverAnswer is a list and the state of everything that it depends on.
@@ -182,15 +188,21 @@ func NewDrivers(hostRoot, command string, c *nodeconfig.NVML) *Drivers {
 	if !c.Disabled {
 		d.Seen = c.DriverRoot
 	}
-	probers := map[string]*nvml.Prober{} // guarded by d.mu
+	var mu sync.Mutex
+	probers := map[string]*nvml.Prober{}
+	prober := func(root string) *nvml.Prober {
+		mu.Lock()
+		defer mu.Unlock()
+		if probers[root] == nil {
+			probers[root] = nvml.NewProber(nvml.Command{Path: command, DriverRoot: root, Timeout: c.Timeout.Duration})
+		}
+		return probers[root]
+	}
 	d.Ask = func(ctx context.Context, root, version string) (nvml.Driver, error) {
 		if command == "" {
 			return nvml.Driver{}, errors.New("the plugin has no program that knows NVIDIA's list: set its --nvml-command")
 		}
-		if probers[root] == nil {
-			probers[root] = nvml.NewProber(nvml.Command{Path: command, DriverRoot: root, Timeout: c.Timeout.Duration})
-		}
-		return probers[root].Driver(ctx, version)
+		return prober(root).Driver(ctx, version)
 	}
 	return d
 }
@@ -208,13 +220,14 @@ func kernelDriver(hostRoot string) string {
 // list returns the vendor's list for a driver whose root this process sees. It has a timeout of its own, since the answer serves other
 // claims, too.
 func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	k := d.of(seen)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	version := d.Version()
-	if a, ok := d.known[seen]; ok && a.version == version && a.trail.current(root) {
+	if a := k.answer; a != nil && a.version == version && a.trail.current(root) {
 		return a, nil
 	}
-	delete(d.known, seen)
+	k.answer = nil
 	asked, mounts := d.Now(), mountTable()
 	driver, err := d.Ask(context.Background(), seen, version)
 	if err != nil {
@@ -224,12 +237,22 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
 	trail, whole := trailOf(root, dependencies(&driver))
 	a.trail = trail
 	if whole && trail.settled(asked.Add(-settled)) && bytes.Equal(mounts, mountTable()) {
-		if d.known == nil {
-			d.known = map[string]*driverAnswer{}
-		}
-		d.known[seen] = a
+		k.answer = a
 	}
 	return a, nil
+}
+
+// of returns what is known of a root. There are as many as presets name.
+func (d *Drivers) of(seen string) *knownDriver {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == nil {
+		d.known = map[string]*knownDriver{}
+	}
+	if d.known[seen] == nil {
+		d.known[seen] = &knownDriver{}
+	}
+	return d.known[seen]
 }
 
 // dependencies lists everything that a list depends on: the cache of the loader, the files and their directories, and the paths of files

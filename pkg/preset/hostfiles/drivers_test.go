@@ -3,8 +3,14 @@
 package hostfiles
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/nvml"
 	"github.com/fettle-dev/fettle/pkg/preset"
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -22,4 +28,40 @@ func TestMountIsAbsentWhereTheDriverIs(t *testing.T) {
 	if len(found.Shared.Mounts) > 0 {
 		t.Errorf("mounts %+v, which no container can start with", found.Shared.Mounts)
 	}
+}
+
+// TestHangingDriver: a root that does not answer, such as one of a server, keeps no claim from the files of another.
+func TestHangingDriver(t *testing.T) {
+	f := Finder{Root: t.TempDir()}
+	check.Must(t, os.MkdirAll(filepath.Join(f.Root, "remote"), 0o755), os.MkdirAll(filepath.Join(f.Root, "local"), 0o755))
+	asked, back := make(chan struct{}), make(chan struct{})
+	f.Drivers = &Drivers{
+		Host: "/local", Now: time.Now, Version: func() string { return "570.86.15" },
+		Ask: func(_ context.Context, root, _ string) (nvml.Driver, error) {
+			if filepath.Base(root) == "remote" {
+				close(asked)
+				<-back
+			}
+			return nvml.Driver{}, nil
+		},
+	}
+	find := func(root string) error {
+		_, err := f.Find("claim-1", preset.Request{Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Root: root}}}})
+		return err
+	}
+	var late error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		late = find("/remote")
+	}()
+	<-asked
+	check.Ends(t, "the look at another root", func() {
+		if err := find("/local"); err != nil {
+			t.Error(err)
+		}
+	})
+	close(back)
+	<-done
+	check.Must(t, late)
 }

@@ -136,7 +136,7 @@ func TestDriverPlacesKept(t *testing.T) {
 			request := preset.Request{Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}}}}
 			_, err := f.Find("u1", request)
 			check.Must(t, err)
-			before := f.Drivers.known[m.root].places.Load()
+			before := f.Drivers.known[m.root].answer.places.Load()
 			if before == nil {
 				t.Fatal("nothing is kept")
 			}
@@ -154,7 +154,7 @@ func TestDriverPlacesKept(t *testing.T) {
 			if tc.wantErr != "" {
 				check.WantErr(t, err, nil, tc.wantErr)
 			}
-			now := f.Drivers.known[m.root]
+			now := f.Drivers.known[m.root].answer
 			if kept := now != nil && now.places.Load() == before; kept != tc.kept {
 				t.Errorf("kept %v, want %v", kept, tc.kept)
 			}
@@ -176,7 +176,7 @@ func TestDriverPlacesBelowRoot(t *testing.T) {
 	request := preset.Request{Drivers: []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Vendor: v1alpha1.DriverNVIDIA}}}}
 	_, err := f.Find("u1", request)
 	check.Must(t, err)
-	if f.Drivers.known[m.at("opt/driver")].places.Load() == nil {
+	if f.Drivers.known[m.at("opt/driver")].answer.places.Load() == nil {
 		t.Fatal("nothing is kept")
 	}
 	check.Must(t, os.Chmod(m.root, 0o777))
