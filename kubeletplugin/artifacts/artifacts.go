@@ -272,6 +272,9 @@ func (n *Node) fetchMissing(ctx context.Context, p *pin.Params, opportunistic bo
 	if found || err != nil {
 		return false, err
 	}
+	if err := artifact.CheckNetwork(ctx); err != nil {
+		return false, err
+	}
 	keys, err := n.Credentials(ctx, p.SecretsIn, p.Secrets)
 	if err != nil {
 		return false, err

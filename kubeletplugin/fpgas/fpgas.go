@@ -153,8 +153,7 @@ func (f *Feature) find(name string) (*fpga.Region, error) {
 
 var errNotScanned = errors.New("the machine was not scanned yet")
 
-// Plan makes the steps for the claim's regions. It also fetches what Fetch did not, and what is gone again. The first steps pin all
-// files; the others act on one region after the other.
+// Plan makes the steps for the claim's regions. The first steps pin all files; the others act on one region after the other.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	var c prepare.Contribution
 	if err := f.contents.Make(); err != nil {

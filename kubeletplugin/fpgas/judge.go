@@ -164,6 +164,9 @@ func (j *judge) find(ctx context.Context, b *bitstream, asked *verdict, policies
 
 // ask asks the registry for signatures and completes the verdict.
 func (j *judge) ask(ctx context.Context, b *bitstream, v *verdict, policies []*trust.Policy) error {
+	if err := artifact.CheckNetwork(ctx); err != nil {
+		return fmt.Errorf("%s %w: %w", &b.identity, errNotVerified, err)
+	}
 	keys, err := j.credentials(ctx, b.fetch.SecretsIn, b.fetch.Secrets)
 	if err != nil {
 		return fmt.Errorf("%s %w: %w", &b.identity, errNotVerified, err)

@@ -51,7 +51,7 @@ func (f *Feature) decide(
 			switch {
 			case err == nil && use != nil:
 				out[r.base] = append(out[r.base], *use)
-			case err != nil && source.Optional && ctx.Err() == nil: // a call that is over, or a plugin that is stopped, decides nothing
+			case err != nil && source.Optional && decides(ctx, err):
 				f.Event(c, r.named(source), corev1.EventTypeWarning, ReasonSkipped,
 					fmt.Sprintf("request %s goes without an optional cache: %v", r.base, err))
 			case err != nil:
@@ -63,6 +63,12 @@ func (f *Feature) decide(
 		errs = append(errs, conflicts(out))
 	}
 	return out, errors.Join(errs...)
+}
+
+// decides reports whether a claim goes without an optional cache for an error. A call that is over, or a plugin that is stopped, decides
+// nothing, and neither does it that nobody has tried to fetch what the object names now.
+func decides(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !errors.Is(err, artifact.ErrNotAsked)
 }
 
 // request is a request of a claim that names caches, with its devices.

@@ -141,6 +141,9 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 	if err := f.recentRefusal(ctx, o, ref); err != nil {
 		return err
 	}
+	if err := artifact.CheckNetwork(ctx); err != nil {
+		return f.unfetched(o, err)
+	}
 	for {
 		e := f.startFetch(o, fetchOptions{}) //nolint:contextcheck // it outlives the call
 		select {
@@ -153,6 +156,20 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 			return fmt.Errorf("%s %w: it is being fetched: %w", o, cachemount.ErrNotReady, context.Cause(ctx))
 		}
 	}
+}
+
+// unfetched says why a cache is not on the node, by the fetch of it that was tried last or goes on. If there was none, as of an object that
+// changed since, it returns why none is tried now.
+func (f *Feature) unfetched(o *object, why error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last, failed := f.failures[o.fetchKey()]; failed {
+		return last.err
+	}
+	if f.fetches[o.fetchKey()] != nil {
+		return fmt.Errorf("%s %w: it is being fetched", o, cachemount.ErrNotReady)
+	}
+	return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, why)
 }
 
 // fetchKey returns the key under which callers share a fetch.

@@ -63,7 +63,7 @@ func (f *Feature) Fetch(r *prepare.Request) func(context.Context) error {
 	}
 }
 
-// Plan fetches the caches that a claim names and plans their mounts. A decision of an earlier boot holds, even if the objects changed
+// Plan finds the caches that a claim names and plans their mounts. A decision of an earlier boot holds, even if the objects changed
 // since.
 func (f *Feature) Plan(ctx context.Context, r prepare.Request) (prepare.Contribution, error) {
 	uses, err := f.uses(ctx, &r)
@@ -175,6 +175,9 @@ func (f *Feature) restore(ctx context.Context, u *cachemount.Use) error {
 	ref, err := artifact.ParseReference(u.Reference)
 	if err != nil {
 		return err
+	}
+	if err := artifact.CheckNetwork(ctx); err != nil {
+		return fmt.Errorf("%s %w: %w", u, cachemount.ErrNotReady, err)
 	}
 	keys, err := f.Credentials(ctx, u.SecretsIn, u.Secrets)
 	if err != nil {

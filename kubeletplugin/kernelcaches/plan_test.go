@@ -19,12 +19,14 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/kernelcache/cachemount"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -280,5 +282,41 @@ func TestStoppedWhilePlanning(t *testing.T) {
 	c, err := n.Plan(ctx, n.request("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "add", Optional: true}))
 	if err == nil || len(n.told) > 0 {
 		t.Errorf("decided %s, told %q", c.Decision, n.told)
+	}
+}
+
+// TestPlanAsksNoRegistry: a claim is planned while its devices are locked. An optional cache that could not be fetched before is left out
+// without asking again, and one of which no fetch was tried yet, since the object changed, decides nothing.
+func TestPlanAsksNoRegistry(t *testing.T) {
+	n := newNode(t)
+	n.trusting()
+	image, digest := n.push("team/add", "v1", triton(90, 32))
+	n.cache("team-a", "add", image, digest)
+	locked := artifact.WithoutNetwork(t.Context())
+	optional := n.request("team-a", "claim-1", v1alpha1.KernelCacheSource{Name: "add", Optional: true})
+	_, err := n.Plan(locked, optional)
+	check.WantErr(t, err, artifact.ErrNotAsked, "add")
+	n.registry.Down.Store(true)
+	n.must(n.Fetch(&optional)(t.Context()))
+	c, err := n.Plan(locked, optional)
+	n.must(err)
+	if len(c.Steps) > 0 || len(n.told) != 1 {
+		t.Errorf("without the registry: %+v, told %q", c.Steps, n.told)
+	}
+	n.registry.Down.Store(false)
+	required := n.request("team-a", "claim-2", named)
+	n.must(n.Fetch(&required)(t.Context()))
+	c, err = n.Plan(locked, required)
+	n.must(err)
+	asked := n.registry.Reads.Load()
+	uses, err := decodeUses(c.Decision)
+	n.must(err)
+	n.evict(uses["gpu"][0].Tree)
+	for _, r := range []prepare.Request{required, {Claim: required.Claim, AfterReboot: true, Decision: c.Decision}} {
+		_, err = n.Plan(locked, r)
+		check.WantErr(t, err, artifact.ErrNotAsked, "add")
+	}
+	if now := n.registry.Reads.Load(); now != asked {
+		t.Errorf("%d blobs were read while devices were locked", now-asked)
 	}
 }

@@ -19,12 +19,13 @@ import (
 	"github.com/fettle-dev/fettle/pkg/step"
 )
 
-// Feature contributes to the preparation of a claim. Every effect that the plugin must undo later is a step. Steps have no network, so Plan
-// may already bring files to the node. It runs while the claim's devices are locked, so a Fetcher brings them before.
+// Feature contributes to the preparation of a claim. Every effect that the plugin must undo later is a step. Steps have no network, so what
+// they need is on the node when they are planned. Plan runs while the claim's devices are locked, so a Fetcher brings it before.
 type Feature interface {
 	// Name returns the key of the feature's decision in a record. It must never change.
 	Name() string
-	// Plan decides what a claim gets. It is called at the first Prepare of the claim in each boot.
+	// Plan decides what a claim gets. It is called at the first Prepare of the claim in each boot. Its context lets it ask no registry: with
+	// artifact.ErrNotAsked the Fetcher is asked again.
 	Plan(ctx context.Context, r Request) (Contribution, error)
 	// Kinds returns the step kinds of the feature. No two features have the same kind.
 	Kinds() step.Kinds

@@ -18,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
@@ -375,6 +376,50 @@ func TestSlowFetchHoldsNothing(t *testing.T) {
 		s.inPhase("u1", record.Prepared)
 		s.prepare(c)
 	})
+}
+
+// TestPlanAsksNoRegistry: what is missing when a claim is planned, because an object changed since it was fetched, is not fetched while
+// devices are locked that others may share. It is fetched as before, some times.
+func TestPlanAsksNoRegistry(t *testing.T) {
+	for name, changes := range map[string]int{"once": 1, "all the time": 100} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *site) {
+				fetched, wanted := 0, 1
+				s.effects.fetch = func(*Request) func(context.Context) error {
+					return func(ctx context.Context) error {
+						hold, err := s.Store.TryLockClaim("u1")
+						check.Must(t, err, artifact.CheckNetwork(ctx))
+						if hold == nil {
+							t.Fatal("it is fetched while the claim is locked")
+						}
+						hold.Release()
+						fetched++
+						return nil
+					}
+				}
+				s.effects.plan = func(ctx context.Context, _ Request) (Contribution, error) {
+					if wanted <= changes {
+						wanted++
+					}
+					if fetched < wanted {
+						return Contribution{}, artifact.CheckNetwork(ctx)
+					}
+					return Contribution{}, nil
+				}
+				_, err := s.ask(allocated("u1", aDisk("ssd0")))
+				if changes == 1 {
+					check.Must(t, err)
+					s.inPhase("u1", record.Prepared)
+				} else {
+					check.WantErr(t, err, artifact.ErrNotAsked)
+					s.records()
+				}
+				if want := min(changes+1, tries); fetched != want {
+					t.Errorf("fetched %d times, want %d", fetched, want)
+				}
+			})
+		})
+	}
 }
 
 // TestSlowRestoreHoldsNothing: a pass fetches again what a claim lost, from a slow registry. Its pod ends meanwhile.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -242,7 +243,7 @@ func (e *Engine) addContributions(ctx context.Context, p *plan, in input, old *r
 	given.addDevices(p.record)
 	var errs []error
 	for _, f := range e.Features {
-		c, err := f.Plan(ctx, requestFor(f, p.record, in, old, machine))
+		c, err := f.Plan(artifact.WithoutNetwork(ctx), requestFor(f, p.record, in, old, machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue

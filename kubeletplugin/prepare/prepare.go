@@ -15,6 +15,7 @@ import (
 
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/prepare/conflict"
+	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -43,14 +44,20 @@ func (e *Engine) Prepare(
 	})
 }
 
-// prepare prepares a claim, and once more if it gave back what an earlier attempt had: what the claim needs now is fetched without locks.
+// tries is how often one call plans a claim anew.
+const tries = 3
+
+// prepare prepares a claim, and again if it gave back what an earlier attempt had, or if the plan needs what was not fetched, as where an
+// object changed in between: what the claim needs now is fetched without locks.
 func (e *Engine) prepare(op *operation, in input, arrived record.Moment) (*record.Record, error) {
 	op.reading = in.reading
-	r, err := e.prepareOnce(op, in, arrived)
-	if errors.Is(err, errGivenBack) {
-		r, err = e.prepareOnce(op, in, arrived)
+	for try := 1; ; try++ {
+		r, err := e.prepareOnce(op, in, arrived)
+		again := errors.Is(err, errGivenBack) || errors.Is(err, artifact.ErrNotAsked)
+		if !again || try == tries {
+			return r, err
+		}
 	}
-	return r, err
 }
 
 func (e *Engine) prepareOnce(op *operation, in input, arrived record.Moment) (*record.Record, error) {
@@ -243,7 +250,7 @@ func (e *Engine) restart(op *operation, old *record.Record) error {
 func (e *Engine) resume(op *operation, r *record.Record, p plan) (*record.Record, error) {
 	err := e.Store.Acquire(r)
 	if err == nil {
-		err = e.Features.restore(op.ctx, r)
+		err = e.Features.restore(artifact.WithoutNetwork(op.ctx), r)
 	}
 	if err == nil {
 		err = e.complete(op, r, p.shared)

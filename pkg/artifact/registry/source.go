@@ -139,10 +139,13 @@ func (s *Source) retry(ctx context.Context, progress func() int64, act func(cont
 }
 
 // retryAt calls act for each endpoint in turn until one call succeeds, with pauses between the rounds. progress returns how many bytes
-// have arrived.
+// have arrived. All that a source asks is asked here.
 func (s *Source) retryAt(
 	ctx context.Context, endpoints []endpoint, progress func() int64, act func(context.Context, *session) error,
 ) error {
+	if err := artifact.CheckNetwork(ctx); err != nil {
+		return err
+	}
 	endpoints = s.ordered(endpoints)
 	failed := make([]error, len(endpoints))
 	furthest := progress()
