@@ -95,6 +95,10 @@ func TestAccelerators(t *testing.T) {
 			},
 		},
 		{
+			name: "vendors that lost digits", change: []string{"vendor 0x${card.vendor}", "vendor 0x1"},
+			reasons: "IdentityUnreadable IdentityUnreadable",
+		},
+		{
 			name: "one that vanished", names: "qualcomm-0000-81-00-0",
 			change: []string{
 				"row 1 c0 c1 1 1da3 1020 1da3 habanalabs\n", "",
