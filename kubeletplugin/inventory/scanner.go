@@ -58,7 +58,8 @@ type Scanner struct {
 	Config
 
 	// queried has the devices that the kernel showed when NVML last answered, and report is its answer. The library initialises every GPU of
-	// a node without persistence mode, so it is queried only if the kernel shows other devices. queried is nil if the report is incomplete.
+	// a node without persistence mode, so it is queried only if the kernel shows other devices. queried is nil if the report is incomplete, or
+	// says that a GPU is on its way into its fabric.
 	queried []device.Device
 	report  *nvml.Report
 	// whole are the GPUs that are not in MIG mode by the last answer of NVML. They stay whole while it does not answer.
@@ -214,7 +215,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 		kernel := inventory.Devices
 		opts.NVML, opts.Whole = s.cachedQuery, s.whole
 		inventory = discover.Discover(ctx, tree, opts)
-		if s.report != nil && len(s.report.Faults) == 0 && len(s.report.Devices) > 0 {
+		if s.report != nil && len(s.report.Faults) == 0 && len(s.report.Devices) > 0 && s.report.Settled() {
 			s.queried = kernel
 		}
 	}

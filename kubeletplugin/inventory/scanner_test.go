@@ -105,8 +105,18 @@ func TestNVMLIsAskedOnce(t *testing.T) {
 			expandInto(t, "2xa100-2xn6000", root)
 		}, 6},
 		{"it stays unknown", func() {}, 7},
-		{"it sees no GPU, and says no more", func() { report.Faults, report.Devices = nil, nil }, 8},
-		{"it still sees none", func() {}, 9},
+		{"a GPU is on its way into its fabric", func() {
+			report.Faults, report.Devices[0].Fabric = nil, &nvml.Fabric{State: nvml.FabricInProgress}
+		}, 8},
+		{"it has arrived", func() { report.Devices[0].Fabric = &nvml.Fabric{State: nvml.FabricCompleted} }, 9},
+		{"it stays there", func() {}, 9},
+		{"nothing is known of another machine", func() {
+			report.Faults = []nvml.Fault{{Device: "00000000:18:00.0", Field: "serial", Message: "Unknown Error"}}
+			check.Must(t, os.RemoveAll(root))
+			expandInto(t, "8xh100-sxm", root)
+		}, 10},
+		{"it sees no GPU, and says no more", func() { report.Faults, report.Devices = nil, nil }, 11},
+		{"it still sees none", func() {}, 12},
 	}
 	for _, step := range steps {
 		step.before()

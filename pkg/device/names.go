@@ -35,6 +35,14 @@ const (
 	AttributeBrand resourceapi.QualifiedName = "brand"
 	// AttributeCUDADriverVersion is the newest CUDA that NVIDIA's driver serves, as a version: 13.0.0.
 	AttributeCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
+	// AttributeAddressingMode says how programs on an NVIDIA GPU use the machine's memory: "HMM", "ATS" or "None".
+	AttributeAddressingMode resourceapi.QualifiedName = "addressingMode"
+	// AttributeFabricState is how far an NVIDIA GPU is in its fabric of NVLink switches: "completed". A GPU without a fabric has none.
+	AttributeFabricState resourceapi.QualifiedName = "fabricState"
+	// AttributeFabricClusterUUID is the same for all GPUs that NVLink connects across machines, and AttributeFabricClique for those of them
+	// that reach each other's memory: the UUID, a dot and the number of the clique.
+	AttributeFabricClusterUUID resourceapi.QualifiedName = "fabricClusterUUID"
+	AttributeFabricClique      resourceapi.QualifiedName = "fabricClique"
 	// AttributePCIVendorID and AttributePCIDeviceID are four hexadecimal digits each.
 	AttributePCIVendorID resourceapi.QualifiedName = "pciVendorID"
 	AttributePCIDeviceID resourceapi.QualifiedName = "pciDeviceID"

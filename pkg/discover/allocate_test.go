@@ -84,6 +84,39 @@ func TestSchedulerAllocatesAll(t *testing.T) {
 	}
 }
 
+// TestSchedulerKeepsToOneClique: of eight GPUs two each are in two cliques, so that a claim with the constraint gets two of one and never
+// three.
+func TestSchedulerKeepsToOneClique(t *testing.T) {
+	devices := withNVML(t).Devices
+	cliques := map[string]string{}
+	for _, d := range devices {
+		cliques[d.Name] = device.StringOf(d.Attributes[device.AttributeFabricClique])
+	}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia.gpu.fettle.dev"}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}}
+	allocator, err := structured.NewAllocator(t.Context(), structured.Features{}, structured.AllocatedState{}, oneClass{class},
+		newSlices(devices), cel.NewCache(1, cel.Features{}))
+	check.Must(t, err)
+	for count, fits := range map[int64]bool{2: true, 3: false} {
+		claim := newClaim("clique", class.Name)
+		claim.Spec.Devices.Requests[0].Exactly.Count = count
+		name := resourceapi.FullyQualifiedName("fettle.dev/fabricClique")
+		claim.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &name}}
+		results, err := allocator.Allocate(t.Context(), node, []*resourceapi.ResourceClaim{claim})
+		check.Must(t, err)
+		if (len(results) == 1) != fits {
+			t.Fatalf("%d GPUs of one clique: %d results, want that it fits: %t", count, len(results), fits)
+		}
+		if !fits {
+			continue
+		}
+		got := results[0].Devices.Results
+		if first := cliques[got[0].Device]; first == "" || cliques[got[1].Device] != first {
+			t.Errorf("got %s of clique %q and %s of %q", got[0].Device, first, got[1].Device, cliques[got[1].Device])
+		}
+	}
+}
+
 func newSlices(devices []device.Device) []*resourceapi.ResourceSlice {
 	var out []*resourceapi.ResourceSlice
 	cut := device.Slices(devices, device.MaxPerSlice)

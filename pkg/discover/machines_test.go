@@ -114,7 +114,10 @@ func abridged(inventory Inventory) Inventory {
 }
 
 // TestMachinesWithNVML adds what the library would say on the machine that the report was made for.
-func TestMachinesWithNVML(t *testing.T) {
+func TestMachinesWithNVML(t *testing.T) { golden(t, "8xh100-sxm+nvml", withNVML(t)) }
+
+func withNVML(t *testing.T) Inventory {
+	t.Helper()
 	f, err := os.Open("testdata/8xh100-sxm.nvml.json")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +130,7 @@ func TestMachinesWithNVML(t *testing.T) {
 	opts := machineOptions()
 	opts.NVML = func(context.Context) (nvml.Report, error) { return report, nil }
 	dir := expand(t, parseMachine(t, "../../test/machines/8xh100-sxm.txtar"))
-	golden(t, "8xh100-sxm+nvml", discoverIn(t, dir, opts))
+	return discoverIn(t, dir, opts)
 }
 
 // TestSeen: a machine with a real card is discovered from its text and its library's report as it was there.

@@ -281,6 +281,12 @@ func (h nvidiaHost) attributes(d *draft, said nvml.Device, info map[string]strin
 	d.version(device.AttributeComputeCapability, said.ComputeCapability)
 	d.setDriverVersion(h.driverVersion)
 	d.version(device.AttributeCUDADriverVersion, h.cudaVersion)
+	d.text(device.AttributeAddressingMode, said.AddressingMode)
+	if said.Fabric != nil {
+		d.text(device.AttributeFabricState, said.Fabric.State)
+		d.text(device.AttributeFabricClusterUUID, said.Fabric.ClusterUUID)
+		d.text(device.AttributeFabricClique, said.Fabric.Clique())
+	}
 	d.bytes(device.CapacityMemory, said.MemoryBytes)
 	d.count(device.CapacityMultiprocessors, uint64(max(said.Multiprocessors, 0)))
 }

@@ -51,6 +51,10 @@ type Device struct {
 	Minor        *int   `json:"minor,omitempty"`
 	Serial       string `json:"serial,omitempty"`
 	VBIOSVersion string `json:"vbiosVersion,omitempty"`
+	// AddressingMode says whether programs can use the machine's memory on the GPU: "HMM", "ATS" or "None".
+	AddressingMode string `json:"addressingMode,omitempty"`
+	// Fabric is absent where NVLink connects the GPU with no switch.
+	Fabric *Fabric `json:"fabric,omitempty"`
 	// MIGMode says whether the GPU is in partition mode now; absent where it has none.
 	MIGMode *bool `json:"migMode,omitempty"`
 	// MIG is absent where the GPU cannot be divided, or where nobody asked.
@@ -151,6 +155,9 @@ func (r Report) Validate() error {
 		seen[address] = true
 		if dev.Minor != nil && (*dev.Minor < 0 || *dev.Minor >= 1<<20) {
 			faults = append(faults, fmt.Errorf("devices[%d].minor: %d, want 0 to %d", i, *dev.Minor, 1<<20-1))
+		}
+		if err := dev.Fabric.validate(); err != nil {
+			faults = append(faults, fmt.Errorf("devices[%d].fabric: %w", i, err))
 		}
 		if err := dev.MIG.validate(); err != nil {
 			faults = append(faults, fmt.Errorf("devices[%d].%w", i, err))

@@ -43,7 +43,15 @@ func TestDecode(t *testing.T) {
 		"same":       {`{"devices":[{"pciBusID":"0000:1b:00.0"},{"pciBusID":"00000000:1B:00.0"}]}`, "0000:1b:00.0 appears twice"},
 		"minor":      {`{"devices":[{"pciBusID":"0000:1b:00.0","minor":-1}]}`, "devices[0].minor: -1"},
 		"processors": {`{"devices":[{"pciBusID":"0000:1b:00.0","multiprocessors":-1}]}`, "-1 is negative"},
-		"large":      {strings.Repeat(" ", 1<<20+1), "larger than 1048576 bytes"},
+		"state":      {`{"devices":[{"pciBusID":"0000:1b:00.0","fabric":{"state":"odd"}}]}`, `devices[0].fabric: state: "odd" is none`},
+		"cluster": {
+			`{"devices":[{"pciBusID":"0000:1b:00.0","fabric":{"state":"completed","clusterUUID":"1"}}]}`, `clusterUUID: "1" is none`,
+		},
+		"clique": {
+			`{"devices":[{"pciBusID":"0000:1b:00.0","fabric":{"state":"completed","cliqueID":1}}]}`,
+			"only a GPU in a cluster has one",
+		},
+		"large": {strings.Repeat(" ", 1<<20+1), "larger than 1048576 bytes"},
 	} {
 		if _, err := nvml.Decode(strings.NewReader(tc.text)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)

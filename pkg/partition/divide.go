@@ -112,14 +112,21 @@ func (d *division) passthrough() {
 	whole := d.physical.Device
 	out := derived(whole, name, device.TypeVFIO)
 	out.Attributes = maps.Clone(whole.Attributes)
-	delete(out.Attributes, device.AttributeDriver)
-	delete(out.Attributes, device.AttributeDriverVersion)
-	delete(out.Attributes, device.AttributeDriverVersionText)
-	delete(out.Attributes, device.AttributeCUDADriverVersion)
+	for _, name := range ofTheDriver() {
+		delete(out.Attributes, name)
+	}
 	setText(out.Attributes, device.AttributeType, device.TypeVFIO)
 	out.Capacity = maps.Clone(whole.Capacity)
 	delete(out.Capacity, device.CapacityVirtualFunctions)
 	d.parts = append(d.parts, part{Part: Part{Parent: whole.Name, Type: device.TypeVFIO}, device: out})
+}
+
+// ofTheDriver are the attributes that hold while the vendor's driver has the device.
+func ofTheDriver() []resourceapi.QualifiedName {
+	return []resourceapi.QualifiedName{
+		device.AttributeDriver, device.AttributeDriverVersion, device.AttributeDriverVersionText, device.AttributeCUDADriverVersion,
+		device.AttributeAddressingMode, device.AttributeFabricState, device.AttributeFabricClusterUUID, device.AttributeFabricClique,
+	}
 }
 
 // finish puts the devices and their counters together. The whole device and its VFIO form take everything.
@@ -207,7 +214,7 @@ func inherited() []resourceapi.QualifiedName {
 	return []resourceapi.QualifiedName{
 		device.AttributeVendor, device.AttributeProductName, device.AttributeArchitecture, device.AttributeComputeCapability,
 		device.AttributeBrand, device.AttributeDriver, device.AttributeDriverVersion, device.AttributeDriverVersionText,
-		device.AttributeCUDADriverVersion, device.AttributePCIDeviceID, device.AttributePCIAddress,
+		device.AttributeCUDADriverVersion, device.AttributeAddressingMode, device.AttributePCIDeviceID, device.AttributePCIAddress,
 		standardPCIBusID, standardPCIeRoot, standardNUMANode,
 	}
 }

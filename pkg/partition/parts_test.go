@@ -286,6 +286,36 @@ func TestDivideChangesNothing(t *testing.T) {
 	}
 }
 
+// TestFabricIsTheWholeGPUs: an instance uses the machine's memory as its GPU does and has no NVLink. What the driver says of the two ends
+// with the driver, so that the device of a virtual machine has neither.
+func TestFabricIsTheWholeGPUs(t *testing.T) {
+	p := partition.Physical{Device: h100().whole(t, 0), MIG: h100().mig(false), IOMMU: true}
+	fabric := []resourceapi.QualifiedName{device.AttributeFabricState, device.AttributeFabricClusterUUID, device.AttributeFabricClique}
+	for _, name := range append(fabric, device.AttributeAddressingMode) {
+		value, err := device.String("a")
+		check.Must(t, err)
+		p.Device.Attributes[name] = value
+	}
+	s := dynamic()
+	s.Passthrough = true
+	got := partition.Divide(p, s, gateOn())
+	for _, d := range got.Devices {
+		has := func(name resourceapi.QualifiedName) bool { return d.Attributes[name].StringValue != nil }
+		kind := got.Parts[d.Name].Type
+		if has(device.AttributeAddressingMode) == (kind == device.TypeVFIO) {
+			t.Errorf("%s of type %q: %v", d.Name, kind, d.Attributes)
+		}
+		for _, name := range fabric {
+			if has(name) != (d.Name == gpu0) {
+				t.Errorf("%s of type %q has %s: %t", d.Name, kind, name, has(name))
+			}
+		}
+	}
+	if len(got.Devices) < 3 {
+		t.Errorf("%d devices, want the GPU, its instances and that of a virtual machine", len(got.Devices))
+	}
+}
+
 // TestHeldWithoutCounters: whatever a claim has and whatever the settings are by now, without counters the whole device and a part of it
 // are never both there for another claim.
 func TestHeldWithoutCounters(t *testing.T) {

@@ -32,6 +32,7 @@ const (
 func published() map[resourceapi.QualifiedName]valueType {
 	return map[resourceapi.QualifiedName]valueType{
 		device.AttributeAFUID:             typeText,
+		device.AttributeAddressingMode:    typeText,
 		device.AttributeArchitecture:      typeText,
 		device.AttributeBackend:           typeText,
 		device.AttributeBitstreamDigest:   typeText,
@@ -43,6 +44,9 @@ func published() map[resourceapi.QualifiedName]valueType {
 		device.AttributeDriver:            typeText,
 		device.AttributeDriverVersion:     typeVersion,
 		device.AttributeDriverVersionText: typeText,
+		device.AttributeFabricClique:      typeText,
+		device.AttributeFabricClusterUUID: typeText,
+		device.AttributeFabricState:       typeText,
 		device.AttributeFirmwareVersion:   typeText,
 		device.AttributeInterfaceID:       typeText,
 		device.AttributeMemoryTenant:      typeText,

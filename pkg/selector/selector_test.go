@@ -25,7 +25,7 @@ func TestCheck(t *testing.T) {
 		"misspelt": {
 			ours + `.vender == "nvidia"`,
 			"fettle.dev",
-			[]string{`no device of fettle.dev has vender in device.attributes["fettle.dev"]: use one of afuID, `},
+			[]string{`no device of fettle.dev has vender in device.attributes["fettle.dev"]: use one of addressingMode, `},
 		},
 		"of any driver": {ours + `.vender == "nvidia"`, "", []string{"has vender in"}},
 		"of another":    {ours + `.vender == "nvidia"`, "gpu.nvidia.com", nil},
@@ -131,7 +131,7 @@ func TestFacts(t *testing.T) {
 func TestAttribute(t *testing.T) {
 	for name, tt := range map[resourceapi.FullyQualifiedName]struct{ driver, want string }{
 		"fettle.dev/parentUUID":              {"", ""},
-		"fettle.dev/parent":                  {"", "use one of afuID"},
+		"fettle.dev/parent":                  {"", "use one of addressingMode"},
 		"resource.kubernetes.io/pcieRoot":    {"fettle.dev", ""},
 		"gpu.nvidia.com/parentUUID":          {"fettle.dev", "no device of fettle.dev has attributes of gpu.nvidia.com"},
 		"dra.net/numaNode":                   {"", ""},

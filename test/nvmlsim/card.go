@@ -57,6 +57,10 @@ type Card struct {
 	Clients int
 	// ComputeMode is nvmlComputeMode_t, TimeSlice what nvidia-smi compute-policy set: 0 is the default.
 	ComputeMode, TimeSlice int
+	// Addressing is nvmlDeviceAddressingModeType_t. Nil: the card does not tell.
+	Addressing *uint32
+	// Fabric is nvmlGpuFabricInfo_t. Nil: the card has no fabric.
+	Fabric *Fabric
 	// Passthrough: the GPU was given to a virtual machine, which cannot reset it.
 	Passthrough bool
 	// Absent: the driver does not have the GPU, as while vfio-pci has it. Lost: it fell off the bus.
@@ -66,6 +70,14 @@ type Card struct {
 	Instances []*Instance
 	// Made counts what was ever made, for UUIDs and handles that are never used again.
 	Made int
+}
+
+// Fabric is what a card says of the NVLink fabric. State is NVML_GPU_FABRIC_STATE_*.
+type Fabric struct {
+	Cluster [16]byte
+	Clique  uint32
+	Status  Return
+	State   uint8
 }
 
 // Instance is a GPU instance. Its ID is used again, its Serial is not.

@@ -86,6 +86,14 @@ func callsForGPUs() []Call {
 			Field: "minor", Absent: lacking(),
 		},
 		{
+			Name: "Device.GetAddressingMode", Use: "whether programs can use the machine's memory on the GPU", Failure: costsField,
+			Field: "addressingMode", Symbol: "nvmlDeviceGetAddressingMode", Absent: lacking(gonvml.ERROR_ARGUMENT_VERSION_MISMATCH),
+		},
+		{
+			Name: "Device.GetGpuFabricInfo", Use: "which GPUs NVLink connects it with, also of other machines", Failure: costsField,
+			Field: "fabric", Symbol: "nvmlDeviceGetGpuFabricInfo", Absent: lacking(),
+		},
+		{
 			Name: "Device.GetMigMode", Use: "whether the GPU is divided", Failure: costsMode,
 			Field: nvml.FieldMIGMode, Symbol: "nvmlDeviceGetMigMode", Absent: lacking(),
 		},

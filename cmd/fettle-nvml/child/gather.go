@@ -69,6 +69,7 @@ func (q *questions) answered(function string, ret gonvml.Return) bool {
 func (q *questions) ask() {
 	q.identity()
 	q.ability()
+	q.surroundings()
 	if minor, ret := q.gpu.GetMinorNumber(); q.answered("Device.GetMinorNumber", ret) {
 		q.device.Minor = &minor
 	}
@@ -163,6 +164,51 @@ func (q *questions) ability() {
 	if cores, ret := q.gpu.GetNumGpuCores(); q.answered("Device.GetNumGpuCores", ret) {
 		q.device.Multiprocessors = multiprocessors(cores, major, minor)
 	}
+}
+
+// surroundings asks how the GPU reaches the machine's memory and other GPUs.
+func (q *questions) surroundings() {
+	if there(q.lib, "Device.GetAddressingMode") {
+		if mode, ret := q.gpu.GetAddressingMode(); q.answered("Device.GetAddressingMode", ret) {
+			q.device.AddressingMode = addressingModeName(gonvml.DeviceAddressingModeType(mode.Value))
+		}
+	}
+	if there(q.lib, "Device.GetGpuFabricInfo") {
+		// The versions 2 and 3 of the answer add what is known of the fabric's health, and go-nvml's mocks do not have them.
+		info, ret := q.gpu.GetGpuFabricInfo()
+		if q.answered("Device.GetGpuFabricInfo", ret) {
+			q.device.Fabric = fabricOf(info)
+		}
+	}
+}
+
+// fabricOf translates nvmlGpuFabricInfo_t (nvml.h 13). The status counts only in the state "completed". Nil: the GPU has no fabric.
+func fabricOf(info gonvml.GpuFabricInfo) *nvml.Fabric {
+	switch info.State {
+	case gonvml.GPU_FABRIC_STATE_NOT_STARTED:
+		return &nvml.Fabric{State: nvml.FabricNotStarted}
+	case gonvml.GPU_FABRIC_STATE_IN_PROGRESS:
+		return &nvml.Fabric{State: nvml.FabricInProgress}
+	case gonvml.GPU_FABRIC_STATE_COMPLETED:
+	default:
+		return nil
+	}
+	if gonvml.Return(info.Status) != gonvml.SUCCESS {
+		return &nvml.Fabric{State: nvml.FabricFailed}
+	}
+	out := &nvml.Fabric{State: nvml.FabricCompleted}
+	if id := info.ClusterUuid; id != [gonvml.GPU_FABRIC_UUID_LEN]uint8{} { // zero where the fabric ends with the machine
+		out.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+		out.CliqueID = info.CliqueId
+	}
+	return out
+}
+
+// addressingModeName is the name that NVIDIA's own driver for DRA publishes.
+func addressingModeName(mode gonvml.DeviceAddressingModeType) string {
+	return map[gonvml.DeviceAddressingModeType]string{
+		gonvml.DEVICE_ADDRESSING_MODE_NONE: "None", gonvml.DEVICE_ADDRESSING_MODE_HMM: "HMM", gonvml.DEVICE_ADDRESSING_MODE_ATS: "ATS",
+	}[mode]
 }
 
 // multiprocessors counts them by the cores that one has (CUDA C++ Programming Guide, compute capabilities). 0 if that is not

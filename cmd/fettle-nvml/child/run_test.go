@@ -38,6 +38,12 @@ func newServer() *mockserver.Server {
 		gpu.GetSerialFunc = func() (string, gonvml.Return) { return "", gonvml.ERROR_NOT_SUPPORTED }
 		gpu.GetVbiosVersionFunc = func() (string, gonvml.Return) { return "92.00.45.00.03", gonvml.SUCCESS }
 		gpu.GetNumGpuCoresFunc = func() (int, gonvml.Return) { return 6912, gonvml.SUCCESS }
+		gpu.GetAddressingModeFunc = func() (gonvml.DeviceAddressingMode, gonvml.Return) {
+			return gonvml.DeviceAddressingMode{Value: uint32(gonvml.DEVICE_ADDRESSING_MODE_HMM)}, gonvml.SUCCESS
+		}
+		gpu.GetGpuFabricInfoFunc = func() (gonvml.GpuFabricInfo, gonvml.Return) {
+			return gonvml.GpuFabricInfo{}, gonvml.ERROR_NOT_SUPPORTED
+		}
 	}
 	return server
 }
@@ -80,6 +86,7 @@ func TestGather(t *testing.T) {
 			PCIBusID: "00000000:0" + string(rune('0'+i)) + ":00.0", UUID: "GPU-0000000" + string(rune('0'+i)),
 			Name: "Mock NVIDIA A100-SXM4-40GB", Brand: "Nvidia", Architecture: "Ampere", ComputeCapability: "8.0",
 			MemoryBytes: 40960 << 20, Multiprocessors: 108, Minor: &i, VBIOSVersion: "92.00.45.00.03", MIGMode: &mig,
+			AddressingMode: "HMM",
 		}
 	}
 	want := nvml.Report{
@@ -108,6 +115,7 @@ func TestGatherFromOldLibrary(t *testing.T) {
 	for _, dev := range server.Devices {
 		gpu := dev.(*mockserver.Device)
 		gpu.GetMigModeFunc, gpu.GetArchitectureFunc, gpu.GetNumGpuCoresFunc = nil, nil, nil // The mock panics when they are called.
+		gpu.GetAddressingModeFunc, gpu.GetGpuFabricInfoFunc = nil, nil
 	}
 	got, err := gather(server)
 	if err != nil || len(got.Devices) != 8 || got.Devices[0].MIGMode != nil || got.Devices[0].ComputeCapability != "8.0" {

@@ -81,8 +81,8 @@ func TestConvert(t *testing.T) {
 // TestConvertRefuses names the attribute and the reason, all at once.
 func TestConvertRefuses(t *testing.T) {
 	for in, want := range map[string][]string{
-		`device.attributes["gpu.nvidia.com"].index == 0 && device.attributes["gpu.nvidia.com"].addressingMode == "HMM"`: {
-			"index of gpu.nvidia.com: it has no stable meaning", "addressingMode of gpu.nvidia.com: Fettle does not publish it",
+		`device.attributes["gpu.nvidia.com"].index == 0 && device.attributes["gpu.nvidia.com"].gpuModuleID == 3`: {
+			"index of gpu.nvidia.com: it has no stable meaning", "gpuModuleID of gpu.nvidia.com: it is for Fabric Manager",
 		},
 		`device.attributes["gpu.nvidia.com"].speed == 1`:                  {"speed of gpu.nvidia.com: Fettle has nothing that is the same"},
 		`device.attributes["gpu.intel.com"].model.startsWith("Flex")`:     {"model of gpu.intel.com: only ==, != and in with constants"},

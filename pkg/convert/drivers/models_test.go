@@ -161,6 +161,7 @@ func publishedByNVIDIA() foreignModel {
 		{name: "type", form: formText, kinds: all, sure: true, exact: true, fettle: "type", theirs: all},
 		text("uuid", "uuid", all, "GPU-1", "GPU-2"), text("productName", "productName", all, "NVIDIA H100", "NVIDIA A100"),
 		text("brand", "brand", known, "Tesla", "Nvidia"), text("architecture", "architecture", known, "Hopper", "Ampere"),
+		text("addressingMode", "addressingMode", known, "HMM", "ATS"),
 		text("profile", "profile", mig, "1g.10gb", "3g.20gb"), text("parentUUID", "parentUUID", mig, "GPU-1", "GPU-2"),
 		version("cudaComputeCapability", "computeCapability"), version("driverVersion", "driverVersion"), id,
 		{name: "vendorID", form: formText, kinds: vfio, sure: true, theirs: []string{"0x10de"}},

@@ -150,7 +150,7 @@ func nvidia() *Driver {
 		"architecture": renamed("architecture"), "cudaComputeCapability": renamed("computeCapability"),
 		"driverVersion": renamed("driverVersion"), "cudaDriverVersion": renamed("cudaDriverVersion"), "profile": renamed("profile"),
 		"parentUUID": renamed("parentUUID"), "deviceID": id, "numaNode": standard("numaNode"),
-		"addressingMode": refused("Fettle does not publish it"),
+		"addressingMode": renamed("addressingMode"),
 		"vendorID":       {constant: "0x10de", only: forVMs(), ignored: "only VFIO devices have it, and all have the same"},
 		"iommuFDEnabled": refused("Fettle gives virtual machines the group's node, never iommufd"),
 		"gpuModuleID":    refused("it is for Fabric Manager, which Fettle does not drive"),

@@ -100,7 +100,8 @@ func classNames() sets.Set[string] {
 func attributeNames() sets.Set[string] {
 	out := sets.New[string]()
 	for _, name := range []resourceapi.QualifiedName{
-		device.AttributeArchitecture, device.AttributeBackend, device.AttributeBrand, device.AttributeCUDADriverVersion,
+		device.AttributeAddressingMode, device.AttributeArchitecture, device.AttributeBackend, device.AttributeBrand,
+		device.AttributeCUDADriverVersion, device.AttributeFabricClique, device.AttributeFabricClusterUUID, device.AttributeFabricState,
 		device.AttributeCard, device.AttributeComputeCapability, device.AttributeDMAIsolated, device.AttributeDriver,
 		device.AttributeDriverVersion, device.AttributeDriverVersionText, device.AttributeFirmwareVersion,
 		device.AttributeInterfaceID, device.AttributeMemoryTenant, device.AttributePCIAddress,
@@ -122,7 +123,8 @@ const standardDomain = "resource.kubernetes.io"
 
 // modelAttributes are the attributes of Fettle's devices whose texts say what a device is, and of many devices the same.
 var modelAttributes = sets.New( //nolint:gochecknoglobals // a table, which nothing changes
-	device.AttributeArchitecture, device.AttributeBackend, device.AttributeBrand, device.AttributePCIDeviceID, device.AttributePCIVendorID,
+	device.AttributeAddressingMode, device.AttributeArchitecture, device.AttributeBackend, device.AttributeBrand, device.AttributeFabricState,
+	device.AttributePCIDeviceID, device.AttributePCIVendorID,
 	device.AttributeProductName, device.AttributeProfile, device.AttributeType, device.AttributeVendor,
 )
 

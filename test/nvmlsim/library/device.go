@@ -80,11 +80,37 @@ func newDevice(l simulated, c *nvmlsim.Card) gonvml.Device {
 		})
 		return major, minor, ret
 	}
+	h.addSurroundings(d)
 	h.addHealth(d)
 	h.addMode(d)
 	h.addComputeMode(d)
 	h.addInstances(d)
 	return filled(d)
+}
+
+// addSurroundings adds the functions of the machine's memory and of the NVLink fabric.
+func (h handle) addSurroundings(d *mock.Device) {
+	d.GetAddressingModeFunc = func() (mode gonvml.DeviceAddressingMode, ret gonvml.Return) {
+		ret = h.on("GetAddressingMode", "", func(c *nvmlsim.Card) nvmlsim.Return {
+			if c.Addressing == nil {
+				return nvmlsim.NotSupported
+			}
+			mode.Value = *c.Addressing
+			return nvmlsim.Success
+		})
+		return mode, ret
+	}
+	d.GetGpuFabricInfoFunc = func() (info gonvml.GpuFabricInfo, ret gonvml.Return) {
+		ret = h.on("GetGpuFabricInfo", "", func(c *nvmlsim.Card) nvmlsim.Return {
+			if c.Fabric == nil {
+				return nvmlsim.NotSupported
+			}
+			info.ClusterUuid, info.CliqueId = c.Fabric.Cluster, c.Fabric.Clique
+			info.Status, info.State = uint32(c.Fabric.Status), c.Fabric.State
+			return nvmlsim.Success
+		})
+		return info, ret
+	}
 }
 
 // addHealth adds the functions of events and counters, which say that nothing is wrong.

@@ -147,7 +147,7 @@ func TestCost(t *testing.T) {
 			report(t, m)
 			s, err := m.Look()
 			check.Must(t, err)
-			const plain = 3 + 13 // for the driver, and for a GPU with the question for its mode
+			const plain = 3 + 15 // for the driver, and for a GPU with the question for its mode
 			if extra := s.Total - plain; extra != tc.most {
 				t.Errorf("%d calls, %d of them for MIG, want %d: %v", s.Total, extra, tc.most, s.Calls)
 			}
