@@ -59,6 +59,17 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// TestMetadataVersions: Kubernetes' helper wants the newest version, and KubeVirt reads the oldest.
+func TestMetadataVersions(t *testing.T) {
+	var got []string
+	for _, version := range metadataVersions() {
+		got = append(got, version.String())
+	}
+	if diff := cmp.Diff([]string{"metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // failing is a plugin whose Events can be read.
 func failing(t *testing.T) (*Plugin, *events.FakeRecorder) {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	metadatav1alpha1 "k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
@@ -99,9 +100,15 @@ func (p *Plugin) options() []kubeletplugin.Option {
 		kubeletplugin.GRPCInterceptor(stampArrivals(p.engine.Now)),
 	}
 	if p.config.File.Metadata() {
-		options = append(options, kubeletplugin.EnableDeviceMetadata(true, []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion}))
+		options = append(options, kubeletplugin.EnableDeviceMetadata(true, metadataVersions()))
 	}
 	return options
+}
+
+// metadataVersions are the versions in which files describe devices to containers, newest first. KubeVirt 1.9 reads v1alpha1 only
+// (pkg/dra/metadata/types.go, d923fdb8).
+func metadataVersions() []schema.GroupVersion {
+	return []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion, metadatav1alpha1.SchemeGroupVersion}
 }
 
 // runEngine waits for the first scan, then recovers interrupted claims and checks prepared ones.

@@ -18,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/api/metadata"
+	metadatav1alpha1 "k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
 	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"sigs.k8s.io/yaml"
@@ -449,6 +450,9 @@ func (r *runningExample) checkDescription(
 		var described metadatav1beta1.DeviceMetadata
 		decoder := json.NewDecoder(strings.NewReader(inside(ctx, pod, container, "cat "+file)))
 		Expect(decoder.Decode(&described)).To(Succeed())
+		var older metadatav1alpha1.DeviceMetadata
+		Expect(decoder.Decode(&older)).To(Succeed(), "what KubeVirt reads")
+		Expect(older.APIVersion).To(Equal(metadatav1alpha1.SchemeGroupVersion.String()))
 		Expect(described.Requests).To(HaveLen(1))
 		Expect(described.Requests[0].Name).To(Equal(request))
 		var want, have []string
