@@ -145,6 +145,7 @@ func (m *machineFlags) look(ctx context.Context) (discover.Inventory, error) {
 	}
 	opts := discover.Options{
 		HostDevices: file.HostDevices, FPGARegions: file.FPGARegions, PublishUnlinked: file.NVML.PublishUnlinked,
+		RenderNodes: file.NVML.RenderNodes,
 	}
 	if m.nvml != "" {
 		command := nvml.Command{Path: m.nvml, DriverRoot: file.NVML.DriverRoot, Timeout: file.NVML.Timeout.Duration}

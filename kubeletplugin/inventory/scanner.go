@@ -205,7 +205,7 @@ func (s *Scanner) scanHost(ctx context.Context) (*Snapshot, error) {
 	defer tree.Close()
 	opts := discover.Options{
 		HostDevices: s.File.HostDevices, FPGARegions: s.File.FPGARegions, PublishUnlinked: s.File.NVML.PublishUnlinked,
-		Locked: s.locked,
+		RenderNodes: s.File.NVML.RenderNodes, Locked: s.locked,
 	}
 	inventory := discover.Discover(ctx, tree, opts)
 	if s.Query != nil && !reflect.DeepEqual(s.queried, inventory.Devices) {

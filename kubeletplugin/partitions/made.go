@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
@@ -26,8 +27,7 @@ func (f *Feature) Made(name string) (container.Edits, error) {
 		return container.Edits{}, errNotDecided
 	}
 	if c := d.cards[name]; c != nil {
-		node, err := discover.NVIDIANode(f.tree, c.Address)
-		return container.Edits{Nodes: []container.Node{node}}, err
+		return f.madeWhole(c)
 	}
 	part, ok := d.parts[name]
 	c := d.cards[part.Parent]
@@ -44,6 +44,24 @@ func (f *Feature) Made(name string) (container.Edits, error) {
 	}
 	nodes, err := vfioNodes(f.tree, c.Address)
 	return container.Edits{Nodes: nodes}, err
+}
+
+// madeWhole returns the own nodes of an NVIDIA GPU as the kernel numbers them now. It has a render node if discovery gave it one.
+func (f *Feature) madeWhole(c *card) (container.Edits, error) {
+	node, err := discover.NVIDIANode(f.tree, c.Address)
+	if err != nil {
+		return container.Edits{}, err
+	}
+	edits := container.Edits{Nodes: []container.Node{node}}
+	if !slices.ContainsFunc(c.Device.Edits.Nodes, func(n container.Node) bool { return strings.HasPrefix(n.Path, "/dev/dri/") }) {
+		return edits, nil
+	}
+	render, err := discover.RenderNode(f.tree, c.Address)
+	if err != nil {
+		return container.Edits{}, fmt.Errorf("find the render node of %s: %w", c.Address, err)
+	}
+	edits.Nodes = append(edits.Nodes, render)
+	return edits, nil
 }
 
 // madeInstance looks an instance up. One that fits a layout, or a former one, and that somebody else made is used as it is.

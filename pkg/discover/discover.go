@@ -27,6 +27,8 @@ type Options struct {
 	Whole map[pci.Address]bool
 	// PublishUnlinked publishes the NVIDIA GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them.
 	PublishUnlinked bool
+	// RenderNodes gives whole NVIDIA GPUs their render node, beside the nodes by which programs compute.
+	RenderNodes bool
 	// HostDevices are the admin's directories and character devices.
 	HostDevices []HostDevice
 	// FPGARegions are what the admin knows of FPGAs that do not tell it themselves.

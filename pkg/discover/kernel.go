@@ -60,6 +60,18 @@ func (d *draft) renderNode(f pci.Function) (drmNode, bool) {
 	return render, true
 }
 
+// optionalRenderNode adds the function's render node where it has one. NVIDIA's has one while nvidia-drm is loaded; programs that render
+// need it, those that compute do not.
+func (d *draft) optionalRenderNode(f pci.Function) {
+	render, err := readDRM(d.tree, f, drmRender)
+	switch {
+	case err == nil:
+		d.node(render.node)
+	case !errors.Is(err, fs.ErrNotExist):
+		d.note(ReasonDeviceNumbersUnknown, err)
+	}
+}
+
 // cardNode adds the function's primary node, which only display and some tools need.
 func (d *draft) cardNode(f pci.Function) (drmNode, bool) {
 	card, err := readDRM(d.tree, f, drmCard)
@@ -99,6 +111,12 @@ func moduleVersion(tree *sysfs.Tree, module string) (string, error) {
 		release = release[:end]
 	}
 	return release, nil
+}
+
+// RenderNode returns the render node of a function that a DRM driver holds.
+func RenderNode(tree *sysfs.Tree, address pci.Address) (container.Node, error) {
+	render, err := readDRM(tree, pci.Function{Address: address}, drmRender)
+	return render.node, err
 }
 
 // GraphicsNodes returns the nodes of a function that a DRM driver holds: its render node and, if there is one, its card node.

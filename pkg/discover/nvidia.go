@@ -40,6 +40,8 @@ type nvidiaHost struct {
 	major int64
 	// shared are the nodes that every GPU needs.
 	shared []container.Node
+	// renderNodes is Options.RenderNodes.
+	renderNodes bool
 	// asked says that NVML answered, devices is what it said.
 	asked   bool
 	devices map[pci.Address]nvml.Device
@@ -74,6 +76,7 @@ func openNVIDIA(ctx context.Context, tree *sysfs.Tree, opts Options, held []pci.
 			fmt.Errorf("memory, compute capability, architecture and MIG mode stay unknown: %w", err)))
 	}
 	problems = append(problems, host.take(report)...)
+	host.renderNodes = opts.RenderNodes
 	host.unanswered, host.whole = opts.NVML != nil && !host.asked, opts.Whole
 	version, faults := nvidiaDriverVersion(tree, report)
 	host.driverVersion, host.cudaVersion = version, report.CUDADriverVersion
@@ -248,6 +251,9 @@ func (h nvidiaHost) describe(d *draft, f pci.Function) {
 	h.divided(d, f, said, minor)
 	d.node(newNode("nvidia"+strconv.FormatInt(minor, 10), h.major, minor))
 	d.device.Edits.Nodes = append(d.device.Edits.Nodes, h.shared...)
+	if h.renderNodes {
+		d.optionalRenderNode(f)
+	}
 	h.attributes(d, said, info)
 }
 
@@ -348,13 +354,14 @@ func NVIDIANode(tree *sysfs.Tree, address pci.Address) (container.Node, error) {
 
 // SharedNVIDIANode says whether a node is one that all NVIDIA GPUs of a machine have in common.
 func SharedNVIDIANode(n container.Node) bool {
-	return !isNumbered(strings.TrimPrefix(n.Path, "/dev/"), "nvidia")
+	name := strings.TrimPrefix(n.Path, "/dev/")
+	return strings.HasPrefix(name, "nvidia") && !isNumbered(name, "nvidia")
 }
 
 // SharedNode says whether a node is one that all GPUs of a driver have in common. A program that has it open need not use each of them.
 func SharedNode(n container.Node) bool {
 	name := strings.TrimPrefix(n.Path, "/dev/")
-	return name == "kfd" || name == dxg || strings.HasPrefix(name, "nvidia") && SharedNVIDIANode(n)
+	return name == "kfd" || name == dxg || SharedNVIDIANode(n)
 }
 
 // dxg is the device node by which programs reach GPUs in the Windows Subsystem for Linux, all of them by the same (drivers/hv/dxgkrnl in

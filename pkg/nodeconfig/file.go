@@ -211,6 +211,10 @@ type NVML struct {
 	// PublishUnlinked publishes the GPUs that the library tells of although no link below /sys says that NVIDIA's driver holds them, as where
 	// the library was brought in from another system (WSL, a sandbox).
 	PublishUnlinked bool `json:"publishUnlinked,omitempty"`
+	// RenderNodes gives containers with a whole NVIDIA GPU its render node too, /dev/dri/renderDN, where nvidia-drm is loaded. Programs that
+	// render need it, those that compute do not. Switch it off only while no claim holds such a GPU: the restarted containers of one that got
+	// the node fail.
+	RenderNodes bool `json:"renderNodes,omitempty"`
 }
 
 // hostDriverRoot is where the host has the driver.

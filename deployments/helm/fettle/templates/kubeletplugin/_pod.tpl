@@ -14,6 +14,9 @@ nvml:
   {{- end }}
   {{- end }}
   hostDriverRoot: {{ .Values.nvidia.driverRoot }}
+  {{- if .Values.nvidia.renderNodes }}
+  renderNodes: true
+  {{- end }}
 {{- if .Values.deviceMetadata }}
 deviceMetadata: true
 {{- end }}
