@@ -14,9 +14,9 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/kernelcaches"
-	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
+	"github.com/fettle-dev/fettle/pkg/publication"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 	"github.com/fettle-dev/fettle/test/signed"
@@ -30,7 +30,7 @@ func (c *cluster) testLateBinding(t *testing.T) {
 	n.config.File.KernelCaches = nodeconfig.KernelCaches{Enabled: true, BindingConditions: true}
 	n.config.Registries.PlainHTTP = []string{registry.Host}
 	n.start("pod-1")
-	ready, failed := publish.BindingConditions(device.KindGPU)
+	ready, failed := publication.BindingConditions(device.KindGPU)
 	var gpus []string
 	n.eventually(func() string {
 		gpus = nil

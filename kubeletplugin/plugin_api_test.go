@@ -22,7 +22,6 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
-	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/kubeletplugin/retirement"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/test/check"
@@ -59,7 +58,7 @@ func (c *cluster) testPublish(t *testing.T) {
 			n.eventually(func() string { return cmp.Diff(want, n.devices()) })
 			t.Logf("%d devices published %s after New", gpus, time.Since(begin).Round(time.Millisecond))
 			for _, s := range n.slices() {
-				if len(s.Spec.Devices) > publish.MaxDevices {
+				if len(s.Spec.Devices) > device.MaxPerSlice {
 					t.Errorf("slice %s has %d devices", s.Name, len(s.Spec.Devices))
 				}
 				if owner := metav1.GetControllerOf(&s); owner == nil || owner.Kind != "Node" || owner.Name != n.name {

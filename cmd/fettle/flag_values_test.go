@@ -36,6 +36,7 @@ var flagUses = []flagUse{
 	{"explain", "plan -f cluster.yaml", 0},
 	{"partition", "partition --slices objects.yaml", 0},
 	{"preset", "preset explain --claim claim.yaml --pod pod.yaml --presets files.yaml --root host", 0},
+	{"slices", "slices --machine $TOP/test/machines/2xaccel.txtar", 0},
 	{"snapshot", "snapshot -f cluster.yaml -o -", 0},
 	{"stack", "stack plan -f cluster.yaml", 0},
 }
@@ -52,14 +53,18 @@ var refusedValues = map[string][]string{
 	"image":     {"a/b", "oci:dir", "registry.example/A:v1", "[::1]:80/a:v1", "a--b.example/a:v1", "a_b.example/a:v1"},
 	"interface": {"1", "zz424dc4a4a3c413f89e433683f9040b"}, "kernel-caches": {"", "files"}, "kind": {"", "Intel-fpga"},
 	"kubernetes-version": {"abc", "1.20", "1.33", "2", "-1", "1.99999999999999999999"}, "map": {"", "a", "=b", "a=", "a=b_c/d/e"},
-	"mount-path": {"cache", "/cache/", "/a/../b", "/a\nb"}, "name": {"A", "a_b", "a/b", tooLong}, "namespace": {"A", "a.b", tooLong[:64]},
+	"no-execute-key": {"/", "a b", "a/b/c", tooLong},
+	"mount-path":     {"cache", "/cache/", "/a/../b", "/a\nb"}, "name": {"A", "a_b", "a/b", tooLong}, "namespace": {"A",
+	"a.b", tooLong[:64]},
 	"node": {"A", "a_b", "a/b"}, "output": {"", "xml", "JSON"}, "priority": {"", "high", "1000001", "-1000001", "4294967296", "1.5"},
-	"node-selector": {"", "a", "=b", "a b=c", "a=b c", "a=b=c", "/a=b", "a=" + tooLong[:64]}, "producer-root": {"cache", "/cache/", "/a/../b"},
+	"node-selector": {"", "a", "=b", "a b=c", "a=b c", "a=b=c", "/a=b", "a=" + tooLong[:64]}, "producer-root": {"cache", "/cache/",
+	"/a/../b"},
 	"platform": {"linux", "linux/", "/amd64", "linux/arm64/v8", "Linux/amd64"}, "search-timeout": {"", "10", "0", "0s", "-1s", "1e9h"},
 	"stack": {"A", "a_b", "a/b"}, "tag": {"a/b", "oci:dir@sha256:" + strings.Repeat("0", 64)}, "type": {"", "triton", "Flying"},
 	"bitstream push name": {"a\nb", "\x00", tooLong}, "bitstream push platform": {"a\nb", "\x00", tooLong}, "snapshot output": {},
 	"add": {}, "claim": {}, "claims": {}, "config": {}, "drain": {}, "filename": {}, "nvml": {}, "pod": {}, "policy": {}, "presets": {},
-	"registries": {}, "registry-config": {}, "remove": {}, "root": {}, "sidecar": {}, "slices": {}, "trusted-root": {},
+	"machine": {}, "node-template": {}, "nvml-report": {}, "registries": {}, "registry-config": {}, "remove": {}, "root": {},
+	"sidecar": {}, "slices": {}, "trusted-root": {},
 }
 
 // tooLong is longer than any name.

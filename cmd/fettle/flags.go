@@ -113,6 +113,9 @@ func (c checked) Set(value string) error {
 // isName wants a name of an object that may have dots, like those of nodes and classes.
 func isName(value string) error { return first(validation.IsDNS1123Subdomain(value)) }
 
+// isLabelKey wants the key of a label or taint.
+func isLabelKey(value string) error { return first(validation.IsQualifiedName(value)) }
+
 // isNamespace wants the name of a namespace.
 func isNamespace(value string) error { return first(validation.IsDNS1123Label(value)) }
 

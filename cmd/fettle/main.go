@@ -104,6 +104,7 @@ func commands() commandTable {
 		{"plan", "say which nodes and devices pods will get", planHelp, planExamples, planPods},
 		{"preset explain [NAME]", "show what presets give to a claim or pod, and why", presetExplainHelp, presetExplainExamples, presetExplain},
 		{"quota", "show devices by namespace and class against ResourceQuotas", quotaHelp, quotaExamples, quotas},
+		{"slices", "print the Node and the ResourceSlices of a machine that is not there", slicesHelp, slicesExamples, slicesOfMachine},
 		{"snapshot", "save what decides about devices as one file", snapshotHelp, snapshotExamples, saveSnapshot},
 		{"stack plan", "say what AcceleratorStacks do next with drivers, and for which pods", stackPlanHelp, stackPlanExamples, stackPlan},
 		{"status", "say what is installed on a cluster, what is wrong, and what to do next", statusHelp, statusExamples, status},

@@ -25,8 +25,31 @@ type snapshotFlags struct {
 	*cluster
 	files       list
 	fromCluster bool
-	version     string
-	gates       list
+	gateFlags
+}
+
+// gateFlags say which Kubernetes is meant.
+type gateFlags struct {
+	version string
+	gates   list
+}
+
+func (f *gateFlags) declare(a *arguments) {
+	a.StringVar(&f.version, "kubernetes-version", "", "`version` of Kubernetes, like 1.36 (default: that of the snapshot, or the newest)")
+	a.Var(&f.gates, "feature-gates", "feature gates of API server and scheduler, `NAME=true|false`, separated by commas; may be repeated")
+	a.where("kubernetes-version", unless(func(version string) error {
+		_, _, err := gates.For(version, nil)
+		return err
+	}))
+}
+
+// set returns the gates, and notes about those that are not known.
+func (f *gateFlags) set() (gates.Set, []string, error) {
+	given, err := f.givenGates()
+	if err != nil {
+		return gates.Set{}, nil, err
+	}
+	return gates.For(f.version, given)
 }
 
 // snapshot declares the flags of a verb that reads a whole cluster, or files of one.
@@ -34,12 +57,7 @@ func (a *arguments) snapshot() *snapshotFlags {
 	f := &snapshotFlags{cluster: a.connect(genericConfig())}
 	a.VarP(&f.files, "filename", "f", "`file` or directory with manifests or a snapshot, - for standard input; may be repeated")
 	a.BoolVar(&f.fromCluster, "from-cluster", false, "read the cluster of kubectl")
-	a.StringVar(&f.version, "kubernetes-version", "", "`version` of Kubernetes, like 1.36 (default: that of the snapshot, or the newest)")
-	a.Var(&f.gates, "feature-gates", "feature gates of API server and scheduler, `NAME=true|false`, separated by commas; may be repeated")
-	a.where("kubernetes-version", unless(func(version string) error {
-		_, _, err := gates.For(version, nil)
-		return err
-	}))
+	f.declare(a)
 	return f
 }
 
@@ -56,7 +74,7 @@ func (f *snapshotFlags) check(flags *arguments) error {
 }
 
 // givenGates reads --feature-gates.
-func (f *snapshotFlags) givenGates() (map[string]bool, error) {
+func (f *gateFlags) givenGates() (map[string]bool, error) {
 	given := map[string]bool{}
 	for _, value := range f.gates {
 		for part := range strings.SplitSeq(value, ",") {

@@ -54,7 +54,7 @@ func partImports() map[string][]string {
 		"devicehealth":   {"dryrun", "inventory", "notify", "quiesce", "retirement", "retry"},
 		"dryrun":         {"inventory"},
 		"status":         {"inventory", "notify", "podresources", "quiesce", "retirement", "retry"},
-		"binding":        {"follow", "inventory", "publish"},
+		"binding":        {"follow", "inventory"},
 	}
 	for _, feature := range features() {
 		parts[feature] = []string{"artifacts", "follow", "inventory", "notify", "prepare", "retry", "trustpolicies"}

@@ -22,13 +22,13 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/publish"
 	"github.com/fettle-dev/fettle/pkg/claim"
 	"github.com/fettle-dev/fettle/pkg/device"
+	"github.com/fettle-dev/fettle/pkg/publication"
 	"github.com/fettle-dev/fettle/pkg/waitlist"
 )
 
-// Kind is a device kind whose pods wait for one of publish.BindingConditions.
+// Kind is a device kind whose pods wait for one of publication.BindingConditions.
 type Kind struct {
 	Kind device.Kind
 	// Subject begins the message of success: "the bitstream is".
@@ -39,7 +39,7 @@ type Kind struct {
 	Ready func(context.Context, *resourceapi.ResourceClaim, claim.Allocation, *inventory.Snapshot) error
 }
 
-func (k *Kind) conditions() (ready, failed string) { return publish.BindingConditions(k.Kind) }
+func (k *Kind) conditions() (ready, failed string) { return publication.BindingConditions(k.Kind) }
 
 const (
 	reasonNotAsked = "NotAsked"

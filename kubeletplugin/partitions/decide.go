@@ -4,10 +4,8 @@ package partitions
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/partition"
@@ -58,37 +56,14 @@ func divide(s *seen, now *setting) *card {
 	if !c.governed && !c.busy() {
 		c.left = c.remains
 	}
-	p := partition.Physical{
-		Device: c.Device, MIG: c.MIG, MIGUnknown: c.MIGUnknown, Foreign: c.foreignInstances, Divided: c.Divided != "", AMD: c.AMD,
-		Held: c.held, Shares: c.shares, IOMMU: c.iommu,
-	}
-	if c.VirtualFunctions > 0 {
-		p.Functions = &partition.Functions{Total: c.VirtualFunctions, Enabled: c.functions}
-	}
-	c.division = partition.Divide(p, c.settings, now.kept)
-	if c.division.Card != nil {
-		// A card that no slice has room for would take the whole pool along.
-		if _, err := partition.Slices([]device.Card{*c.division.Card}, c.division.Devices, now.counters); err != nil {
-			c.division = partition.Divide(p, partition.Settings{}, now.kept)
-			c.division.Reasons = append(c.division.Reasons, partition.Reason{Reason: partition.ReasonNotDivisible, Message: err.Error()})
-		}
-	}
+	p := c.shown
+	p.Foreign, p.Held, p.Shares = c.foreignInstances, c.held, c.shares
+	c.division = partition.DivideInto(now.counters, p, c.settings, now.kept)
 	if len(c.forbidden) > 0 {
-		c.forbid(c.forbidden)
+		c.division.Reasons = append(c.division.Reasons, partition.Forbidden(c.forbidden))
 	}
 	return c
 }
-
-// forbid says that the node does not carry out some settings.
-func (c *card) forbid(settings []string) {
-	c.division.Reasons = append(c.division.Reasons, partition.Reason{
-		Reason: ReasonForbidden, Message: fmt.Sprintf("this node writes no attributes of PCI devices, which %s needs: set partitions.pci in the "+
-			"chart's values, or exclude the node from the policy", strings.Join(settings, " and ")),
-	})
-}
-
-// ReasonForbidden is the reason of a problem with a GPU that the node's configuration keeps as it is.
-const ReasonForbidden = "PartitioningForbidden"
 
 // wish is what a PartitionPolicy wants of a GPU.
 type wish struct {
@@ -113,27 +88,10 @@ func wishFor(name string, result *policy.Result, was rememberedCard, pci bool) w
 	if w.frozen && was.Policy != "" && !result.OtherManager(w.policy, name) {
 		w.settings, w.governed = was.Settings, true
 	}
-	if pci {
-		return w
-	}
-	if w.forbidden = needsPCI(w.settings); len(w.forbidden) > 0 {
-		w.settings = partition.Settings{
-			MIG: w.settings.MIG, Sharing: w.settings.Sharing, Strategies: w.settings.Strategies, Interval: w.settings.Interval,
-		}
+	if !pci {
+		w.settings, w.forbidden = w.settings.WithoutPCI()
 	}
 	return w
-}
-
-// needsPCI lists the settings for which attributes of PCI devices are written.
-func needsPCI(s partition.Settings) []string {
-	var names []string
-	for name, set := range map[string]bool{"amd": s.AMD != nil, "sriov": s.SRIOV != nil, "passthrough": s.Passthrough} {
-		if set {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // byName returns the cards in the order of their names.

@@ -36,14 +36,7 @@ func (f *foreignInstances) placesOn(c *seen, held []mig.Held) []nvml.MIGPlacemen
 	f.mu.Lock()
 	held = slices.Concat(held, f.owned, f.ownedBefore)
 	f.mu.Unlock()
-	report := nvml.Report{Devices: []nvml.Device{{
-		PCIBusID: c.Address.String(), UUID: device.StringOf(c.Device.Attributes[device.AttributeUUID]), MIG: c.MIG,
-	}}}
-	var places []nvml.MIGPlacement
-	for _, one := range mig.Foreign(report, held) {
-		places = append(places, one.Instance.Placement)
-	}
-	return places
+	return mig.ForeignPlaces(c.Address, device.StringOf(c.Device.Attributes[device.AttributeUUID]), c.MIG, held)
 }
 
 // askAgain requests a new query of NVIDIA's library where the kernel shows an instance that the library did not list and that is not ours.

@@ -81,7 +81,7 @@ func (l *layouts) jobsOfHeld(c *card) []job {
 			jobs = append(jobs, l.jobsOfInstance(c, name, &part)...)
 		}
 	}
-	if want := c.settings.SRIOV; hasFunction && want != nil && len(c.functions) == 0 {
+	if want := c.settings.SRIOV; hasFunction && want != nil && len(c.functions()) == 0 {
 		jobs = append(jobs, func(ctx context.Context) error { return l.makeFunctions(ctx, c, want.VirtualFunctions) })
 	}
 	return jobs
@@ -189,7 +189,7 @@ func (c *card) resetNeeded(on bool) error {
 
 // functionJobs makes the virtual functions that a policy wants, and removes those that Fettle made before.
 func (l *layouts) functionJobs(c *card, want int) []job {
-	if len(c.functions) == want {
+	if len(c.functions()) == want {
 		return nil
 	}
 	var jobs []job
@@ -203,7 +203,7 @@ func (l *layouts) functionJobs(c *card, want int) []job {
 	if want == 0 && !mine {
 		return []job{func(context.Context) error {
 			return fmt.Errorf("PCI function %s %w (%d): remove them, or set virtualFunctions of the policy to their number",
-				c.Address, sriov.ErrForeign, len(c.functions))
+				c.Address, sriov.ErrForeign, len(c.functions()))
 		}}
 	}
 	if want == 0 {

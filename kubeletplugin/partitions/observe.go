@@ -17,10 +17,9 @@ import (
 	"github.com/fettle-dev/fettle/pkg/partition/migparted"
 	"github.com/fettle-dev/fettle/pkg/partition/policy"
 	"github.com/fettle-dev/fettle/pkg/pci"
+	"github.com/fettle-dev/fettle/pkg/publication"
 	"github.com/fettle-dev/fettle/pkg/restorepoint"
-	"github.com/fettle-dev/fettle/pkg/sriov"
 	"github.com/fettle-dev/fettle/pkg/sysfs"
-	"github.com/fettle-dev/fettle/pkg/vfio"
 )
 
 // observation is all that a Review decides by.
@@ -56,13 +55,20 @@ type seen struct {
 	wish
 	// remains is what policies have made of the GPU.
 	remains left
-	// What follows is looked at only on a GPU that Fettle divides. foreignInstances are the places of instances of others, functions the
-	// virtual functions that the GPU has. iommu says that a virtual machine could have the GPU, where the policy wants that.
+	// What follows is looked at only on a GPU that Fettle divides. foreignInstances are the places of instances of others, and shown is what
+	// the machine shows of the GPU without claims.
 	foreignInstances []nvml.MIGPlacement
-	functions        []pci.Address
-	iommu            bool
+	shown            partition.Physical
 	// unreadable are the errors of looking.
 	unreadable []error
+}
+
+// functions are the virtual functions that the GPU has.
+func (s *seen) functions() []pci.Address {
+	if s.shown.Functions == nil {
+		return nil
+	}
+	return s.shown.Functions.Enabled
 }
 
 // busy says whether a claim holds anything of the card.
@@ -122,7 +128,9 @@ func (o *observer) observe(ctx context.Context, s *inventory.Snapshot, wanted wa
 			c.foreignInstances = o.foreign.placesOn(c, held)
 			o.foreign.askAgain(c, held)
 		}
-		o.lookAtFunctions(c)
+		var errs []error
+		c.shown, errs = publication.LookAt(o.tree, &c.Physical, c.settings)
+		c.unreadable = append(c.unreadable, errs...)
 	}
 	return out
 }
@@ -169,20 +177,6 @@ func (o *observer) setting(ctx context.Context, cards []*seen, wanted wanted) se
 	}
 	return setting{
 		counters: wanted.counters, kept: wanted.kept(), result: o.resolver.Resolve(ctx, node, wanted.policies), known: true,
-	}
-}
-
-// lookAtFunctions reads the GPU's virtual functions, and whether a virtual machine could have it.
-func (o *observer) lookAtFunctions(c *seen) {
-	if c.VirtualFunctions > 0 {
-		enabled, err := sriov.VirtualFunctions(o.tree, c.Address)
-		c.note(err)
-		c.functions = enabled
-	}
-	if c.settings.Passthrough {
-		candidates, err := vfio.Candidates(o.tree, []pci.Function{{Address: c.Address}})
-		c.note(err)
-		c.iommu = len(candidates) == 1 && len(candidates[0].Obstacles) == 0
 	}
 }
 

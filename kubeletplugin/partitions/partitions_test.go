@@ -83,9 +83,11 @@ type node struct {
 	readOnly    bool
 	root, state string
 	boot        string
-	kube        *fake.Clientset
-	policies    *dynamicfake.FakeDynamicClient
-	records     *record.Store
+	// counters says whether the API server keeps counters.
+	counters bool
+	kube     *fake.Clientset
+	policies *dynamicfake.FakeDynamicClient
+	records  *record.Store
 	// foreign leaves GPUs to other drivers.
 	foreign []left.Entry
 	// quiesced says that the vendor's driver is being changed; nil: never.
@@ -111,7 +113,7 @@ func start(t testing.TB, counters bool) *node {
 // startAt makes a node with a host tree.
 func startAt(t testing.TB, root string, counters bool) *node {
 	t.Helper()
-	n := &node{t: t, root: root, state: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
+	n := &node{t: t, root: root, state: filepath.Join(t.TempDir(), "state"), boot: "boot-1", counters: counters}
 	n.kube = fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodefixture.Node}})
 	n.kube.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		slice := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
-	"github.com/fettle-dev/fettle/kubeletplugin/partitions"
 	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
@@ -484,9 +483,9 @@ func TestPCIForbidden(t *testing.T) {
 			p := n.process()
 			before := p.until("devices", func(*inventory.Snapshot) bool { return true })
 			n.policy("any", "  devices: {"+settings+"}")
-			s := p.until("the reason", problem(partitions.ReasonForbidden))
+			s := p.until("the reason", problem(partition.ReasonForbidden))
 			same(t, "devices", names(before, ""), names(s, ""))
-			if p := s.PartitionPolicies; len(p) != 1 || p[0].Reason != partitions.ReasonForbidden || p[0].Waiting == 0 {
+			if p := s.PartitionPolicies; len(p) != 1 || p[0].Reason != partition.ReasonForbidden || p[0].Waiting == 0 {
 				t.Errorf("policies %+v", p)
 			}
 			for i := range s.Devices {

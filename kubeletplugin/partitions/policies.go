@@ -211,11 +211,9 @@ func (c *cluster) fieldsDropped(dropped *resourceslice.DroppedFieldsError) {
 	c.config.Recheck.Send()
 }
 
-// kept returns what the API server keeps. Schedulers heed counters of shared devices from Kubernetes 1.37 on (kubernetes/kubernetes#139040,
-// #140431, #140437, #140518); a scheduler is at most as new as its API server, and as old as the minor version before.
+// kept returns what the API server keeps. A scheduler is at most as new as its API server, and as old as the minor version before.
 func (s *surroundings) kept() partition.Kept {
-	const both = 37
-	return partition.Kept{Counters: s.counters != "", Shares: s.shares, Both: s.minor >= both}
+	return partition.Kept{Counters: s.counters != "", Shares: s.shares, Both: s.minor >= partition.MinorForBoth}
 }
 
 func sameLabels(a, b map[string]string) bool {

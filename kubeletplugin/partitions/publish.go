@@ -42,16 +42,17 @@ func (d *decision) publish(s *inventory.Snapshot, now *setting) {
 
 // replace puts what is published of a card in the place of the whole GPU.
 func replace(s *inventory.Snapshot, c *card) {
-	s.Devices = slices.DeleteFunc(s.Devices, func(d device.Device) bool { return d.Kind == c.Device.Kind && d.Name == c.Device.Name })
-	for _, d := range c.division.Devices {
+	published := slices.Clone(c.division.Devices)
+	for i := range published {
+		d := &published[i]
 		switch {
 		case d.Name != c.Device.Name:
 			d.Edits = container.Edits{Nodes: c.sharedNodes(d.Name), Made: []string{d.Name}}
 		case c.switchesMIG():
 			d.Edits = container.Edits{Nodes: c.sharedNodes(d.Name), Mounts: d.Edits.Mounts, Env: d.Edits.Env, Made: []string{d.Name}}
 		}
-		s.Devices = append(s.Devices, d)
 	}
+	s.Devices = partition.Replace(s.Devices, c.Device, published)
 	if c.division.Card != nil {
 		s.Cards = append(s.Cards, *c.division.Card)
 	}

@@ -15,33 +15,24 @@ import (
 	"github.com/fettle-dev/fettle/cdi"
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/pkg/device"
-	"github.com/fettle-dev/fettle/pkg/partition"
+	"github.com/fettle-dev/fettle/pkg/publication"
 )
 
-// MaxDevices is the number of devices in a full slice: 64, although 128 are allowed, because one taint on a device would make a longer
-// slice invalid.
-const MaxDevices = 64
-
-// Resources returns the slices of a snapshot: one pool for each kind that has devices, in a fixed order, so that equal hardware gives equal
-// bytes. Kubelet's helper deletes the slices of a pool that is not among them. A node without devices publishes one empty pool, which says
-// that the driver runs and found nothing. A retired node publishes nothing.
+// Resources returns the slices of a snapshot, as package publication cuts them. Kubelet's helper deletes the slices of a pool that is not
+// among them. A retired node publishes nothing.
 func Resources(node string, v *inventory.Snapshot) resourceslice.DriverResources {
-	pools := make(map[string]resourceslice.Pool)
+	content := publication.Content{Cards: v.Cards, Counters: v.Counters, BindLate: v.BindLate}
 	for _, kind := range device.Kinds() {
-		slices, bindsLate := slicesOf(v.Cards, v.Published(kind), v.Counters), slices.Contains(v.BindLate, kind)
-		for i := range slices {
-			taint(slices[i].Devices, v)
-			if bindsLate {
-				addBindingConditions(slices[i].Devices, kind)
-			}
-		}
-		if len(slices) > 0 {
-			pools[device.PoolName(node, kind)] = resourceslice.Pool{Slices: slices}
-		}
+		content.Devices = append(content.Devices, v.Published(kind)...)
 	}
-	if len(pools) == 0 {
-		empty := resourceslice.Slice{Devices: []resourceapi.Device{}}
-		pools[device.PoolName(node, device.KindGPU)] = resourceslice.Pool{Slices: []resourceslice.Slice{empty}}
+	pools := make(map[string]resourceslice.Pool)
+	for _, pool := range content.Pools(node) {
+		slices := make([]resourceslice.Slice, len(pool.Slices))
+		for i, s := range pool.Slices {
+			taint(s.Devices, v)
+			slices[i] = resourceslice.Slice{SharedCounters: s.SharedCounters, Devices: s.Devices}
+		}
+		pools[pool.Name] = resourceslice.Pool{Slices: slices}
 	}
 	return resourceslice.DriverResources{Pools: pools}
 }
@@ -76,24 +67,6 @@ func taint(devices []resourceapi.Device, v *inventory.Snapshot) {
 	}
 }
 
-// slicesOf splits the devices of a pool into slices, with the counters of the cards that they are of. A card that the form has no room for
-// is left out; whoever divides cards withholds it.
-func slicesOf(cards []device.Card, devices []device.Device, form partition.Form) []resourceslice.Slice {
-	cut, _ := partition.Slices(cards, devices, form)
-	out := make([]resourceslice.Slice, len(cut))
-	for i := range cut {
-		out[i].SharedCounters = cut[i].SharedCounters
-		if cut[i].Devices == nil {
-			continue // the API wants none beside counters
-		}
-		out[i].Devices = make([]resourceapi.Device, len(cut[i].Devices))
-		for j := range cut[i].Devices {
-			out[i].Devices[j] = cut[i].Devices[j].Resource()
-		}
-	}
-	return out
-}
-
 // deviceSpecs returns the CDI specs of all devices of a snapshot: of their edits, and of the names under which kubelet shows them.
 func deviceSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 	var (
@@ -123,26 +96,6 @@ func deviceSpecs(names *cdi.Names, v *inventory.Snapshot) ([]cdi.Spec, error) {
 		specs = append(specs, spec)
 	}
 	return specs, errors.Join(errs...)
-}
-
-// BindingConditions returns two conditions on a claim's devices. The scheduler waits for one of them before it binds the pod (KEP-5007):
-// the pod's data is ready, or has failed. Each kind has its own, since a claim with devices of two kinds waits for both.
-func BindingConditions(kind device.Kind) (ready, failed string) {
-	what := "Bitstream"
-	if kind == device.KindGPU {
-		what = "KernelCaches"
-	}
-	return v1alpha1.GroupName + "/" + what + "Ready", v1alpha1.GroupName + "/" + what + "Failed"
-}
-
-// addBindingConditions marks devices whose pods are bound only after the plugin sets a condition.
-func addBindingConditions(devices []resourceapi.Device, kind device.Kind) {
-	ready, failed := BindingConditions(kind)
-	for i := range devices {
-		devices[i].BindsToNode = new(true)
-		devices[i].BindingConditions = []string{ready}
-		devices[i].BindingFailureConditions = []string{failed}
-	}
 }
 
 // UpToDate reports whether the API server's slices contain exactly the devices that a snapshot publishes, as the scheduler sees them. It

@@ -46,3 +46,13 @@ func Foreign(report nvml.Report, held []Held) []Found {
 	})
 	return out
 }
+
+// ForeignPlaces lists the places of instances on one GPU that no file owns.
+func ForeignPlaces(address pci.Address, uuid string, m *nvml.MIG, held []Held) []nvml.MIGPlacement {
+	report := nvml.Report{Devices: []nvml.Device{{PCIBusID: address.String(), UUID: uuid, MIG: m}}}
+	var places []nvml.MIGPlacement
+	for _, one := range Foreign(report, held) {
+		places = append(places, one.Instance.Placement)
+	}
+	return places
+}

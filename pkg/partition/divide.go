@@ -26,6 +26,25 @@ func Divide(p Physical, s Settings, kept Kept) Division {
 	return d.finish()
 }
 
+// DivideInto divides a device for slices of a form. A card that no slice has room for would take the whole pool along, so it stays whole.
+func DivideInto(form Form, p Physical, s Settings, kept Kept) Division {
+	out := Divide(p, s, kept)
+	if out.Card == nil {
+		return out
+	}
+	if _, err := Slices([]device.Card{*out.Card}, out.Devices, form); err != nil {
+		out = Divide(p, Settings{}, kept)
+		out.Reasons = append(out.Reasons, Reason{Reason: ReasonNotDivisible, Message: err.Error()})
+	}
+	return out
+}
+
+// Replace returns devices with those that a whole one is published as in its place.
+func Replace(devices []device.Device, whole device.Device, published []device.Device) []device.Device {
+	devices = slices.DeleteFunc(devices, func(d device.Device) bool { return d.Kind == whole.Kind && d.Name == whole.Name })
+	return append(devices, published...)
+}
+
 // division is one run of Divide.
 type division struct {
 	physical Physical

@@ -13,6 +13,8 @@ type Functions struct {
 	Total int
 	// Enabled are the addresses of those that exist, by their number.
 	Enabled []pci.Address
+	// Expected is how many there will be where none are made yet. Their addresses are not known.
+	Expected int
 }
 
 // functions adds the virtual functions that a policy has made. One of them takes 1 of the counter, the physical function all, so that a
@@ -24,17 +26,18 @@ func (d *division) functions() {
 	if f == nil {
 		return
 	}
-	ready := want != nil && len(f.Enabled) == want.VirtualFunctions
+	functions := max(len(f.Enabled), f.Expected)
+	ready := want != nil && functions == want.VirtualFunctions
 	if want != nil && !ready {
 		d.withholdWhole(ReasonFunctionsPending, "the device has %d virtual functions, not %d: the node changes that while no claim has the "+
-			"device or one of them", len(f.Enabled), want.VirtualFunctions)
+			"device or one of them", functions, want.VirtualFunctions)
 	}
 	for i := range f.Total {
-		if ready && i < len(f.Enabled) || d.held(VFName(d.physical.Device.Name, i)) {
+		if ready && i < functions || d.held(VFName(d.physical.Device.Name, i)) {
 			d.function(i, f)
 		}
 	}
-	if ready && len(f.Enabled) > 0 && !d.counters {
+	if ready && functions > 0 && !d.counters {
 		d.withholdWhole(ReasonNoCounters, "the device has virtual functions, and nothing keeps these and the whole apart but counters; %s",
 			d.countersLack())
 	}

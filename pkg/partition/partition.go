@@ -9,6 +9,10 @@
 package partition
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/nvml"
 )
@@ -29,6 +33,26 @@ type Settings struct {
 	Interval string `json:"interval,omitempty"`
 }
 
+// WithoutPCI returns the settings for which no attributes of PCI devices are written, and the names of the others.
+func (s Settings) WithoutPCI() (left Settings, forbidden []string) {
+	for name, set := range map[string]bool{"amd": s.AMD != nil, "sriov": s.SRIOV != nil, "passthrough": s.Passthrough} {
+		if set {
+			forbidden = append(forbidden, name)
+		}
+	}
+	if len(forbidden) == 0 {
+		return s, nil
+	}
+	slices.Sort(forbidden)
+	return Settings{MIG: s.MIG, Sharing: s.Sharing, Strategies: s.Strategies, Interval: s.Interval}, forbidden
+}
+
+// Forbidden says that a node does not carry out some settings.
+func Forbidden(settings []string) Reason {
+	return Reason{Reason: ReasonForbidden, Message: fmt.Sprintf("this node writes no attributes of PCI devices, which %s needs: set "+
+		"partitions.pci in the chart's values, or exclude the node from the policy", strings.Join(settings, " and "))}
+}
+
 // Sharing is by how many claims a device is shared, and how much of its memory each may have.
 type Sharing struct {
 	MaxClaims int `json:"maxClaims"`
@@ -45,6 +69,10 @@ type SharedMemory struct {
 	Max     int64   `json:"max,omitempty"`
 	Step    int64   `json:"step,omitempty"`
 }
+
+// MinorForBoth is the first minor version of Kubernetes 1 whose scheduler heeds counters of shared devices (kubernetes/kubernetes#139040,
+// #140431, #140437, #140518).
+const MinorForBoth = 37
 
 // Kept is what the API server keeps of slices, and what the scheduler can do with it.
 type Kept struct {
@@ -190,6 +218,8 @@ const (
 	ReasonUnknownProfile = "UnknownProfile"
 	// ReasonNotDivisible: the device cannot be divided in the way that the settings want.
 	ReasonNotDivisible = "NotDivisible"
+	// ReasonForbidden: the node's configuration keeps the device as it is.
+	ReasonForbidden = "PartitioningForbidden"
 	// ReasonNoCounters: the API server keeps no counters, so nothing is published that shares a card with something else.
 	ReasonNoCounters = "NoCounters"
 	// ReasonModePending: the GPU is in another partition mode than the settings want.

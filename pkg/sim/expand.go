@@ -16,6 +16,19 @@ import (
 type Options struct {
 	// OpenableNodes renumbers the character devices first, see Machine.Openable.
 	OpenableNodes bool
+	// PlainNodes writes an empty file in place of each character device node, which needs no privilege. Nodes has their numbers.
+	PlainNodes bool
+}
+
+// Nodes returns the numbers of the character device nodes, by path.
+func (m *Machine) Nodes() map[string]Number {
+	nodes := map[string]Number{}
+	for _, e := range m.Entries {
+		if e.Kind == Char {
+			nodes[e.Path] = e.Number
+		}
+	}
+	return nodes
 }
 
 // Expand writes the tree below dir, which it makes if it is missing. It overwrites nothing: a path that is there already is an
@@ -35,6 +48,9 @@ func (m *Machine) Expand(dir string, opts Options) (notes []string, err error) {
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, e := range linksLast(m.Entries) {
+		if e.Kind == Char && opts.PlainNodes {
+			e.Kind = File
+		}
 		note, err := write(root, e)
 		if err != nil {
 			return notes, fmt.Errorf("expand %s %s: %w", e.Kind, e.Path, err)

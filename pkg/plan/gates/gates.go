@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/fettle-dev/fettle/pkg/partition"
 )
 
 // The oldest and newest minor version of Kubernetes 1 whose gates are known. Older ones do not serve resource.k8s.io/v1.
@@ -135,6 +137,19 @@ func parse(version string) (minor int, err error) {
 		return 0, fmt.Errorf("version %q: want 1.%d or newer, which serves resource.k8s.io/v1", version, oldest)
 	}
 	return minor, nil
+}
+
+// Kept says what the API server keeps of ResourceSlices.
+func (s Set) Kept() (partition.Form, partition.Kept) {
+	const separate = 35
+	kept := partition.Kept{Counters: s.on[PartitionableDevices], Shares: s.on[ConsumableCapacity], Both: s.minor >= partition.MinorForBoth}
+	switch {
+	case !kept.Counters:
+		return "", kept
+	case s.minor >= separate:
+		return partition.FormSeparate, kept
+	}
+	return partition.FormCombined, kept
 }
 
 // Features are what the allocator of the scheduler may do.
