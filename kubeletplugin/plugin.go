@@ -149,6 +149,7 @@ func New(ctx context.Context, config Config, clients Clients, bootID string) (*P
 	var err error
 	if p.quiesce, err = quiesce.Open(quiesce.Config{
 		Dir: config.StateDir, NVMLCommand: config.NVMLCommand, Review: p.review, Requery: requery, Retired: p.retirement.On,
+		HostRoot: config.HostRoot, SeesProcesses: config.File.Partitions.PCI,
 	}); err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ const (
 	ConditionRetired = "Retired"
 	// ConditionQuiesced is true once nothing of Fettle on the node uses the kernel drivers that QuiesceAnnotation names.
 	ConditionQuiesced = "Quiesced"
+	// ReasonUsedByOthers is the reason of a true Quiesced while other programs of the node still have devices of these drivers open, which its
+	// message names.
+	ReasonUsedByOthers = "UsedByOthers"
 )
 
 const (

@@ -61,6 +61,9 @@ type Config struct {
 	Review, Requery notify.Signal
 	// Retired reports whether the node was asked to retire. Nil: it never is.
 	Retired func() bool
+	// HostRoot is the directory of the host's tree. SeesProcesses says that the plugin may look at the open files of all processes there.
+	HostRoot      string
+	SeesProcesses bool
 	// Proc is /proc of this process. Empty: "/proc".
 	Proc string
 	// FS writes the files. Nil: the operating system's.

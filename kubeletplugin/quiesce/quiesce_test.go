@@ -4,6 +4,7 @@ package quiesce
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/fettle-dev/fettle/kubeletplugin/inventory"
 	"github.com/fettle-dev/fettle/kubeletplugin/notify"
 	"github.com/fettle-dev/fettle/pkg/claim"
+	"github.com/fettle-dev/fettle/pkg/container"
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/disk"
 	"github.com/fettle-dev/fettle/pkg/record"
@@ -274,6 +276,64 @@ func TestReport(t *testing.T) {
 				t.Errorf("soon %v", got.Soon())
 			}
 		})
+	}
+}
+
+// TestOthers: a report names the processes of other programs that have a device of the vendor open, each once, and says where the plugin
+// cannot look. It is done all the same: the plugin has let go.
+func TestOthers(t *testing.T) {
+	const address = "0000:17:00.0"
+	for name, c := range map[string]struct {
+		value        string
+		sees         bool
+		change       func(t *testing.T, root string)
+		reason, want string
+	}{
+		"two processes": {"nvidia", true, func(*testing.T, string) {}, ReasonOthers,
+			"other programs keep them from being unloaded: process 20 (dcgm), process 30 (python3)"},
+		"many": {"nvidia", true, func(t *testing.T, root string) {
+			for pid := range 10 {
+				running(t, root, fmt.Sprint(40+pid), "worker", os.DevNull)
+			}
+		}, ReasonOthers, "process 42 (worker), and 7 more"},
+		"another vendor":       {"amd", true, func(*testing.T, string) {}, ReasonQuiesced, "no other program does"},
+		"processes are hidden": {"nvidia", false, func(*testing.T, string) {}, ReasonQuiesced, "may not look (partitions.pci)"},
+		"no processes": {"nvidia", true, func(t *testing.T, root string) {
+			check.Must(t, os.RemoveAll(filepath.Join(root, "proc")))
+		}, ReasonQuiesced, "is not known: find the users of a device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			check.Must(t, os.MkdirAll(filepath.Join(root, "sys/bus/pci/devices", address), 0o750))
+			running(t, root, "10", "bash", os.TempDir())
+			running(t, root, "20", "dcgm", os.DevNull, os.DevNull)
+			running(t, root, "30", "python3", os.DevNull)
+			c.change(t, root)
+			s := open(t, t.TempDir())
+			s.config.HostRoot, s.config.SeesProcesses = root, c.sees
+			s.Set(t.Context(), c.value)
+			v := machine()
+			at := address
+			v.Devices[0].Attributes[device.AttributePCIAddress] = resourceapi.DeviceAttribute{StringValue: &at}
+			v.Devices[0].Edits.Nodes = []container.Node{{Path: "/dev/nvidia0", Major: 1, Minor: 3}} // those of /dev/null
+			s.Review(t.Context(), v)
+			got := s.Report(Input{Snapshot: v, Published: true})
+			if got == nil || !got.Done || got.Reason != c.reason || !strings.Contains(got.Message, c.want) {
+				t.Errorf("report %+v, want %s with %q", got, c.reason, c.want)
+			}
+		})
+	}
+}
+
+// running adds a process to a host tree, with open files.
+func running(t *testing.T, root, pid, name string, files ...string) {
+	t.Helper()
+	dir := filepath.Join(root, "proc", pid)
+	check.Must(t, os.MkdirAll(filepath.Join(dir, "fd"), 0o750))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "comm"), []byte(name+"\n"), 0o600))
+	check.Must(t, os.WriteFile(filepath.Join(dir, "mountinfo"), nil, 0o600))
+	for i, file := range files {
+		check.Must(t, os.Symlink(file, filepath.Join(dir, "fd", fmt.Sprint(i))))
 	}
 }
 

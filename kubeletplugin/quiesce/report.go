@@ -20,6 +20,8 @@ import (
 const (
 	// ReasonQuiesced: nothing of Fettle uses the drivers.
 	ReasonQuiesced = "Quiesced"
+	// ReasonOthers: nothing of Fettle uses the drivers, and other programs do, which keeps the drivers from being unloaded.
+	ReasonOthers = "UsedByOthers"
 	// ReasonVendorUnknown: the annotation names something else than vendors.
 	ReasonVendorUnknown = "VendorUnknown"
 	// ReasonPending: the API server still has the devices.
@@ -75,7 +77,13 @@ func (s *State) Report(in Input) *Report {
 	if len(users) > 0 {
 		return &Report{Reason: ReasonInUse, Message: "still in use: " + strings.Join(users, ", ")}
 	}
-	return &Report{Done: true, Reason: ReasonQuiesced, Message: "nothing of Fettle uses the drivers of " + names}
+	done := &Report{Done: true, Reason: ReasonQuiesced, Message: "nothing of Fettle uses the drivers of " + names}
+	used, others := s.others(in.Snapshot, vendors)
+	if used {
+		done.Reason = ReasonOthers
+	}
+	done.Message += "; " + others
+	return done
 }
 
 func publishes(v *inventory.Snapshot, vendors []string) bool {

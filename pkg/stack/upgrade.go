@@ -361,6 +361,9 @@ func (r *UpgradeRules) change(n *UpgradeNode, lasts time.Duration, now time.Time
 		s.Message = "waits until nothing uses the driver: " + why
 		return s
 	}
+	if c := condition(n.Accelerator, v1alpha1.ConditionQuiesced); c.Reason == v1alpha1.ReasonUsedByOthers {
+		s.Message += "; " + c.Message
+	}
 	s.Failed = n.Delivered.Status == Failed
 	s.overdue(lasts)
 	return s

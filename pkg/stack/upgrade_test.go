@@ -184,6 +184,21 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// TestUsedByOthers: while a driver is changed, the reason has what the plugin says of programs that keep it from being unloaded.
+func TestUsedByOthers(t *testing.T) {
+	const others = "other programs keep them from being unloaded: process 20 (dcgm)"
+	for reason, want := range map[string]bool{v1alpha1.ReasonUsedByOthers: true, "Quiesced": false} {
+		n := upgradable("a", time.Minute, letGo, delivered(0, "DriverPending"))
+		n.Accelerator.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionQuiesced, Status: metav1.ConditionTrue, Reason: reason, Message: others,
+		}}
+		steps := stack.Upgrade(stack.UpgradeRules{Stack: "s", MaxUnavailable: 1}, []stack.UpgradeNode{n}, upgradeTime)
+		if s := steps[0]; s.Phase != stack.PhaseChanging || strings.Contains(s.Message, others) != want {
+			t.Errorf("%s: %s: %s", reason, s.Phase, s.Message)
+		}
+	}
+}
+
 // TestUpgradeOrder: so many at once; a node that is stuck or has failed takes nobody's place, until too many have failed.
 func TestUpgradeOrder(t *testing.T) {
 	waits := upgradable("w", 0)
