@@ -142,7 +142,7 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 		return err
 	}
 	if err := artifact.CheckNetwork(ctx); err != nil {
-		return f.unfetched(o, err)
+		return unfetched(f, o, err)
 	}
 	for {
 		e := f.startFetch(o, fetchOptions{}) //nolint:contextcheck // it outlives the call
@@ -160,13 +160,15 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 
 // unfetched says why a cache is not on the node, by the fetch of it that was tried last or goes on. If there was none, as of an object that
 // changed since, it returns why none is tried now.
-func (f *Feature) unfetched(o *object, why error) error {
+func unfetched(f *Feature, o *object, why error) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if last, failed := f.failures[o.fetchKey()]; failed {
+	last, failed := f.failures[o.fetchKey()]
+	goesOn := f.fetches[o.fetchKey()] != nil
+	f.mu.Unlock()
+	if failed {
 		return last.err
 	}
-	if f.fetches[o.fetchKey()] != nil {
+	if goesOn {
 		return fmt.Errorf("%s %w: it is being fetched", o, cachemount.ErrNotReady)
 	}
 	return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, why)
