@@ -54,9 +54,12 @@ type accelMinor struct {
 // accelerators finds the devices of the kernel's class of accelerators (drivers/accel/drm_accel.c): one a PCI function or platform device,
 // whatever driver registered it. A function of which taken says that it is a device of another kind is none: a claim for either would hold
 // both. The kernel lets no driver register an accelerator that also has nodes for graphics (DRIVER_COMPUTE_ACCEL in include/drm/drm_drv.h),
-// so the nodes of the class are all.
-func accelerators(ctx context.Context, tree *sysfs.Tree, functions []pci.Function, taken func(pci.Function) bool) Inventory {
+// so the nodes of the class are all. Listing is the error of pci.List.
+func accelerators(
+	ctx context.Context, tree *sysfs.Tree, functions []pci.Function, listing error, taken func(pci.Function) bool,
+) Inventory {
 	minors, found := accelMinors(tree)
+	var ours []pci.Function
 	for _, f := range functions {
 		if ctx.Err() != nil {
 			return found
@@ -66,7 +69,11 @@ func accelerators(ctx context.Context, tree *sysfs.Tree, functions []pci.Functio
 		if len(own) == 0 && !known || taken(f) {
 			continue
 		}
+		ours = append(ours, f)
 		found.add(describeAccelerator(tree, f, own, row))
+	}
+	if len(ours) > 0 { // with none pciProblems tells of those that may have hidden one, as it did for GPUs
+		found.Problems = append(found.Problems, pciProblems(listing, ours)...)
 	}
 	for _, m := range minors {
 		if m.parent == nil {

@@ -99,6 +99,10 @@ func TestAccelerators(t *testing.T) {
 			reasons: "IdentityUnreadable IdentityUnreadable",
 		},
 		{
+			name: "boards that cannot be read", change: []string{"subsystem_vendor 0x${card.subsystem}", "subsystem_vendor none"},
+			names: gaudi + " qualcomm-0000-81-00-0", reasons: "AttributeUnreadable AttributeUnreadable",
+		},
+		{
 			name: "one that vanished", names: "qualcomm-0000-81-00-0",
 			change: []string{
 				"row 1 c0 c1 1 1da3 1020 1da3 habanalabs\n", "",

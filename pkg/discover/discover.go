@@ -67,7 +67,7 @@ func Discover(ctx context.Context, tree *sysfs.Tree, opts Options) Inventory {
 	cards, nodes := xrtCards(ctx, tree, opts, functions, err)
 	found.add(cards)
 	engines = append(engines, nodes...)
-	found.add(accelerators(ctx, tree, functions, found.takenBy(makers)))
+	found.add(accelerators(ctx, tree, functions, err, found.takenBy(makers)))
 	found.add(hostDevices(ctx, tree, opts))
 	if err := ctx.Err(); err != nil {
 		found.Problems = append(found.Problems, Problem{
