@@ -44,6 +44,8 @@ type upgrader struct {
 
 	// evicted are the pods of which an Event says that they are evicted and that are still there, by the stack that evicts them.
 	evicted map[string]map[types.UID]bool
+	// own are the namespaces of Fettle's plugin and of drivers.
+	own []string
 	// turns are those of the pods of nodes that have more than a round evicts.
 	turns turns
 }
@@ -76,6 +78,7 @@ func (u *upgrader) upgrade(
 	var errs []error
 	for i := range steps {
 		step := &steps[i]
+		u.nameOthers(ctx, step, &nodes[i])
 		if err := u.act(ctx, r, nodes[i].Node, step); apierrors.IsConflict(err) {
 			// Somebody wrote meanwhile, as the plugin does: the next round decides by what is there then.
 			step.Unwritten()
@@ -175,6 +178,27 @@ func (u *upgrader) addHolders(ctx context.Context, name string, nodes []stack.Up
 		nodes[i].Holders = holders[nodes[i].Name]
 	}
 	return nil
+}
+
+// nameOthers adds to a node that is stuck which pods may hold its driver without a claim. The pods of one node are read then, and only
+// then: most changes end without.
+func (u *upgrader) nameOthers(ctx context.Context, step *stack.Step, n *stack.UpgradeNode) {
+	if !step.Stuck && !step.Failed || step.Phase != stack.PhaseQuiescing && step.Phase != stack.PhaseChanging {
+		return
+	}
+	var pods []*corev1.Pod
+	begin := func() { pods = nil }
+	err := reconciler.Pages(ctx, u.Live, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+		if pod, ok := o.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+		return nil
+	}, client.MatchingFields{"spec.nodeName": n.Name})
+	if err != nil {
+		step.Message += "; which pods may hold the driver without a claim is not known: " + err.Error()
+		return
+	}
+	step.MayHold(stack.PossibleHolders(pods, n.Name, n.Holders, u.own...))
 }
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.

@@ -22,9 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/objects"
@@ -281,6 +283,61 @@ func TestUpgradeStuck(t *testing.T) {
 	}
 	if got := f.state(t); !strings.Contains(got, "a [] 1-6.1.0-1") {
 		t.Errorf("after the stack is gone: %s", got)
+	}
+}
+
+// TestStuckNamesPods: a node that is stuck names the pods on it that may hold the driver without a claim. Others have no pods read for it.
+func TestStuckNamesPods(t *testing.T) {
+	pod := func(namespace, name, node string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
+		p.Spec.NodeName, p.Spec.RuntimeClassName = node, new("nvidia")
+		return p
+	}
+	plain := pod("team", "plain", "a")
+	plain.Spec.RuntimeClassName = nil
+	ended := pod("team", "ended", "a")
+	ended.Status.Phase = corev1.PodSucceeded
+	reads, refused := 0, error(nil)
+	api := fake.NewClientBuilder().
+		WithObjects(
+			pod("team", "dcgm", "a"), pod("team", "elsewhere", "b"), pod("fettle-drivers", "driver", "a"), plain, ended, pod("team", "web", "a"),
+		).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+			p, _ := o.(*corev1.Pod)
+			return []string{p.Spec.NodeName}
+		}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				reads++
+				if refused != nil {
+					return refused
+				}
+				return c.List(ctx, list, opts...)
+			},
+		}).Build()
+	u := &upgrader{Services: reconciler.Services{Live: api}, own: []string{"fettle-system", "fettle-drivers"}}
+	node := stack.UpgradeNode{Node: &stack.Node{Name: "a"}, Holders: []stack.Holder{{Namespace: "team", Name: "web", UID: "web"}}}
+	const named = "waits; pods that may hold the driver without a claim: team/dcgm (runtimeClassName nvidia)"
+	for _, tc := range []struct {
+		step  stack.Step
+		reads int
+		want  string
+	}{
+		{stack.Step{Phase: stack.PhaseQuiescing}, 0, "waits"},
+		{stack.Step{Phase: stack.PhaseDraining, Stuck: true}, 0, "waits"},
+		{stack.Step{Phase: stack.PhaseQuiescing, Stuck: true}, 1, named},
+		{stack.Step{Phase: stack.PhaseChanging, Failed: true}, 1, named},
+	} {
+		reads, tc.step.Message = 0, "waits"
+		u.nameOthers(t.Context(), &tc.step, &node)
+		if tc.step.Message != tc.want || reads != tc.reads {
+			t.Errorf("%s: %d reads, %q, want %q", tc.step.Phase, reads, tc.step.Message, tc.want)
+		}
+	}
+	refused = errors.New("not allowed")
+	step := stack.Step{Phase: stack.PhaseChanging, Failed: true, Message: "waits"}
+	if u.nameOthers(t.Context(), &step, &node); !strings.Contains(step.Message, "is not known: ") {
+		t.Errorf("without the right to list pods: %q", step.Message)
 	}
 }
 

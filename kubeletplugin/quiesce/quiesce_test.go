@@ -289,8 +289,10 @@ func TestOthers(t *testing.T) {
 		change       func(t *testing.T, root string)
 		reason, want string
 	}{
-		"two processes": {"nvidia", true, func(*testing.T, string) {}, ReasonOthers,
-			"other programs keep them from being unloaded: process 20 (dcgm), process 30 (python3)"},
+		"two processes": {
+			"nvidia", true, func(*testing.T, string) {}, ReasonOthers,
+			"other programs keep them from being unloaded: process 20 (dcgm), process 30 (python3)",
+		},
 		"many": {"nvidia", true, func(t *testing.T, root string) {
 			for pid := range 10 {
 				running(t, root, fmt.Sprint(40+pid), "worker", os.DevNull)

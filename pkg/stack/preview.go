@@ -252,7 +252,7 @@ func (p *previewer) phases(rules UpgradeRules, nodes []UpgradeNode) {
 		changes, checks = true, checks || s.Phase == PhaseChecking
 		if s.Phase != PhaseChanging && s.Phase != PhaseChecking {
 			p.evicted(of, nodes[i].Holders)
-			of.MayHold = p.possibleHolders(of.Node, nodes[i].Holders)
+			of.MayHold = PossibleHolders(p.Pods, of.Node, nodes[i].Holders, p.Namespace, p.Drivers)
 		}
 	}
 	p.turns(rules, nodes, steps)
@@ -260,6 +260,8 @@ func (p *previewer) phases(rules UpgradeRules, nodes []UpgradeNode) {
 		p.unknown("whether the images of the new driver are in their registry, and whether the driver loads")
 		p.unknown("what budgets allow, and which pods hold devices, once the first pods have gone")
 		p.unknown("programs of a node outside of pods that hold its driver, such as the vendor's daemons")
+		p.unknown("pods that hold a driver without their YAML saying so: by an image or a ConfigMap that sets NVIDIA_VISIBLE_DEVICES, by a " +
+			"runtime class of another name, or by a container that is privileged")
 	}
 	if checks {
 		p.unknown("whether claims are checked at all, which selfTest.enabled says, and results of checks that are not written down yet")

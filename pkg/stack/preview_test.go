@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -291,6 +292,11 @@ func TestWhoMayHold(t *testing.T) {
 	volume := func(at string) []corev1.Volume {
 		return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: at}}}}
 	}
+	limited := func(name corev1.ResourceName, n string) []corev1.Container {
+		return []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{name: resource.MustParse(n)},
+		}}}
+	}
 	visible := func(value string) []corev1.Container {
 		return []corev1.Container{{Name: "c", Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: value}}}}
 	}
@@ -298,11 +304,23 @@ func TestWhoMayHold(t *testing.T) {
 		spec corev1.PodSpec
 		want string
 	}{
-		"a plain pod":       {},
-		"the runtime":       {corev1.PodSpec{RuntimeClassName: new("nvidia-cdi")}, "runtimeClassName nvidia-cdi"},
-		"another runtime":   {corev1.PodSpec{RuntimeClassName: new("kata")}, ""},
-		"all devices":       {corev1.PodSpec{Containers: visible("all")}, "NVIDIA_VISIBLE_DEVICES of container c"},
-		"no devices":        {corev1.PodSpec{Containers: visible("void")}, ""},
+		"a plain pod":     {},
+		"the runtime":     {corev1.PodSpec{RuntimeClassName: new("nvidia-cdi")}, "runtimeClassName nvidia-cdi"},
+		"another runtime": {corev1.PodSpec{RuntimeClassName: new("kata")}, ""},
+		"all devices":     {corev1.PodSpec{Containers: visible("all")}, "NVIDIA_VISIBLE_DEVICES of container c"},
+		"no devices":      {corev1.PodSpec{Containers: visible("void")}, ""},
+		"from elsewhere": {corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: []corev1.EnvVar{{
+			Name: "NVIDIA_VISIBLE_DEVICES", ValueFrom: &corev1.EnvVarSource{},
+		}}}}}, "NVIDIA_VISIBLE_DEVICES of container c"},
+		"a device plugin's": {
+			corev1.PodSpec{Containers: limited("nvidia.com/mig-1g.10gb", "1")}, "resource nvidia.com/mig-1g.10gb of container c",
+		},
+		"Intel's":      {corev1.PodSpec{Containers: limited("gpu.intel.com/xe", "1")}, "resource gpu.intel.com/xe of container c"},
+		"none of them": {corev1.PodSpec{Containers: limited("amd.com/gpu", "0")}, ""},
+		"of no vendor": {corev1.PodSpec{Containers: limited("notnvidia.com/gpu", "1")}, ""},
+		"a debugger": {corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon(visible("all")[0]),
+		}}}, "NVIDIA_VISIBLE_DEVICES of container c"},
 		"in an init":        {corev1.PodSpec{InitContainers: visible("0")}, "NVIDIA_VISIBLE_DEVICES of container c"},
 		"a node":            {corev1.PodSpec{Volumes: volume("/dev/nvidia0")}, "hostPath /dev/nvidia0"},
 		"a node by detours": {corev1.PodSpec{Volumes: volume("/dev//dri/")}, "hostPath /dev/dri"},
