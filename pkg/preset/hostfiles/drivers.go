@@ -223,6 +223,7 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
 	k := d.of(seen)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	defer d.forgetUnknown(seen, k)
 	version := d.Version()
 	if a := k.answer; a != nil && a.version == version && a.trail.current(root) {
 		return a, nil
@@ -242,7 +243,7 @@ func (d *Drivers) list(seen string, root *rootfs.Root) (*driverAnswer, error) {
 	return a, nil
 }
 
-// of returns what is known of a root. There are as many as presets name.
+// of returns what is known of a root.
 func (d *Drivers) of(seen string) *knownDriver {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,6 +254,15 @@ func (d *Drivers) of(seen string) *knownDriver {
 		d.known[seen] = &knownDriver{}
 	}
 	return d.known[seen]
+}
+
+// forgetUnknown keeps nothing of a root of which nothing is known: namespaces may name as many as they like.
+func (d *Drivers) forgetUnknown(seen string, k *knownDriver) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if k.answer == nil && d.known[seen] == k {
+		delete(d.known, seen)
+	}
 }
 
 // dependencies lists everything that a list depends on: the cache of the loader, the files and their directories, and the paths of files

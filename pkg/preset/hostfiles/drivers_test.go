@@ -4,6 +4,7 @@ package hostfiles
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,4 +65,23 @@ func TestHangingDriver(t *testing.T) {
 	close(back)
 	<-done
 	check.Must(t, late)
+}
+
+// TestManyRootsWithoutDriver: of directories that no driver is in nothing is kept, however many presets name.
+func TestManyRootsWithoutDriver(t *testing.T) {
+	f := Finder{Root: t.TempDir()}
+	f.Drivers = &Drivers{
+		Host: "/", Now: time.Now, Version: func() string { return "570.86.15" },
+		Ask: func(context.Context, string, string) (nvml.Driver, error) { return nvml.Driver{}, nvml.ErrNoDriver },
+	}
+	for i := range 100 {
+		root := fmt.Sprintf("/driver-%d", i)
+		check.Must(t, os.Mkdir(filepath.Join(f.Root, root), 0o755))
+		wanted := []preset.Driver{{PresetDriver: v1alpha1.PresetDriver{Root: root, Optional: true}}}
+		_, err := f.Find("claim-1", preset.Request{Drivers: wanted})
+		check.Must(t, err)
+	}
+	if n := len(f.Drivers.known); n > 0 {
+		t.Errorf("%d roots are kept", n)
+	}
 }
