@@ -142,7 +142,8 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 		return err
 	}
 	if err := artifact.CheckNetwork(ctx); err != nil {
-		return unfetched(f, o, err)
+		fetching, failure := f.fetchState(o)
+		return unfetched(o, fetching, failure, err)
 	}
 	for {
 		e := f.startFetch(o, fetchOptions{}) //nolint:contextcheck // it outlives the call
@@ -158,18 +159,14 @@ func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) 
 	}
 }
 
-// unfetched says why a cache is not on the node, by the fetch of it that was tried last or goes on. If there was none, as of an object that
+// unfetched says why a cache is not on the node, by the fetch of it that goes on or was tried last. If there was none, as of an object that
 // changed since, it returns why none is tried now.
-func unfetched(f *Feature, o *object, why error) error {
-	f.mu.Lock()
-	last, failed := f.failures[o.fetchKey()]
-	goesOn := f.fetches[o.fetchKey()] != nil
-	f.mu.Unlock()
-	if failed {
-		return last.err
-	}
-	if goesOn {
+func unfetched(o *object, fetching bool, failure, why error) error {
+	switch {
+	case fetching:
 		return fmt.Errorf("%s %w: it is being fetched", o, cachemount.ErrNotReady)
+	case failure != nil:
+		return failure
 	}
 	return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, why)
 }
