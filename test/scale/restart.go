@@ -114,6 +114,9 @@ func (s *scale) mark(ctx context.Context) error {
 func (s *scale) current(ctx context.Context, begin time.Time, before []tally) (time.Duration, error) {
 	missing := ""
 	took, err := await(ctx, begin, "all nodes to have received an object", func() (bool, error) {
+		if err := s.startAgain(ctx); err != nil {
+			return false, err
+		}
 		for i, n := range s.nodes {
 			seen := n.count.seen().since(before[i])
 			if seen[call{"deliver", "deviceclasses"}]+seen[call{"list", "deviceclasses"}] == 0 {
@@ -127,6 +130,14 @@ func (s *scale) current(ctx context.Context, begin time.Time, before []tally) (t
 		return 0, fmt.Errorf("%s lacks it: %w", missing, err)
 	}
 	return took, nil
+}
+
+// startAgain starts the controller where it has ended, as kubelet does: it ends when it cannot renew its Lease for ten seconds.
+func (s *scale) startAgain(ctx context.Context) error {
+	if s.program.Running() == nil {
+		return nil
+	}
+	return errors.Join(s.startController(ctx), s.report.say("the controller was started again", "times", 1))
 }
 
 // ask has one node after the other read a claim.
