@@ -190,7 +190,9 @@ func TestTurn(t *testing.T) {
 	err := patient.Ensure(check.Passed(t), gpu(), "CPX")
 	wants(t, err, context.DeadlineExceeded, "another claim")
 	cancel()
-	wants(t, <-first, amdmode.ErrInUse)
+	if err := <-first; !errors.Is(err, amdmode.ErrInUse) && !errors.Is(err, sysfs.ErrNoAnswer) { // it waited, or was in the midst of a try
+		t.Errorf("the one that switches: %v", err)
+	}
 }
 
 // compute is the attribute of the GPU's mode.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,9 @@ import (
 type server struct {
 	stalls string
 	back   chan struct{}
+	// away is closed once it does not answer.
+	away chan struct{}
+	once sync.Once
 
 	mu   sync.Mutex
 	late []string
@@ -33,6 +37,7 @@ func (s *server) asked(what string) {
 	case <-s.back:
 	default:
 		if what == s.stalls {
+			s.once.Do(func() { close(s.away) })
 			<-s.back
 			return
 		}
@@ -40,6 +45,13 @@ func (s *server) asked(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.late = append(s.late, what)
+}
+
+// asks is what it was asked and has answered.
+func (s *server) asks() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.late)
 }
 
 // remote is a directory of a server.
@@ -101,7 +113,7 @@ func TestServerStalls(t *testing.T) {
 				check.Must(t, whole.Undo(t.Context(), s.Params))
 			}
 			patient := clocktesting.NewFakeClock(time.Unix(0, 0))
-			away := &server{stalls: stalls, back: make(chan struct{})}
+			away := &server{stalls: stalls, back: make(chan struct{}), away: make(chan struct{})}
 			k := kind{hostRoot: filepath.Dir(p.lent), open: away.open, reads: sysfs.NewReads(patient, patience)}.step()
 			var err error
 			done := make(chan struct{})
@@ -109,13 +121,14 @@ func TestServerStalls(t *testing.T) {
 				defer close(done)
 				err = do(k, s)
 			}()
+			<-away.away // given up before, it would ask nothing
 			check.Wind(t, "the step ends", patient, patience, check.Received(done))
 			check.WantErr(t, err, sysfs.ErrNoAnswer, "/lent")
 			check.WantErr(t, k.Undo(t.Context(), s.Params), sysfs.ErrNoAnswer, "/lent")
-			before := len(away.late)
+			before := len(away.asks())
 			close(away.back)
 			check.Eventually(t, "the answer comes", func() bool { return !errors.Is(k.Verify(t.Context(), s.Params), sysfs.ErrNoAnswer) })
-			if late := away.late[before:]; len(late) > 0 {
+			if late := away.asks()[before:]; len(late) > 0 {
 				t.Errorf("after it was given up: %q", late)
 			}
 			check.Must(t, Undo(t.Context(), k, s.Params), p.open(t).Purge(t.Context()))
