@@ -4,10 +4,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -61,8 +58,6 @@ func copesWithMachines() {
 		hasExactly(ctx, pod, main, devicesOf(results(onlyClaim(ctx, pod)))...)
 	})
 
-	It("publishes what fettle slices says of a machine that is not there", ofNode, foretold)
-
 	It("publishes 200 devices in slices of at most 64, and the same bytes after a restart", later("two hundred devices take long"), twoHundred)
 }
 
@@ -102,50 +97,6 @@ func eventuallyExplained(ctx context.Context, node, plugin string) {
 			g.Expect(metrics).To(HaveKeyWithValue(fmt.Sprintf("fettle_discovery_problems{reason=%q}", reason), strconv.Itoa(count)))
 		}
 	}).Should(Succeed())
-}
-
-// foretold compares the specs of the slices of a node, but for their generation, with those that its machine's file gives before.
-func foretold(ctx SpecContext) {
-	const machine = "2xintel-gpu"
-	config, err := h.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(ctx, "fettle-kubeletplugin", metav1.GetOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	Expect(config.Data).To(HaveKey("config.yaml"))
-	dir := GinkgoT().TempDir()
-	file, template := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "node.yaml")
-	Expect(os.WriteFile(file, []byte(config.Data["config.yaml"]), 0o600)).To(Succeed())
-	Expect(os.WriteFile(template, []byte("apiVersion: v1\nkind: Node\nmetadata: {name: "+mixedNode+"}\n"), 0o600)).To(Succeed())
-	var list struct{ Items []resourceapi.ResourceSlice }
-	Expect(json.Unmarshal([]byte(fettle(ctx, "slices", "--machine", filepath.Join(h.Root, "test/machines", machine+".txtar"),
-		"--config", file, "--node-template", template, "-o", "json")), &list)).To(Succeed())
-	want := map[string][]string{}
-	for i := range list.Items {
-		if s := &list.Items[i]; s.Kind == "ResourceSlice" {
-			want[s.Spec.Pool.Name] = append(want[s.Spec.Pool.Name], specText(s))
-		}
-	}
-	place(ctx, mixedNode, machine)
-	DeferCleanup(func(ctx SpecContext) { placeAll(ctx) })
-	pool := mixedNode + "/gpu"
-	Expect(want[pool]).NotTo(BeEmpty())
-	Eventually(ctx, func(g Gomega) {
-		published, err := poolSlices(ctx, pool)
-		g.Expect(err).NotTo(HaveOccurred())
-		var got []string
-		for i := range published {
-			got = append(got, specText(&published[i]))
-		}
-		g.Expect(got).To(ConsistOf(want[pool]))
-	}).Should(Succeed())
-}
-
-// specText is the spec of a slice as bytes. The generation counts the changes of a pool.
-func specText(s *resourceapi.ResourceSlice) string {
-	GinkgoHelper()
-	spec := s.Spec.DeepCopy()
-	spec.Pool.Generation = 1
-	text, err := json.Marshal(spec)
-	Expect(err).NotTo(HaveOccurred())
-	return string(text)
 }
 
 func twoHundred(ctx SpecContext) {
