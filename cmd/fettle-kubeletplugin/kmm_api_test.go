@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -82,16 +81,8 @@ func TestAPI(t *testing.T) {
 	var log bytes.Buffer
 	plugin.Stdout, plugin.Stderr = &log, &log
 	plugin.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the end of the thread that started it ends the plugin
-		defer runtime.UnlockOSThread()
-		err := plugin.Start()
-		if started <- err; err == nil {
-			ended <- plugin.Wait()
-		}
-	}()
-	check.Must(t, <-started)
+	ended, err := check.StartChild(plugin)
+	check.Must(t, err)
 
 	connection, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check.Must(t, err)

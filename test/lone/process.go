@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -41,24 +40,15 @@ func Start(unshare uintptr, path string, args ...string) (*Process, error) {
 	// The plugin refuses a FETTLE_ variable that it does not know, and make exports some.
 	p.command.Env = []string{"PATH=" + os.Getenv("PATH")}
 	p.Begin = time.Now()
-	started := make(chan error, 1)
-	go p.own(started)
-	if err := <-started; err != nil {
+	ended, err := check.StartChild(command)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", command.Path, err)
 	}
-	return p, nil
-}
-
-// own starts the process and stays on its thread until the process ended: the kernel takes the death of the thread that started a child for
-// the death of the parent, and threads that others lock end.
-func (p *Process) own(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.command.Start()
-	if started <- err; err == nil {
-		p.err = p.command.Wait()
+	go func() {
+		p.err = <-ended
 		close(p.ended)
-	}
+	}()
+	return p, nil
 }
 
 // PID is the process id.

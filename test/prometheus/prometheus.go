@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -38,7 +37,7 @@ type Target struct {
 // Server is a running Prometheus.
 type Server struct {
 	command *exec.Cmd
-	ended   chan struct{}
+	ended   <-chan error
 	log     check.Buffer
 }
 
@@ -55,22 +54,12 @@ func Start(program, dir, rules string, targets []Target) (*Server, error) {
 	if err := os.WriteFile(path, config, 0o600); err != nil {
 		return nil, err
 	}
-	s := &Server{ended: make(chan struct{})}
+	s := &Server{}
 	s.command = exec.Command(program, "--config.file="+path, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:0", "--log.level=info")
 	s.command.Dir, s.command.Stdout, s.command.Stderr = dir, &s.log, &s.log
 	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	go func() {
-		defer close(s.ended)
-		runtime.LockOSThread() // the end of the thread that started it ends Prometheus
-		defer runtime.UnlockOSThread()
-		err := s.command.Start()
-		if started <- err; err == nil {
-			_ = s.command.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	if s.ended, err = check.StartChild(s.command); err != nil {
 		return nil, fmt.Errorf("start Prometheus: %w", err)
 	}
 	return s, nil
@@ -79,7 +68,7 @@ func Start(program, dir, rules string, targets []Target) (*Server, error) {
 // Stop ends it, and returns what it logged.
 func (s *Server) Stop() string {
 	_ = s.command.Process.Kill()
-	<-s.ended
+	_ = <-s.ended // it was killed
 	return s.log.String()
 }
 

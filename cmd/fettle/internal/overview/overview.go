@@ -243,8 +243,9 @@ func (r *Report) objects(all []Object) {
 
 // faultOf says what is wrong by the first condition that says so.
 func faultOf(conditions []metav1.Condition) string {
+	wrong := bad()
 	for _, c := range conditions {
-		if status, known := bad()[c.Type]; known && c.Status == status {
+		if status, known := wrong[c.Type]; known && c.Status == status {
 			return fmt.Sprintf("%s is %s: %s: %s", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
