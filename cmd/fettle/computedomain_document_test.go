@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -93,9 +92,7 @@ spec:
 // TestComputeDomainDocument: the page's pod gets four GPUs of one clique from Fettle and a channel from NVIDIA's driver, and no node where
 // there are not as many of one clique.
 func TestComputeDomainDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/compute-domains.md")
-	check.Must(t, err)
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	_, examples := examplesOf(t, "compute-domains.md")
 	if len(examples) != 2 {
 		t.Fatalf("the page has %d examples, want the chart's values and the objects", len(examples))
 	}
@@ -118,7 +115,7 @@ func TestComputeDomainDocument(t *testing.T) {
 			dir := t.TempDir()
 			cluster, pods := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pods.yaml")
 			check.Must(t, os.WriteFile(cluster, []byte(channels+gpusOfCliques(tc.cliques...)), 0o600))
-			check.Must(t, os.WriteFile(pods, []byte(examples[1][1]), 0o600))
+			check.Must(t, os.WriteFile(pods, []byte(examples[1]), 0o600))
 			status, stdout, stderr := call(t, "plan", "-f", cluster, "-f", pods)
 			if status != tc.status || !strings.Contains(strings.Join(strings.Fields(stdout), " "), tc.want) {
 				t.Errorf("exit status %d, want %d; printed\n%s%s\nwant %q", status, tc.status, stdout, stderr, tc.want)

@@ -5,7 +5,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,36 +16,32 @@ import (
 
 // TestConvertDocument converts the pod that the page about conversions begins with, and compares the result with the page's.
 func TestConvertDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/convert.md")
-	check.Must(t, err)
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	_, blocks := examplesOf(t, "convert.md")
 	if len(blocks) != 2 {
 		t.Fatalf("the page has %d examples, want a pod and what becomes of it", len(blocks))
 	}
 	pods := filepath.Join(t.TempDir(), "pods.yaml")
-	check.Must(t, os.WriteFile(pods, []byte(blocks[0][1]), 0o600))
+	check.Must(t, os.WriteFile(pods, []byte(blocks[0]), 0o600))
 	status, stdout, stderr := call(t, "convert", "-f", pods)
 	if status != 0 {
 		t.Fatal(stderr)
 	}
-	if diff := cmp.Diff(blocks[1][1], strings.TrimSpace(stdout)+"\n"); diff != "" {
+	if diff := cmp.Diff(blocks[1], strings.TrimSpace(stdout)+"\n"); diff != "" {
 		t.Errorf("converted (-page +got):\n%s", diff)
 	}
 }
 
 // TestFromOtherDriversDocument converts the page's first example, compares the result with the page's, and validates it and the class.
 func TestFromOtherDriversDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/from-other-drivers.md")
-	check.Must(t, err)
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	blocks = slices.DeleteFunc(blocks, func(block []string) bool { return !strings.Contains(block[1], "kind:") }) // values of the chart
+	_, blocks := examplesOf(t, "from-other-drivers.md")
+	blocks = slices.DeleteFunc(blocks, func(block string) bool { return !strings.Contains(block, "kind:") }) // values of the chart
 	if len(blocks) != 3 {
 		t.Fatalf("the page has %d examples, want claims, what becomes of them, and a class", len(blocks))
 	}
 	dir := t.TempDir()
 	for i, block := range blocks {
 		name := filepath.Join(dir, string(rune('a'+i))+".yaml")
-		check.Must(t, os.WriteFile(name, []byte(block[1]), 0o600))
+		check.Must(t, os.WriteFile(name, []byte(block), 0o600))
 		if status, _, stderr := call(t, "validate", name); status != 0 {
 			t.Error(stderr)
 		}
@@ -55,7 +50,7 @@ func TestFromOtherDriversDocument(t *testing.T) {
 	if status != 0 {
 		t.Fatal(stderr)
 	}
-	if diff := cmp.Diff(blocks[1][1], stdout); diff != "" {
+	if diff := cmp.Diff(blocks[1], stdout); diff != "" {
 		t.Errorf("converted (-page +got):\n%s", diff)
 	}
 }

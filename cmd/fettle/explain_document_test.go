@@ -15,18 +15,16 @@ import (
 
 // TestExplainDocument explains the pod that the page about explanations begins with, and compares what is printed with the page.
 func TestExplainDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/explain.md")
-	check.Must(t, err)
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	page, examples := examplesOf(t, "explain.md")
 	const command = "fettle explain pod train -f cluster.yaml -f pod.yaml -v"
-	printed := regexp.MustCompile("(?s)```\n\\$ " + command + "\n(.*?)```").FindStringSubmatch(string(page))
+	printed := regexp.MustCompile("(?s)```\n\\$ " + command + "\n(.*?)```").FindStringSubmatch(page)
 	if len(examples) != 2 || printed == nil {
 		t.Fatalf("the page has %d examples and prints %q, want a cluster, a pod and its explanation", len(examples), printed)
 	}
 	dir := t.TempDir()
 	cluster, pod := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pod.yaml")
-	check.Must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
-	check.Must(t, os.WriteFile(pod, []byte(examples[1][1]), 0o600))
+	check.Must(t, os.WriteFile(cluster, []byte(examples[0]), 0o600))
+	check.Must(t, os.WriteFile(pod, []byte(examples[1]), 0o600))
 	status, stdout, stderr := call(t, "explain", "pod", "train", "-f", cluster, "-f", pod, "-v")
 	if status != 0 || stderr != "" {
 		t.Errorf("exit status %d, stderr %s", status, stderr)

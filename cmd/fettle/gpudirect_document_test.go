@@ -5,7 +5,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -58,16 +57,14 @@ spec:
 // TestGPUDirectDocument: the page's preset names the nodes for whole GPUs of NVIDIA, and a node that has none of them keeps no claim
 // waiting.
 func TestGPUDirectDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/gpudirect.md")
-	check.Must(t, err)
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	_, examples := examplesOf(t, "gpudirect.md")
 	if len(examples) != 2 {
 		t.Fatalf("the page has %d examples, want a preset and a claim", len(examples))
 	}
 	dir := t.TempDir()
 	preset, claim := filepath.Join(dir, "preset.yaml"), filepath.Join(dir, "claim.yaml")
-	check.Must(t, os.WriteFile(preset, []byte(examples[0][1]), 0o600))
-	check.Must(t, os.WriteFile(claim, []byte(examples[1][1]), 0o600))
+	check.Must(t, os.WriteFile(preset, []byte(examples[0]), 0o600))
+	check.Must(t, os.WriteFile(claim, []byte(examples[1]), 0o600))
 	if status, stdout, stderr := call(t, "validate", preset, claim); status != 0 {
 		t.Errorf("validate: exit status %d, %s%s", status, stdout, stderr)
 	}

@@ -16,17 +16,15 @@ import (
 
 // TestPlanDocument plans the cluster and the pods that the page about planning begins with, and compares the plan with the page's.
 func TestPlanDocument(t *testing.T) {
-	page, err := os.ReadFile("../../docs/user/planning.md")
-	check.Must(t, err)
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	printed := regexp.MustCompile("(?s)```\n\\$ fettle plan -f cluster.yaml -f pods.yaml\n(.*?)```").FindStringSubmatch(string(page))
+	page, examples := examplesOf(t, "planning.md")
+	printed := regexp.MustCompile("(?s)```\n\\$ fettle plan -f cluster.yaml -f pods.yaml\n(.*?)```").FindStringSubmatch(page)
 	if len(examples) != 2 || printed == nil {
 		t.Fatalf("the page has %d examples and the plan %q, want a cluster, pods and the plan", len(examples), printed)
 	}
 	dir := t.TempDir()
 	cluster, pods := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pods.yaml")
-	check.Must(t, os.WriteFile(cluster, []byte(examples[0][1]), 0o600))
-	check.Must(t, os.WriteFile(pods, []byte(examples[1][1]), 0o600))
+	check.Must(t, os.WriteFile(cluster, []byte(examples[0]), 0o600))
+	check.Must(t, os.WriteFile(pods, []byte(examples[1]), 0o600))
 	status, stdout, stderr := call(t, "plan", "-f", cluster, "-f", pods)
 	if status != 0 || stderr != "" {
 		t.Errorf("exit status %d, stderr %s", status, stderr)
@@ -34,7 +32,7 @@ func TestPlanDocument(t *testing.T) {
 	if diff := cmp.Diff(printed[1], stdout); diff != "" {
 		t.Errorf("planned (-page +got):\n%s", diff)
 	}
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(page) {
 		command, _, _ := strings.Cut(strings.TrimSpace(line), "#")
 		if !strings.HasPrefix(command, "fettle plan -f cluster.yaml -f pods.yaml --") {
 			continue
