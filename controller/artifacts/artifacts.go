@@ -32,9 +32,16 @@ type Artifact interface {
 	Read(ctx context.Context, src *registry.Source, d artifact.Descriptor) error
 	// Record writes the answers of the registry and the policies to the status. The pipeline writes the conditions Resolved and Verified.
 	Record(r Result)
-	// Observe writes to the status what other objects of the cluster report about this one. It returns when to do so again; 0 is when a
-	// watched object changes.
-	Observe(ctx context.Context, now time.Time) (again time.Duration, err error)
+	// Observe writes to the status what other objects of the cluster report about this one.
+	Observe(ctx context.Context, now time.Time) (Observed, error)
+}
+
+// Observed is what follows from an observation.
+type Observed struct {
+	// Again is when to observe again; 0 is when a watched object changes.
+	Again time.Duration
+	// Admits says that nodes may do more than before.
+	Admits bool
 }
 
 // Head is the part of an artifact that the pipeline reads.

@@ -133,18 +133,25 @@ func (r *Reconciler) report(ctx context.Context, a Artifact, out *Outcome) (agai
 		r.counts.Resolved.WithLabelValues(h.Kind, status.Condition(*h.Conditions, v1alpha1.ConditionResolved).Reason).Inc()
 	}
 	r.refused.set(r.counts.Refused, client.ObjectKeyFromObject(h.Object), h.refusedKind())
-	var early time.Duration
-	var written bool
-	if again, err = a.Observe(ctx, now); err == nil {
-		written, early, err = r.status.PatchReports(ctx, before, h.Object, out != nil)
+	observed, err := a.Observe(ctx, now)
+	if err != nil {
+		return 0, fmt.Errorf("write the status of %s: %w", h.CommonObject, err)
 	}
+	weight := status.Counts
+	switch {
+	case out != nil:
+		weight = status.News
+	case observed.Admits || !status.SameConditions(was, *h.Conditions):
+		weight = status.Turn
+	}
+	written, early, err := r.status.PatchReports(ctx, before, h.Object, weight)
 	if err != nil {
 		return 0, fmt.Errorf("write the status of %s: %w", h.CommonObject, err)
 	}
 	if written {
 		r.announce(ctx, h, a.Head(), was)
 	}
-	return reconciler.Sooner(again, early), nil
+	return reconciler.Sooner(observed.Again, early), nil
 }
 
 // announce makes Events of conditions that changed, and of another digest: which digest the image is and what the policies say of it is

@@ -45,7 +45,7 @@ func (p plain) Record(r Result) {
 	p.Status.Digest, p.Status.ObservedGeneration = r.Digest, p.GetGeneration()
 }
 
-func (p plain) Observe(context.Context, time.Time) (time.Duration, error) { return 0, nil }
+func (p plain) Observe(context.Context, time.Time) (Observed, error) { return Observed{}, nil }
 
 // site is a reconciler of plain artifacts. What the registry says is out, or err.
 type site struct {
@@ -98,16 +98,16 @@ func (s *site) reconcile(t *testing.T, o client.Object) (reconcile.Result, error
 	return s.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
 }
 
-// reported is an artifact of which a node reports something else each time.
+// reported is an artifact of which a node reports something else each time, by which other nodes may do more.
 type reported struct {
 	plain
 	n *int
 }
 
-func (r reported) Observe(context.Context, time.Time) (time.Duration, error) {
+func (r reported) Observe(context.Context, time.Time) (Observed, error) {
 	*r.n++
 	r.Status.Nodes = new(int32(*r.n))
-	return 0, nil
+	return Observed{Admits: true}, nil
 }
 
 // TestReportsAreRare: what nodes report is written as rarely as the number of nodes asks for, and the newest then; what a registry says is

@@ -135,15 +135,15 @@ func (o *object) Record(r artifacts.Result) {
 }
 
 // Observe implements [artifacts.Artifact]: it counts the nodes that hold a file of the status's images.
-func (o *object) Observe(ctx context.Context, _ time.Time) (again time.Duration, err error) {
+func (o *object) Observe(ctx context.Context, _ time.Time) (out artifacts.Observed, err error) {
 	o.Status.Nodes = nil
 	if len(o.Status.Images) == 0 {
-		return 0, nil
+		return out, nil
 	}
 	var list v1alpha1.AcceleratorNodeList
 	if err := o.resolver.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return 0, fmt.Errorf("count the nodes that hold it: %w", err)
+		return out, fmt.Errorf("count the nodes that hold it: %w", err)
 	}
 	o.Status.Nodes = ptr.To(holders(list.Items, o.Status.Images))
-	return 0, nil
+	return out, nil
 }

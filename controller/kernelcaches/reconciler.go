@@ -160,17 +160,19 @@ func (c *cache) Record(r artifacts.Result) {
 
 // Observe implements [artifacts.Artifact]. No watch tells of pods that have volumes, so a cache with volumes is observed again after a
 // while.
-func (c *cache) Observe(ctx context.Context, now time.Time) (again time.Duration, err error) {
+func (c *cache) Observe(ctx context.Context, now time.Time) (out artifacts.Observed, err error) {
 	around, err := c.resolver.surroundings(ctx, c.object)
 	if err != nil {
-		return 0, err
+		return out, err
 	}
 	observe(c.object, around, now)
-	again = c.resolver.rollouts.advance(c.object, around.Nodes, now)
+	before := c.Status.Admitted
+	out.Again = c.resolver.rollouts.advance(c.object, around.Nodes, now)
+	out.Admits = c.Status.Admitted != nil && before != nil && *c.Status.Admitted > *before
 	if len(around.Volumes.Volumes) > 0 {
-		again = reconciler.Sooner(again, wait.Jitter(volumes.Interval, reconciler.Jitter))
+		out.Again = reconciler.Sooner(out.Again, wait.Jitter(volumes.Interval, reconciler.Jitter))
 	}
-	return again, nil
+	return out, nil
 }
 
 // surroundings returns what the nodes say of caches, which namespaces of the object's are missing, and how its volumes are.

@@ -94,7 +94,7 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	recordClasses(&p, faults, classes.Items, j.tainting, j.Clock.Now())
 	recordReclaim(&p, faults, j.Clock.Now())
 	again, unread := j.checkRepelled(ctx, &p, nodes)
-	written, early, err := j.status.PatchReports(ctx, before, &p, isNews(before, &p))
+	written, early, err := j.status.PatchReports(ctx, before, &p, weigh(before, &p))
 	if err != nil {
 		delete(j.readings, req.Name) // what was found is not written
 		return reconcile.Result{}, fmt.Errorf("write the status of PartitionPolicy %s: %w", req.Name, err)
@@ -108,16 +108,15 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: reconciler.Sooner(again, early)}, nil
 }
 
-// isNews reports whether a status has more to say than what nodes report: of another spec, another verdict, what was read for it, or which
-// taints new pods tolerate.
-func isNews(before, now *v1alpha1.PartitionPolicy) bool {
+// weigh tells what nodes report from more: another spec, another verdict, what was read for it, or which taints new pods tolerate.
+func weigh(before, now *v1alpha1.PartitionPolicy) status.Weight {
 	was, is := before.Status.Conditions, now.Status.Conditions
 	read := func(c []metav1.Condition) metav1.Condition { return status.Condition(c, v1alpha1.ConditionRepelling) }
-	return before.Status.ObservedGeneration != now.Status.ObservedGeneration || read(was) != read(is) ||
-		!slices.Equal(before.Status.ToleratedTaints, now.Status.ToleratedTaints) ||
-		!slices.EqualFunc(was, is, func(a, b metav1.Condition) bool {
-			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
-		})
+	if before.Status.ObservedGeneration == now.Status.ObservedGeneration && read(was) == read(is) &&
+		slices.Equal(before.Status.ToleratedTaints, now.Status.ToleratedTaints) && status.SameConditions(was, is) {
+		return status.Counts
+	}
+	return status.News
 }
 
 // announce makes an Event if the policy became valid or invalid, or is invalid for another reason, if nodes got all of its taints or

@@ -267,7 +267,11 @@ func (j *judge) report(ctx context.Context, o Object, refused error) (early time
 	Record(o.Status, o.GetGeneration(), found, j.Clock.Now())
 	judged := was.DeepCopy()
 	judged.Claims, judged.Nodes = o.Status.Claims, o.Status.Nodes
-	written, early, err := j.status.PatchReports(ctx, before, o.Object, !equality.Semantic.DeepEqual(judged, o.Status))
+	weight := status.Counts
+	if !equality.Semantic.DeepEqual(judged, o.Status) {
+		weight = status.News
+	}
+	written, early, err := j.status.PatchReports(ctx, before, o.Object, weight)
 	if written {
 		change := status.Change{Object: o.Object, Kind: o.Kind, Action: "JudgePreset", Before: was.Conditions, Now: o.Status.Conditions}
 		j.status.Announce(ctx, change,

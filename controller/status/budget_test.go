@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
@@ -34,8 +35,41 @@ func TestBudget(t *testing.T) {
 	}
 	var none *Budget
 	for range 1000 {
-		if wait := none.Take(5000); wait > 0 {
+		if wait := max(none.Take(5000), none.TakeCounts("a", 5000)); wait > 0 {
 			t.Fatalf("no budget asks to wait %s", wait)
 		}
+	}
+}
+
+// TestCountsOfARollout: counts that change all the time are written at once first and ever more rarely then, of each object by itself, and
+// after a rest at once again. Nothing is kept of objects that rest.
+func TestCountsOfARollout(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	b := NewBudget(clock)
+	rollout := func(length time.Duration) (writes int) {
+		for begin := clock.Now(); clock.Since(begin) < length; clock.SetTime(clock.Now().Add(time.Second)) {
+			if b.TakeCounts("a", 100) == 0 {
+				writes++
+			}
+		}
+		return writes
+	}
+	for _, tt := range []struct {
+		length      time.Duration
+		least, most int
+	}{{time.Second, 1, 1}, {30 * time.Second, 3, 4}, {2 * time.Minute, 5, 6}, {30 * time.Minute, 15, 20}} {
+		if n := rollout(tt.length); n < tt.least || n > tt.most {
+			t.Errorf("in %s: %d writes, want %d to %d", tt.length, n, tt.least, tt.most)
+		}
+		if wait := b.TakeCounts("b", 100); wait > 0 {
+			t.Errorf("after %s: another object waits %s", tt.length, wait)
+		}
+		clock.SetTime(clock.Now().Add(3 * longest))
+	}
+	for _, other := range []types.UID{"c", "d"} {
+		b.TakeCounts(other, 1)
+	}
+	if len(b.counted) != 2 {
+		t.Errorf("it keeps %d objects", len(b.counted))
 	}
 }

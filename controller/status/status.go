@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,14 +43,26 @@ func (w Writer) Patch(ctx context.Context, before, now client.Object) (written b
 	return w.patch(ctx, before, now)
 }
 
-// PatchReports writes, as Patch does, the status of an object that all nodes watch. Without news, only what nodes report has changed, which
-// is written within the budget: if it is too early, PatchReports writes nothing and returns how long to wait.
-func (w Writer) PatchReports(ctx context.Context, before, now client.Object, news bool) (written bool, early time.Duration, err error) {
+// Weight says what a change of an object that all nodes watch is worth to them.
+type Weight int
+
+const (
+	// Counts are how many nodes there are of a kind, and which: what people read, and no node.
+	Counts Weight = iota
+	// Turn is a condition with another status or reason because of what nodes report, or a further wave of a rollout.
+	Turn
+	// News is what the spec, a registry, a policy or a check says.
+	News
+)
+
+// PatchReports writes, as Patch does, the status of an object that all nodes watch. News are written at once. What follows from reports of
+// nodes is written within the budget: if it is too early, PatchReports writes nothing and returns how long to wait.
+func (w Writer) PatchReports(ctx context.Context, before, now client.Object, weight Weight) (written bool, early time.Duration, err error) {
 	if equality.Semantic.DeepEqual(before, now) {
 		return false, 0, nil
 	}
-	if !news {
-		if early, err = w.early(ctx); early > 0 || err != nil {
+	if weight != News {
+		if early, err = w.early(ctx, now, weight); early > 0 || err != nil {
 			return false, early, err
 		}
 	}
@@ -59,7 +71,7 @@ func (w Writer) PatchReports(ctx context.Context, before, now client.Object, new
 }
 
 // early takes a write to all nodes of the budget, or returns how long to wait, with some jitter.
-func (w Writer) early(ctx context.Context) (time.Duration, error) {
+func (w Writer) early(ctx context.Context, o client.Object, weight Weight) (wait time.Duration, err error) {
 	if w.Budget == nil {
 		return 0, nil
 	}
@@ -67,7 +79,19 @@ func (w Writer) early(ctx context.Context) (time.Duration, error) {
 	if err := w.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("count the nodes: %w", err)
 	}
-	return wait.Jitter(w.Budget.Take(len(nodes.Items)), jitter), nil
+	if weight == Counts {
+		wait = w.Budget.TakeCounts(o.GetUID(), len(nodes.Items))
+	} else {
+		wait = w.Budget.Take(len(nodes.Items))
+	}
+	return apiwait.Jitter(wait, jitter), nil
+}
+
+// SameConditions says whether two lists of conditions have the same status and reason each: their messages and times may differ.
+func SameConditions(a, b []metav1.Condition) bool {
+	return slices.EqualFunc(a, b, func(a, b metav1.Condition) bool {
+		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
+	})
 }
 
 func (w Writer) patch(ctx context.Context, before, now client.Object) (written bool, err error) {

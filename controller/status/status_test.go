@@ -124,34 +124,34 @@ func TestPatchReports(t *testing.T) {
 	check.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(policy), policy))
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	w := Writer{Client: api, Budget: NewBudget(clock)}
-	write := func(n int64, news bool) (bool, time.Duration) {
+	write := func(n int64, weight Weight) (bool, time.Duration) {
 		t.Helper()
 		now := policy.DeepCopy()
 		now.Status.ObservedGeneration = n
-		written, early, err := w.PatchReports(t.Context(), policy, now, news)
+		written, early, err := w.PatchReports(t.Context(), policy, now, weight)
 		check.Must(t, err)
 		if written {
 			policy = now
 		}
 		return written, early
 	}
-	if written, early := write(0, false); written || early > 0 {
+	if written, early := write(0, Counts); written || early > 0 {
 		t.Errorf("no change: written %v, early by %s", written, early)
 	}
 	n := int64(0)
 	var early time.Duration
 	for early == 0 {
 		n++
-		_, early = write(n, false)
+		_, early = write(n, Turn)
 	}
 	if n < 2 || n > 5 {
 		t.Errorf("%d writes to 5,000 nodes at once", n)
 	}
-	if written, early := write(n+1, true); !written || early > 0 {
+	if written, early := write(n+1, News); !written || early > 0 {
 		t.Errorf("news: written %v, early by %s", written, early)
 	}
 	clock.SetTime(clock.Now().Add(early))
-	if written, early := write(n+2, false); !written || early > 0 {
+	if written, early := write(n+2, Turn); !written || early > 0 {
 		t.Errorf("after the wait: written %v, early by %s", written, early)
 	}
 }

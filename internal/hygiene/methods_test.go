@@ -16,18 +16,9 @@ import (
 // maxMethods is how many methods a type may have. A larger one is several types that reach each other's state.
 const maxMethods = 40
 
-// manyMethods are the types that have more, with their present numbers. Each number only falls, and no type is added.
-func manyMethods() map[string]int {
-	return map[string]int{
-		"kubeletplugin/kernelcaches.Feature": 48,
-		"pkg/artifact.Store":                 65,
-		"pkg/record.Store":                   49,
-	}
-}
-
 // TestTypesHaveFewMethods counts the methods of each type outside of tests.
 func TestTypesHaveFewMethods(t *testing.T) {
-	for _, message := range checkMethods(countMethods(goFiles(t)), manyMethods()) {
+	for _, message := range checkMethods(countMethods(goFiles(t))) {
 		t.Error(message)
 	}
 }
@@ -70,9 +61,9 @@ func receiverType(e ast.Expr) string {
 	return ""
 }
 
-// checkMethods returns what is wrong with the numbers of methods: too many, or fewer than an exception allows.
-func checkMethods(counts, exceptions map[string]int) []string {
-	return limit{maxMethods, "methods", "give a part with state of its own a type of its own", "manyMethods"}.check(counts, exceptions)
+// checkMethods returns which types have too many methods.
+func checkMethods(counts map[string]int) []string {
+	return limit{most: maxMethods, of: "methods", mend: "give a part with state of its own a type of its own"}.check(counts, nil)
 }
 
 // limit is how many of something a thing may have.
@@ -101,7 +92,7 @@ func (l limit) check(counts, exceptions map[string]int) []string {
 	return wrong
 }
 
-// TestPlantedMethods plants types that have too many methods, and exceptions that allow too much.
+// TestPlantedMethods plants types that have too many methods.
 func TestPlantedMethods(t *testing.T) {
 	plant := func(path, receiver string, from, to int) goFile {
 		var source strings.Builder
@@ -116,9 +107,8 @@ func TestPlantedMethods(t *testing.T) {
 		return goFile{dir: "pkg/p", test: strings.HasSuffix(path, "_test.go"), syntax: syntax}
 	}
 	for name, tt := range map[string]struct {
-		files      []goFile
-		exceptions map[string]int
-		want       []string
+		files []goFile
+		want  []string
 	}{
 		"as many as may be": {files: []goFile{plant("a.go", "*T", 0, 40)}},
 		"one more":          {files: []goFile{plant("a.go", "*T", 0, 41)}, want: []string{"pkg/p.T has 41 methods, want at most 40"}},
@@ -128,21 +118,9 @@ func TestPlantedMethods(t *testing.T) {
 		"with type parameters": {
 			files: []goFile{plant("a.go", "*T[K, V]", 0, 41), plant("b.go", "U[K]", 0, 42)}, want: []string{"p.T has 41", "p.U has 42"},
 		},
-		"excepted": {files: []goFile{plant("a.go", "*T", 0, 44)}, exceptions: map[string]int{"pkg/p.T": 44}},
-		"more than excepted": {
-			files: []goFile{plant("a.go", "*T", 0, 45)}, exceptions: map[string]int{"pkg/p.T": 44},
-			want: []string{"pkg/p.T has 45 methods, want at most 44"},
-		},
-		"fewer than excepted": {
-			files: []goFile{plant("a.go", "*T", 0, 43)}, exceptions: map[string]int{"pkg/p.T": 44}, want: []string{"lower its 44 in manyMethods"},
-		},
-		"excepted without need": {
-			files: []goFile{plant("a.go", "*T", 0, 40)}, exceptions: map[string]int{"pkg/p.T": 44}, want: []string{"remove it from manyMethods"},
-		},
-		"excepted and gone": {exceptions: map[string]int{"pkg/p.T": 44}, want: []string{"pkg/p.T has 0 methods: remove it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := checkMethods(countMethods(tt.files), tt.exceptions)
+			got := checkMethods(countMethods(tt.files))
 			if len(got) != len(tt.want) {
 				t.Fatalf("found %q, want %q", got, tt.want)
 			}

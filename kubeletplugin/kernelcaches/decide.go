@@ -146,7 +146,9 @@ func (f *Feature) decideOne(
 			return nil, fmt.Errorf("%s %w, it does not fit: %s", o, cachemount.ErrRefused, strings.Join(reasons, "; "))
 		}
 	}
-	return f.planUse(ctx, string(c.UID), o, source, tree, found, r.usesUserNamespace)
+	return f.planUse(ctx, &wanted{
+		object: o, owner: string(c.UID), source: source, tree: tree, found: found, usesUserNamespace: r.usesUserNamespace,
+	})
 }
 
 // find returns the object that a claim names and its cache, which is on the node then.
@@ -240,17 +242,25 @@ func deviceMismatches(found *kernelcache.Cache, d device.Device) []string {
 	return out
 }
 
+// wanted is a cache that a claim is to have, by its UID.
+type wanted struct {
+	*object
+	owner  string
+	source v1alpha1.KernelCacheSource
+	tree   *artifact.Tree
+	found  *kernelcache.Cache
+	// usesUserNamespace is that of the request.
+	usesUserNamespace func() (bool, error)
+}
+
 // planUse decides how the claim mounts the cache.
-func (f *Feature) planUse(
-	ctx context.Context, owner string, o *object, source v1alpha1.KernelCacheSource, tree *artifact.Tree, found *kernelcache.Cache,
-	usesUserNamespace func() (bool, error),
-) (*cachemount.Use, error) {
-	mount := o.mount()
-	want := source.MountPath
+func (f *Feature) planUse(ctx context.Context, w *wanted) (*cachemount.Use, error) {
+	o, tree, mount := w.object, w.tree, w.mount()
+	want := w.source.MountPath
 	if want == "" {
 		want = mount.Path
 	}
-	plan, err := found.Plan(want)
+	plan, err := w.found.Plan(want)
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w (mountPath of the claim, or spec.mount.path)", o, cachemount.ErrRefused, err)
 	}
@@ -260,11 +270,11 @@ func (f *Feature) planUse(
 	}
 	u := &cachemount.Use{
 		Kind: o.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
-		Digest: ref.Digest(), Tree: tree.Digest, Owner: owner, Reference: ref.WithDigest(tree.Digest).String(),
+		Digest: ref.Digest(), Tree: tree.Digest, Owner: w.owner, Reference: ref.WithDigest(tree.Digest).String(),
 		SecretsIn: o.ReferenceNamespace(f.Namespace), Secrets: secretNames(o),
 		Type: kernelcache.Type(o.Spec.Type), Want: want, Size: tree.Size,
 	}
-	if u.Access, err = access(source, mount, usesUserNamespace); err != nil {
+	if u.Access, err = access(w.source, mount, w.usesUserNamespace); err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
 	if u.Bytes, err = writableLimit(mount, f.MaxWritable); err != nil {
@@ -274,7 +284,7 @@ func (f *Feature) planUse(
 		m := &plan.Mounts[i]
 		if u.Access == cachemount.ReadOnly && m.ReadOnly == kernelcache.ReadOnlyFails {
 			return nil, fmt.Errorf("%s %w: access ReadOnly: programs that use a cache of type %s write to it in any case: use Overlay",
-				o, cachemount.ErrRefused, found.Type)
+				o, cachemount.ErrRefused, w.found.Type)
 		}
 		u.Mounts = append(u.Mounts, cachemount.Mount{Source: m.Source, Target: m.Target})
 	}
@@ -286,7 +296,7 @@ func (f *Feature) planUse(
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	if u.Fill, err = f.Mounter.Measure(ctx, store, tree, found, u, &plan); err != nil {
+	if u.Fill, err = f.Mounter.Measure(ctx, store, tree, w.found, u, &plan); err != nil {
 		return nil, measureError(o, err)
 	}
 	return u, nil

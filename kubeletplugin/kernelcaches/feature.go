@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -62,23 +61,15 @@ type Config struct {
 // Feature gives claims of one node the kernel caches that they name.
 type Feature struct {
 	Config
-	objects  *objects
-	pods     *pods
-	verified *trustpolicies.Records[verification]
-	// base is the context of fetches, which outlive their callers. It ends with the feature.
-	base context.Context //nolint:containedctx // documented
-	stop context.CancelFunc
+	*fetcher
+	objects *objects
+	pods    *pods
 	// retention signals that an object changed, so that the retained trees are computed again.
 	retention notify.Signal
 
-	mu       sync.Mutex
-	fetches  map[string]*fetchOperation
-	treeForm artifact.TreeForm
-	// failures has the last failure of each fetch, by key.
-	failures map[string]failure
+	mu sync.Mutex
 	// judgements has what was found of each cache for the node's status, by the keys of report.judge.
 	judgements map[string]*judgement
-	running    sync.WaitGroup
 
 	// pinning is held while retained trees are pinned and unpinned. notKept has those that exceed the quota, by their objects' UIDs.
 	pinning sync.Mutex
@@ -103,13 +94,10 @@ func Lanes(all budget.Limit) *budget.Lanes {
 
 // New makes the feature. It reads and changes nothing yet.
 func New(c Config) (*Feature, error) {
-	base, stop := context.WithCancel(context.Background())
 	f := &Feature{
-		Config: c, base: base, stop: stop, retention: notify.New(),
-		verified: newVerifications(filepath.Join(c.Mounter.Dir, "grants")),
-		fetches:  map[string]*fetchOperation{}, failures: map[string]failure{},
-		judgements: map[string]*judgement{}, pods: &pods{kube: c.Kube},
+		Config: c, retention: notify.New(), judgements: map[string]*judgement{}, pods: &pods{kube: c.Kube},
 	}
+	f.fetcher = newFetcher(&f.Config, f.pinRetained)
 	var err error
 	if f.objects, err = newObjects(c.Dynamic); err != nil {
 		return nil, err
@@ -166,7 +154,7 @@ func (f *Feature) Run(ctx context.Context) {
 func (f *Feature) maintain(ctx context.Context) error {
 	err := errors.Join(f.pinRetained(ctx), f.Mounter.Tidy())
 	if f.objects.synced() {
-		err = errors.Join(err, f.forgetDeleted())
+		err = errors.Join(err, f.forgetDeleted(f.objects.list()))
 	}
 	return err
 }

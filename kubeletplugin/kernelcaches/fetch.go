@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +36,33 @@ func pace(received *atomic.Int64) budget.Pace {
 	}
 }
 
+// fetcher brings caches onto the node, verified.
+type fetcher struct {
+	*Config
+	verified *trustpolicies.Records[verification]
+	// arrived is called when a cache has come.
+	arrived func(context.Context) error
+	// base is the context of fetches, which outlive their callers. It ends with the feature.
+	base    context.Context //nolint:containedctx // documented
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	fetches  map[string]*fetchOperation
+	treeForm artifact.TreeForm
+	// failures has the last failure of each fetch, by key.
+	failures map[string]failure
+}
+
+func newFetcher(c *Config, arrived func(context.Context) error) *fetcher {
+	f := &fetcher{
+		Config: c, verified: newVerifications(filepath.Join(c.Mounter.Dir, "grants")), arrived: arrived,
+		fetches: map[string]*fetchOperation{}, failures: map[string]failure{},
+	}
+	f.base, f.stop = context.WithCancel(context.Background())
+	return f
+}
+
 // fetchOperation is a fetch in progress.
 type fetchOperation struct {
 	cancel        context.CancelFunc
@@ -47,7 +76,7 @@ type fetchOperation struct {
 const fetchAttempts = 3
 
 // ensureLocal makes sure that an object's cache is on the node and that claims may have it.
-func (f *Feature) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, error) {
+func (f *fetcher) ensureLocal(ctx context.Context, o *object) (*artifact.Tree, error) {
 	if err := o.checkReady(); err != nil {
 		return nil, err
 	}
@@ -113,7 +142,7 @@ type failure struct {
 
 // recentRefusal returns the refusal of the object's cache that still holds. It returns nil if there is none, if it expired, or if the
 // object or a policy changed since.
-func (f *Feature) recentRefusal(ctx context.Context, o *object, ref artifact.Reference) error {
+func (f *fetcher) recentRefusal(ctx context.Context, o *object, ref artifact.Reference) error {
 	f.mu.Lock()
 	last := f.failures[o.fetchKey()]
 	f.mu.Unlock()
@@ -137,7 +166,7 @@ func newFailure(now time.Time, err error, options fetchOptions, policies []trust
 }
 
 // fetch waits until the cache is on the node.
-func (f *Feature) fetch(ctx context.Context, o *object, ref artifact.Reference) error {
+func (f *fetcher) fetch(ctx context.Context, o *object, ref artifact.Reference) error {
 	if err := f.recentRefusal(ctx, o, ref); err != nil {
 		return err
 	}
@@ -177,7 +206,7 @@ func (o *object) fetchKey() string {
 }
 
 // startFetch starts the fetch of a cache, or joins the one in progress. The fetch goes on when its callers stop waiting.
-func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
+func (f *fetcher) startFetch(o *object, options fetchOptions) *fetchOperation {
 	key := o.fetchKey()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +234,7 @@ func (f *Feature) startFetch(o *object, options fetchOptions) *fetchOperation {
 }
 
 // endFetches ends the fetches in progress.
-func (f *Feature) endFetches() {
+func (f *fetcher) endFetches() {
 	f.mu.Lock()
 	running := slices.Collect(maps.Values(f.fetches))
 	f.mu.Unlock()
@@ -217,7 +246,7 @@ func (f *Feature) endFetches() {
 
 // pull resolves the image with the object's own credentials, verifies its signatures, unpacks it if it is not on the node, and saves the
 // verification. It returns the versions of the policies that apply.
-func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (versions []trustpolicies.Version, err error) {
+func (f *fetcher) pull(ctx context.Context, o *object, options fetchOptions) (versions []trustpolicies.Version, err error) {
 	ref, err := reference(o)
 	if err != nil {
 		return nil, err
@@ -230,7 +259,7 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 			return err
 		}
 		versions = applying
-		return f.pullWithPolicies(ctx, o, ref, options, versions, policies)
+		return f.pullNow(ctx, &pulling{object: o, ref: ref, options: options, policies: policies, versions: versions})
 	})
 	if err != nil && !IsRefused(err) && !IsNotReady(err) {
 		err = fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
@@ -238,44 +267,50 @@ func (f *Feature) pull(ctx context.Context, o *object, options fetchOptions) (ve
 	return versions, err
 }
 
-// pullWithPolicies is pull with the policies that are for the image, and their versions.
-func (f *Feature) pullWithPolicies(
-	ctx context.Context, o *object, ref artifact.Reference, options fetchOptions, versions []trustpolicies.Version,
-	policies []*trust.Policy,
-) error {
-	if err := trust.RefuseUnasked(ref, o.GetNamespace(), policies); err != nil {
-		return fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+// pulling is an object whose image is being pulled, with the policies that are for the image, and their versions.
+type pulling struct {
+	*object
+	ref      artifact.Reference
+	options  fetchOptions
+	policies []*trust.Policy
+	versions []trustpolicies.Version
+}
+
+// pullNow is pull during a turn.
+func (f *fetcher) pullNow(ctx context.Context, p *pulling) error {
+	if err := trust.RefuseUnasked(p.ref, p.GetNamespace(), p.policies); err != nil {
+		return fmt.Errorf("%s %w: %w", p, cachemount.ErrRefused, err)
 	}
-	keys, err := f.Credentials(ctx, o.ReferenceNamespace(f.Namespace), secretNames(o))
+	keys, err := f.Credentials(ctx, p.ReferenceNamespace(f.Namespace), secretNames(p.object))
 	if err != nil {
-		return fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
+		return fmt.Errorf("%s %w: %w", p, cachemount.ErrNotReady, err)
 	}
-	src := f.source(o.GetNamespace(), ref, keys)
-	src.CountInto(options.received)
+	src := f.source(p.GetNamespace(), p.ref, keys)
+	src.CountInto(p.options.received)
 	d, err := src.Resolve(ctx)
 	if err != nil {
-		return fetchError(o, err)
+		return fetchError(p, err)
 	}
 	found := &verification{
-		UID: o.GetUID(), Generation: o.GetGeneration(), Digest: d.Digest, Repository: ref.Repository(), Mode: o.VerificationMode(),
-		Policies: versions,
+		UID: p.GetUID(), Generation: p.GetGeneration(), Digest: d.Digest, Repository: p.ref.Repository(), Mode: p.VerificationMode(),
+		Policies: p.versions,
 	}
 	if same := f.verified.Find(found.isSameImage); same != nil && f.hasTree(same.Tree) {
 		found.Tree = same.Tree
-	} else if found.Tree, err = f.verifyAndUnpack(ctx, o, src, d, policies, options); err != nil || found.Tree.IsZero() {
+	} else if found.Tree, err = f.verifyAndUnpack(ctx, p, src, d); err != nil || found.Tree.IsZero() {
 		return err
 	}
 	if err := f.verified.Save(found); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save a verification: the cache is verified again after a restart", "object", o)
+		klog.FromContext(ctx).Error(err, "Cannot save a verification: the cache is verified again after a restart", "object", p)
 	}
-	if err := f.pinRetained(ctx); err != nil {
+	if err := f.arrived(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot retain caches: tried again later")
 	}
 	return nil
 }
 
 // source returns the source of an object's image. The errors of a tenant's object say nothing of the network.
-func (f *Feature) source(namespace string, ref artifact.Reference, keys *registry.Keychain) *registry.Source {
+func (f *fetcher) source(namespace string, ref artifact.Reference, keys *registry.Keychain) *registry.Source {
 	if namespace == "" {
 		return f.Client.Source(ref, keys)
 	}
@@ -283,28 +318,28 @@ func (f *Feature) source(namespace string, ref artifact.Reference, keys *registr
 }
 
 // verifyAndUnpack verifies the signatures of an image and unpacks it. It returns no digest and no error if the image does not fit the node.
-func (f *Feature) verifyAndUnpack(
-	ctx context.Context, o *object, src *registry.Source, d artifact.Descriptor, policies []*trust.Policy, options fetchOptions,
+func (f *fetcher) verifyAndUnpack(
+	ctx context.Context, p *pulling, src *registry.Source, d artifact.Descriptor,
 ) (artifact.Digest, error) {
-	if _, err := trust.Judge(ctx, src, d.Digest, o.GetNamespace(), policies, o.VerificationMode()); err != nil {
+	if _, err := trust.Judge(ctx, src, d.Digest, p.GetNamespace(), p.policies, p.VerificationMode()); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
-			return artifact.Digest{}, fmt.Errorf("%s %w: %w", o, cachemount.ErrRefused, err)
+			return artifact.Digest{}, fmt.Errorf("%s %w: %w", p, cachemount.ErrRefused, err)
 		}
-		return artifact.Digest{}, fetchError(o, err)
+		return artifact.Digest{}, fetchError(p, err)
 	}
 	image, err := artifact.ReadImage(ctx, src, d, "linux/"+runtime.GOARCH)
 	if err != nil {
-		return artifact.Digest{}, fetchError(o, err)
+		return artifact.Digest{}, fetchError(p, err)
 	}
-	if options.fits != nil && !options.fits(image) {
+	if p.options.fits != nil && !p.options.fits(image) {
 		return artifact.Digest{}, nil
 	}
-	tree, err := f.unpack(ctx, src, image, o.GetNamespace(), options.opportunistic)
+	tree, err := f.unpack(ctx, src, image, p.GetNamespace(), p.options.opportunistic)
 	if err == nil {
 		err = f.prove(ctx, src, image, tree)
 	}
 	if err != nil {
-		return artifact.Digest{}, fetchError(o, err)
+		return artifact.Digest{}, fetchError(p, err)
 	}
 	return image.Digest, nil
 }
@@ -312,7 +347,7 @@ func (f *Feature) verifyAndUnpack(
 // prove makes sure that the image's layers can be read from its repository with the object's credentials. A manifest and a config alone
 // show nothing: their digests are no secret, and the tree on the node may be of a repository that the object may not read. The tree's own
 // repository, and one that another object's verification record names, need no proof.
-func (f *Feature) prove(ctx context.Context, src *registry.Source, image *artifact.Image, tree *artifact.Tree) error {
+func (f *fetcher) prove(ctx context.Context, src *registry.Source, image *artifact.Image, tree *artifact.Tree) error {
 	repository := src.Reference().Repository()
 	verified := func(known *verification) bool { return known.Repository == repository && known.Tree == tree.Digest }
 	if tree.Origin == repository || f.verified.Find(verified) != nil {
@@ -355,7 +390,7 @@ func roomFor(compressed, labelled, quota int64) int64 {
 }
 
 // unpack unpacks the image into a tree, unless the store has it: another object may name the same image.
-func (f *Feature) unpack(
+func (f *fetcher) unpack(
 	ctx context.Context, src *registry.Source, image *artifact.Image, namespace string, opportunistic bool,
 ) (*artifact.Tree, error) {
 	store, err := f.Store()
@@ -392,7 +427,7 @@ func (f *Feature) unpack(
 }
 
 // form returns the form in which the store keeps trees, which depends on the kernel.
-func (f *Feature) form(store *artifact.Store) (artifact.TreeForm, error) {
+func (f *fetcher) form(store *artifact.Store) (artifact.TreeForm, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.treeForm == "" {

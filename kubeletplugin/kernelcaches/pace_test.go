@@ -130,7 +130,9 @@ func TestFetchIsMeasured(t *testing.T) {
 	policies, versions, err := n.policiesFor(t.Context(), o, ref)
 	n.must(err)
 	received := &atomic.Int64{}
-	n.must(n.pullWithPolicies(t.Context(), o, ref, fetchOptions{received: received}, versions, policies))
+	n.must(n.pullNow(t.Context(), &pulling{
+		object: o, ref: ref, options: fetchOptions{received: received}, policies: policies, versions: versions,
+	}))
 	if received.Load() == 0 {
 		t.Error("nothing was counted")
 	}

@@ -90,7 +90,7 @@ func (f *Feature) prefetch(ctx context.Context, o *object, how v1alpha1.CachePre
 	}
 }
 
-func (f *Feature) hasTree(tree artifact.Digest) bool {
+func (f *fetcher) hasTree(tree artifact.Digest) bool {
 	store, err := f.Store()
 	if err != nil {
 		return false

@@ -236,16 +236,16 @@ func (r *report) outdated(u *cachemount.Use) *v1alpha1.NodeCache {
 }
 
 // fetchState reports whether an object's cache is being fetched, and the failure of the last fetch.
-func (f *Feature) fetchState(o *object) (fetching bool, failure error) {
+func (f *fetcher) fetchState(o *object) (fetching bool, failure error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fetches[o.fetchKey()] != nil, f.failures[o.fetchKey()].err
 }
 
 // forgetDeleted forgets the failures and verifications of deleted objects.
-func (f *Feature) forgetDeleted() error {
+func (f *fetcher) forgetDeleted(there []*object) error {
 	uids, keys := map[types.UID]bool{}, map[string]bool{}
-	for _, o := range f.objects.list() {
+	for _, o := range there {
 		uids[o.GetUID()], keys[o.fetchKey()] = true, true
 	}
 	f.mu.Lock()

@@ -47,7 +47,7 @@ func (g *verification) isSameImage(other *verification) bool {
 }
 
 // policiesFor returns the policies that are for an object's image, and their versions.
-func (f *Feature) policiesFor(
+func (f *fetcher) policiesFor(
 	ctx context.Context, o *object, ref artifact.Reference,
 ) ([]*trust.Policy, []trustpolicies.Version, error) {
 	policies, versions, err := f.Policies.For(ctx, ref, o.GetNamespace())
@@ -58,7 +58,7 @@ func (f *Feature) policiesFor(
 }
 
 // currentVerification returns the verification of an object, nil if there is none for the present versions of object and policies.
-func (f *Feature) currentVerification(ctx context.Context, o *object, ref artifact.Reference) (*verification, error) {
+func (f *fetcher) currentVerification(ctx context.Context, o *object, ref artifact.Reference) (*verification, error) {
 	found := f.verified.Get(string(o.GetUID()))
 	if !found.matches(o) {
 		return nil, nil //nolint:nilnil // documented above

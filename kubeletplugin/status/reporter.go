@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -45,9 +46,11 @@ const (
 	reportInterval = 15 * time.Second
 	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
-	// fetchedPause is the least time between two writes of which the later one says nothing but which kernel caches the node has. Many may
-	// come at once, on all nodes, and nothing waits for what is said of them.
-	fetchedPause = 20 * time.Second
+	// A change that says nothing but which kernel caches the node has is written when nothing more came for fetchedPause, and up to as long
+	// again, so that not all nodes write at the same moment; or after fetchingPause. Many may come at once, on all nodes, and a rollout goes
+	// on when they are told.
+	fetchedPause  = 5 * time.Second
+	fetchingPause = 20 * time.Second
 	// longestRetry is how long a report waits that failed again and again: all nodes may fail at once, by a wrong admission policy.
 	longestRetry = time.Minute
 	// goneFor is how long a retired node's AcceleratorNode has to be gone until the plugin makes it again. An uninstall deletes it last, and
@@ -98,9 +101,9 @@ type Reporter struct {
 	damaged  prometheus.Gauge
 	// unconfined is what Landlock does not keep programs from.
 	unconfined string
-	// written is the last status that was written, and writtenAt when.
-	written   *v1alpha1.AcceleratorNodeStatus
-	writtenAt time.Time
+	// written is the last status that was written.
+	written *v1alpha1.AcceleratorNodeStatus
+	fetched fetched
 	// lastHeld and lastUsed are what the store and the records said last. Nil: nothing yet.
 	lastHeld []string
 	lastUsed *claimed
@@ -214,21 +217,43 @@ func (r *Reporter) report(ctx context.Context) (again time.Duration, err error) 
 		return 0, err
 	}
 	if r.gone.IsZero() {
-		r.written, r.writtenAt = &status, time.Now()
+		r.written, r.fetched = &status, fetched{}
 	}
 	return again, nil
 }
 
 // due says whether a status is to be written now. If it is to be later, wait is when.
 func (r *Reporter) due(status v1alpha1.AcceleratorNodeStatus) (due bool, wait time.Duration) {
-	if r.written == nil {
+	switch {
+	case r.written == nil:
+		return true, 0
+	case reflect.DeepEqual(*r.written, status):
+		r.fetched = fetched{}
+		return false, 0
+	case !onlyFetched(*r.written, status):
 		return true, 0
 	}
-	if reflect.DeepEqual(*r.written, status) {
-		return false, 0
+	wait = r.fetched.wait(&status, time.Now())
+	return wait <= 0, wait
+}
+
+// fetched is what the node has that is not written yet, and says nothing but which caches these are.
+type fetched struct {
+	// since is when the first of it came, newest what was seen last, at when that was seen first, and spread how much longer it waits.
+	since, at time.Time
+	newest    *v1alpha1.AcceleratorNodeStatus
+	spread    time.Duration
+}
+
+// wait notes a status, and returns when it is to be written.
+func (f *fetched) wait(status *v1alpha1.AcceleratorNodeStatus, now time.Time) time.Duration {
+	if f.newest == nil {
+		f.since, f.spread = now, rand.N(fetchedPause) //nolint:gosec // nothing secret
 	}
-	wait = fetchedPause - time.Since(r.writtenAt)
-	return wait <= 0 || !onlyFetched(*r.written, status), wait
+	if f.newest == nil || !reflect.DeepEqual(f.newest, status) {
+		f.newest, f.at = status, now
+	}
+	return min(fetchedPause+f.spread-now.Sub(f.at), fetchingPause-now.Sub(f.since))
 }
 
 // onlyFetched says whether two statuses differ in nothing but the kernel caches of the node.

@@ -337,7 +337,8 @@ func TestRefusedReports(t *testing.T) {
 	})
 }
 
-// TestManyCachesFewWrites: a hundred caches that come within a minute are told in a few writes, the first at once and the last at the end.
+// TestManyCachesFewWrites: a hundred caches that come within a minute are told in a few writes, the first of them while the others come,
+// and the last soon after the end.
 func TestManyCachesFewWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startReporting(t)
@@ -347,11 +348,11 @@ func TestManyCachesFewWrites(t *testing.T) {
 			r.caches.Store(n + 1)
 			r.changed.Send()
 			time.Sleep(600 * time.Millisecond)
-			if n == 4 && len(r.object().Status.KernelCaches) == 0 {
+			if n == 50 && len(r.object().Status.KernelCaches) == 0 {
 				t.Error("the first are not told")
 			}
 		}
-		time.Sleep(fetchedPause)
+		time.Sleep(2*fetchedPause + reportPause)
 		if n := r.writes.Load() - before; n > 5 {
 			t.Errorf("%d writes", n)
 		}

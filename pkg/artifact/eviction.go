@@ -202,7 +202,7 @@ func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 	request := spaceRequest{
 		size: r.Size, max: s.config.MaxBytes, margin: s.config.Margin,
 		inUse: s.inUse, mounted: func(d Digest) bool { return s.config.InUse(s, d) }, now: s.config.Clock.Now(), partialAge: s.config.PartialAge,
-		heldByOthers:  func(it item) bool { return heldByOthers(s, it) },
+		heldByOthers:  func(it item) bool { return heldByOthers(&s.directory, it) },
 		opportunistic: r.opportunistic, keeps: r.keeps, namespace: r.namespace, share: s.config.NamespaceBytes,
 	}
 	if request.free, err = s.free(); err != nil {
@@ -229,7 +229,7 @@ func (s *Store) makeSpace(r reservation) (deleteNow bool, err error) {
 }
 
 // inUse reports whether a process makes the blob or tree of a digest now.
-func (s *Store) inUse(d Digest) bool {
+func (s *directory) inUse(d Digest) bool {
 	unlock := s.tryLock(digestOffset(d))
 	if unlock == nil {
 		return true
@@ -240,7 +240,7 @@ func (s *Store) inUse(d Digest) bool {
 
 // takeOwnPartial removes the blob's own partial from the inventory, since it is continued and not evicted, and returns its size on the
 // disk. A partial for another declared size is deleted.
-func (s *Store) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err error) {
+func (s *directory) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err error) {
 	inv.partials = slices.DeleteFunc(inv.partials, func(p item) bool {
 		switch {
 		case d.Digest.IsZero() || p.digest != d.Digest:
@@ -258,7 +258,7 @@ func (s *Store) takeOwnPartial(d Descriptor, inv *inventory) (written int64, err
 
 // evict deletes the partial of a blob, and moves everything else to the trash. The caller holds the lock of the names, so no pin is added
 // meanwhile.
-func (s *Store) evict(v item) error {
+func (s *directory) evict(v item) error {
 	if !v.partial {
 		return s.moveToTrash(v.name, v.digest)
 	}
@@ -278,7 +278,7 @@ func (s *Store) evict(v item) error {
 
 // moveToTrash moves a blob or a tree, complete or not, to the trash. Open files and mounts of it still work. The move is not synced: after
 // a power loss the blob is back, complete.
-func (s *Store) moveToTrash(name string, d Digest) error {
+func (s *directory) moveToTrash(name string, d Digest) error {
 	to := fmt.Sprintf("%s/%s.%016x", trashDir, d.Hex(), rand.Uint64()) //nolint:gosec // a name that is free
 	if err := s.fs.Rename(s.path(name), s.path(to)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(fmt.Errorf("evict the blob %s: %w", d, err))
@@ -312,7 +312,7 @@ func (s *Store) emptyTrash(pause func() error) error {
 const removedAtOnce = 64
 
 // removeAll removes a file, or a directory with all below it.
-func (s *Store) removeAll(name string, pause func() error) error {
+func (s *directory) removeAll(name string, pause func() error) error {
 	info, err := s.root.Lstat(name)
 	if err != nil || !info.IsDir() {
 		return s.remove(name)
@@ -392,7 +392,7 @@ func (s *Store) clean() (err error) {
 }
 
 // cleanTree moves a partial tree to the trash unless a process makes it now. Trees are never continued.
-func (s *Store) cleanTree(name string) error {
+func (s *directory) cleanTree(name string) error {
 	d, _, _, _ := parsePartialTree(name)
 	unlock := s.tryLock(digestOffset(d))
 	if unlock == nil {

@@ -210,6 +210,6 @@ func (p *partial) complete(ctx context.Context) error {
 }
 
 // remove deletes a file that may be gone already.
-func (s *Store) remove(name string) error {
+func (s *directory) remove(name string) error {
 	return onDisk(disk.RemoveIfThere(s.fs, s.path(name)))
 }

@@ -3,8 +3,10 @@
 package artifact
 
 import (
+	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,67 @@ type files interface {
 	// SyncFS makes the whole file system durable that the directory is on.
 	SyncFS(name string) error
 }
+
+// directory is a store without its limits: its files, their names and their locks.
+type directory struct {
+	dir  string
+	root *os.Root
+	fs   files
+	// wrap replaces the files of sinks in tests. It is nil otherwise.
+	wrap func(rootedFiles) files
+}
+
+// layOut makes the directories and makes their names durable, without which a sync of files in them would be worth nothing.
+func (s *directory) layOut() error {
+	info, err := s.root.Stat(".")
+	if err == nil && info.Mode().Perm() != 0o700 {
+		err = s.root.Chmod(".", 0o700)
+	}
+	if err != nil {
+		return onDisk(err)
+	}
+	for _, d := range []string{"blobs", blobsDir, "trees", treesDir, tmpDir, pinsDir, trashDir} {
+		if info, err := s.root.Lstat(d); err == nil && info.IsDir() {
+			continue // so that a store on a full disk can be opened
+		}
+		if err := s.fs.Mkdir(s.path(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return onDisk(err)
+		}
+	}
+	return onDisk(errors.Join(s.fs.SyncDir(s.path("blobs")), s.fs.SyncDir(s.path("trees")), s.fs.SyncDir(s.dir)))
+}
+
+func (s *directory) statfs() (int64, error) {
+	d, err := s.root.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// within returns files with names relative to a directory of the store, which they cannot leave.
+func (s *directory) within(dir string) (_ relativeFiles, _ *os.Root, closing func(), _ error) {
+	root, err := s.root.OpenRoot(dir)
+	if err != nil {
+		return relativeFiles{}, nil, nil, onDisk(err)
+	}
+	below := rootedFiles{root: root, dir: s.path(dir), last: &lastDir{}}
+	closing = func() {
+		below.last.close()
+		_ = root.Close()
+	}
+	if s.wrap != nil {
+		return relativeFiles{files: s.wrap(below), dir: below.dir}, root, closing, nil
+	}
+	return relativeFiles{files: below, dir: below.dir}, root, closing, nil
+}
+
+func (s *directory) path(name string) string { return filepath.Join(s.dir, name) }
 
 // rootedFiles implements files below one directory, which no name can leave.
 type rootedFiles struct {

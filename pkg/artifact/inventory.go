@@ -91,7 +91,7 @@ func (s *Store) inventory() (inv inventory, err error) {
 }
 
 // eachTree calls do for each tree. A tree with unreadable metadata has the size of its files, and the last use zero.
-func (s *Store) eachTree(do func(item)) error {
+func (s *directory) eachTree(do func(item)) error {
 	err := s.each(treesDir, func(name string, info fs.FileInfo) {
 		it := item{tree: true, name: treesDir + "/" + name}
 		if !info.IsDir() || !parseHex(&it.digest, name) {
@@ -112,7 +112,7 @@ func (s *Store) eachTree(do func(item)) error {
 }
 
 // diskSize returns the size of a file, or of all files below a directory.
-func (s *Store) diskSize(name string, info fs.FileInfo) int64 {
+func (s *directory) diskSize(name string, info fs.FileInfo) int64 {
 	if !info.IsDir() {
 		return info.Size()
 	}
@@ -129,7 +129,7 @@ func (s *Store) trashInUse(name string, info fs.FileInfo) bool {
 }
 
 // each calls do for each entry of a directory. It passes over entries that vanish meanwhile.
-func (s *Store) each(dir string, do func(name string, info fs.FileInfo)) error {
+func (s *directory) each(dir string, do func(name string, info fs.FileInfo)) error {
 	f, err := s.root.Open(dir)
 	if err != nil {
 		return onDisk(err)

@@ -150,7 +150,7 @@ func (k *KeptLayer) Close() {
 
 // dropKept removes the file of a kept layer, also while it is kept: whoever keeps it, in this process or another, finds that it is gone.
 // The caller holds the lock of the names. The space is free at once, although the file is open.
-func dropKept(s *Store, name string) error {
+func dropKept(s *directory, name string) error {
 	if f, err := s.fs.OpenFile(s.path(name), os.O_WRONLY|os.O_TRUNC, 0); err == nil {
 		_ = f.Close()
 	}

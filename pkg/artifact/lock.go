@@ -31,7 +31,7 @@ func digestOffset(d Digest) int64 {
 }
 
 // lock waits for a byte of the lock file, or until ctx ends. unlock never fails.
-func (s *Store) lock(ctx context.Context, offset int64, what string) (unlock func(), err error) {
+func (s *directory) lock(ctx context.Context, offset int64, what string) (unlock func(), err error) {
 	f, err := s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, onDisk(fmt.Errorf("lock %s: %w", what, err))
@@ -48,7 +48,7 @@ func (s *Store) lock(ctx context.Context, offset int64, what string) (unlock fun
 }
 
 // tryLock returns nil where another fetch or process holds the byte, or where that cannot be told.
-func (s *Store) tryLock(offset int64) (unlock func()) {
+func (s *directory) tryLock(offset int64) (unlock func()) {
 	f, err := s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil
@@ -91,10 +91,10 @@ func lockFetch(ctx context.Context, s *Store, d Digest, repository string) (unfi
 	return Digest{}, nil, err
 }
 
-func (s *Store) lockDigest(ctx context.Context, d Digest) (unlock func(), err error) {
+func (s *directory) lockDigest(ctx context.Context, d Digest) (unlock func(), err error) {
 	return s.lock(ctx, digestOffset(d), "the blob "+d.String())
 }
 
-func (s *Store) lockNames(ctx context.Context) (unlock func(), err error) {
+func (s *directory) lockNames(ctx context.Context) (unlock func(), err error) {
 	return s.lock(ctx, namesOffset, "the artifact store "+s.dir)
 }

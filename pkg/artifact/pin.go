@@ -36,7 +36,7 @@ func (s *Store) PinFor(ctx context.Context, d Digest, owner, namespace string) e
 
 func pin(ctx context.Context, s *Store, d Digest, owner, namespace string) error {
 	return s.changePin(ctx, "pin", d, owner, func(pin string) error {
-		err := makePin(s, pin, namespace)
+		err := makePin(&s.directory, pin, namespace)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -44,7 +44,7 @@ func pin(ctx context.Context, s *Store, d Digest, owner, namespace string) error
 		if err := s.fs.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err = makePin(s, pin, namespace); err != nil {
+		if err = makePin(&s.directory, pin, namespace); err != nil {
 			_ = s.fs.Remove(dir)
 		}
 		return err
@@ -53,7 +53,7 @@ func pin(ctx context.Context, s *Store, d Digest, owner, namespace string) error
 
 // makePin makes the file of a pin. It holds the tree without the namespace, too, as a full disk or an earlier version leaves it: the tree
 // then counts for the namespace that it was made for.
-func makePin(s *Store, pin, namespace string) error {
+func makePin(s *directory, pin, namespace string) error {
 	f, err := s.fs.OpenFile(s.path(pin), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func makePin(s *Store, pin, namespace string) error {
 }
 
 // heldByOthers reports whether a tree is pinned, and only by other namespaces than the one that it was made for.
-func heldByOthers(s *Store, tree item) bool {
+func heldByOthers(s *directory, tree item) bool {
 	for _, owner := range tree.pins {
 		namespace, err := s.root.ReadFile(pinDir(tree.digest) + "/" + owner)
 		if err != nil || len(namespace) == 0 || string(namespace) == tree.namespace {
@@ -86,7 +86,7 @@ func (s *Store) Unpin(ctx context.Context, d Digest, owner string) error {
 }
 
 // dropPinDirs removes empty pin directories of blobs and trees that are not there. The caller holds the lock of the names.
-func (s *Store) dropPinDirs() error {
+func (s *directory) dropPinDirs() error {
 	return s.each(pinsDir, func(name string, _ fs.FileInfo) {
 		var d Digest
 		if !parseHex(&d, name) {
@@ -126,7 +126,7 @@ func (s *Store) Pins(d Digest) ([]string, error) {
 	return owners, nil
 }
 
-func (s *Store) pinsOf(d Digest) ([]string, error) {
+func (s *directory) pinsOf(d Digest) ([]string, error) {
 	f, err := s.root.Open(pinDir(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

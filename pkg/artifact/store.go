@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 )
 
@@ -57,11 +56,7 @@ type StoreConfig struct {
 
 // Store is a directory of blobs by digest. It is safe for concurrent use, also by several processes.
 type Store struct {
-	dir  string
-	root *os.Root
-	fs   files
-	// wrap replaces the files of sinks in tests. It is nil otherwise.
-	wrap   func(rootedFiles) files
+	directory
 	config StoreConfig
 	// free returns the free bytes of the disk.
 	free func() (int64, error)
@@ -118,42 +113,9 @@ func storeAt(dir string, config StoreConfig) (*Store, error) {
 	if config.InUse == nil {
 		config.InUse = func(*Store, Digest) bool { return false }
 	}
-	s := &Store{dir: dir, root: root, config: config, fs: rootedFiles{root: root, dir: dir}}
+	s := &Store{directory: directory{dir: dir, root: root, fs: rootedFiles{root: root, dir: dir}}, config: config}
 	s.free = s.statfs
 	return s, nil
-}
-
-// layOut makes the directories and makes their names durable, without which a sync of files in them would be worth nothing.
-func (s *Store) layOut() error {
-	info, err := s.root.Stat(".")
-	if err == nil && info.Mode().Perm() != 0o700 {
-		err = s.root.Chmod(".", 0o700)
-	}
-	if err != nil {
-		return onDisk(err)
-	}
-	for _, d := range []string{"blobs", blobsDir, "trees", treesDir, tmpDir, pinsDir, trashDir} {
-		if info, err := s.root.Lstat(d); err == nil && info.IsDir() {
-			continue // so that a store on a full disk can be opened
-		}
-		if err := s.fs.Mkdir(s.path(d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return onDisk(err)
-		}
-	}
-	return onDisk(errors.Join(s.fs.SyncDir(s.path("blobs")), s.fs.SyncDir(s.path("trees")), s.fs.SyncDir(s.dir)))
-}
-
-func (s *Store) statfs() (int64, error) {
-	d, err := s.root.Open(".")
-	if err != nil {
-		return 0, err
-	}
-	defer d.Close()
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: s.dir, Err: err}
-	}
-	return int64(st.Bavail) * st.Bsize, nil
 }
 
 // Quota returns StoreConfig.MaxBytes.
@@ -161,25 +123,6 @@ func (s *Store) Quota() int64 { return s.config.MaxBytes }
 
 // Close closes the directory. Open blobs stay open.
 func (s *Store) Close() error { return s.root.Close() }
-
-// within returns files with names relative to a directory of the store, which they cannot leave.
-func (s *Store) within(dir string) (_ relativeFiles, _ *os.Root, closing func(), _ error) {
-	root, err := s.root.OpenRoot(dir)
-	if err != nil {
-		return relativeFiles{}, nil, nil, onDisk(err)
-	}
-	below := rootedFiles{root: root, dir: s.path(dir), last: &lastDir{}}
-	closing = func() {
-		below.last.close()
-		_ = root.Close()
-	}
-	if s.wrap != nil {
-		return relativeFiles{files: s.wrap(below), dir: below.dir}, root, closing, nil
-	}
-	return relativeFiles{files: below, dir: below.dir}, root, closing, nil
-}
-
-func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 func blobName(d Digest) string { return blobsDir + "/" + d.Hex() }
 

@@ -195,7 +195,7 @@ func (s *Store) PeekTree(d Digest) (*Tree, error) {
 	return t, nil
 }
 
-func (s *Store) readTree(name string) (*Tree, error) {
+func (s *directory) readTree(name string) (*Tree, error) {
 	data, err := s.root.ReadFile(name + "/" + treeMetadata)
 	if err != nil {
 		return nil, onDisk(err)
@@ -212,7 +212,7 @@ func (s *Store) readTree(name string) (*Tree, error) {
 }
 
 // treeFS opens a tree as a file system without mounting it.
-func (s *Store) treeFS(t *Tree) (fs.FS, func(), error) {
+func (s *directory) treeFS(t *Tree) (fs.FS, func(), error) {
 	name := treeName(t.Digest)
 	if t.Form == TreeDirectory {
 		root, err := s.root.OpenRoot(name + "/" + treeRoot)

@@ -227,7 +227,7 @@ func (s *Store) extract(ctx context.Context, spec *TreeSpec, dir string, do func
 }
 
 // makeRoot makes the root of a directory tree. Every user may copy it up.
-func (s *Store) makeRoot(dir string) error {
+func (s *directory) makeRoot(dir string) error {
 	if err := s.fs.Mkdir(s.path(dir), 0o777); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (s *Store) makeRoot(dir string) error {
 }
 
 // sizeOf estimates the space that a tree takes on the disk.
-func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
+func (s *directory) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64) {
 	if form == TreeDirectory {
 		for i := range made.Entries {
 			size += (made.Entries[i].Size/onDiskBlock + 1) * onDiskBlock
@@ -256,7 +256,7 @@ func (s *Store) sizeOf(form TreeForm, dir string, made *unpack.Tree) (size int64
 
 // sealTree writes the metadata and makes the tree durable. A directory tree is made durable by one sync of the file system, since a sync
 // of each of some thousand files takes many times as long.
-func (s *Store) sealTree(dir string, m TreeMetadata) error {
+func (s *directory) sealTree(dir string, m TreeMetadata) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err

@@ -141,7 +141,9 @@ func writes() map[string]write {
 }
 
 // through is the same directory behind an injector.
-func (s *Store) through(in *fault.Injector) *Store { return &Store{fs: in.FS(unsynced{}), dir: s.dir} }
+func (s *Store) through(in *fault.Injector) *Store {
+	return &Store{locks: s.locks, fs: in.FS(unsynced{}), dir: s.dir}
+}
 
 // meaning is what the store says of the claim, whatever lies about.
 func meaning(t *testing.T, s *Store, uid string) string {
@@ -350,7 +352,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 		"write": func(s *Store) *Store { return s.through(fault.New(fault.Fail(1, syscall.ENOSPC))) },
 		"half":  func(s *Store) *Store { return s.through(fault.New(fault.Short(1))) },
 		"sync":  func(s *Store) *Store { return s.through(fault.New(fault.Fail(2, syscall.EIO))) },
-		"close": func(s *Store) *Store { return &Store{fs: closing{}, dir: s.dir} },
+		"close": func(s *Store) *Store { return &Store{locks: s.locks, fs: closing{}, dir: s.dir} },
 	}
 	for name, broken := range broken {
 		for _, then := range []Change{{Phase: Prepared}, {Phase: Releasing}} {
@@ -373,7 +375,7 @@ func TestFailedChangeIsNotMade(t *testing.T) {
 		}
 	}
 	s := open(t)
-	if err := (&Store{fs: closing{}, dir: s.dir}).Create(holding("u1", "gpu-0")); !errors.Is(err, syscall.ENOSPC) {
+	if err := (&Store{locks: s.locks, fs: closing{}, dir: s.dir}).Create(holding("u1", "gpu-0")); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("create: %v", err)
 	}
 	if left := files(t, s); len(left) > 0 {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,6 +16,9 @@ import (
 
 // Locks are ranges of one file. A claim is always locked before its devices, and devices in the order of their ranges, so that no two
 // callers wait for each other.
+
+// locks are those of a store, in one file.
+type locks struct{ path string }
 
 // Hold is the set of ranges that one caller has locked.
 type Hold struct {
@@ -44,8 +46,8 @@ const (
 )
 
 // LockClaim waits until no other caller works on the claim, or until ctx ends.
-func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
-	h, err := s.hold(ctx, claimRange(uid), filelock.Exclusive)
+func (l locks) LockClaim(ctx context.Context, uid string) (*Hold, error) {
+	h, err := l.hold(ctx, claimRange(uid), filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("claim %s %w", uid, err)
 	}
@@ -54,8 +56,8 @@ func (s *Store) LockClaim(ctx context.Context, uid string) (*Hold, error) {
 }
 
 // TryLockClaim returns nil without an error if another caller works on the claim.
-func (s *Store) TryLockClaim(uid string) (*Hold, error) {
-	f, err := claimRange(uid).TryAt(s.lockPath(), filelock.Exclusive)
+func (l locks) TryLockClaim(uid string) (*Hold, error) {
+	f, err := claimRange(uid).TryAt(l.path, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("lock claim %s: %w", uid, err)
 	}
@@ -69,12 +71,12 @@ func claimRange(uid string) filelock.Range { return rangeOf("claim/" + uid) }
 
 // LockSpecs keeps shared CDI specs from being removed (shared), or allows the caller to remove some (exclusive). Callers hold it only for a
 // moment.
-func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
+func (l locks) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 	mode := filelock.Shared
 	if exclusive {
 		mode = filelock.Exclusive
 	}
-	h, err := s.hold(ctx, filelock.Range{Start: specsOffset, Len: 1}, mode)
+	h, err := l.hold(ctx, filelock.Range{Start: specsOffset, Len: 1}, mode)
 	if err != nil {
 		return nil, fmt.Errorf("the CDI directory %w", err)
 	}
@@ -84,8 +86,8 @@ func (s *Store) LockSpecs(ctx context.Context, exclusive bool) (*Hold, error) {
 // LockBudget keeps other callers from creating records of claims that need something of the node's budget. So what such records say does
 // not change between the decision on a claim and the creation of its record. Callers hold it for no longer than that, and lock nothing
 // after it.
-func (s *Store) LockBudget(ctx context.Context) (*Hold, error) {
-	h, err := s.hold(ctx, filelock.Range{Start: budgetOffset, Len: 1}, filelock.Exclusive)
+func (l locks) LockBudget(ctx context.Context) (*Hold, error) {
+	h, err := l.hold(ctx, filelock.Range{Start: budgetOffset, Len: 1}, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("the budget of the node %w", err)
 	}
@@ -94,8 +96,8 @@ func (s *Store) LockBudget(ctx context.Context) (*Hold, error) {
 
 // LockOverlaps keeps other callers from creating records of claims whose devices may overlap those of other claims by another name. Callers
 // hold it between that decision and the creation of the record, and lock no more than the budget after it.
-func (s *Store) LockOverlaps(ctx context.Context) (*Hold, error) {
-	h, err := s.hold(ctx, filelock.Range{Start: overlapsOffset, Len: 1}, filelock.Exclusive)
+func (l locks) LockOverlaps(ctx context.Context) (*Hold, error) {
+	h, err := l.hold(ctx, filelock.Range{Start: overlapsOffset, Len: 1}, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("the devices that may overlap others %w", err)
 	}
@@ -103,8 +105,8 @@ func (s *Store) LockOverlaps(ctx context.Context) (*Hold, error) {
 }
 
 // LockAll waits until no other caller works on anything.
-func (s *Store) LockAll(ctx context.Context) (*Hold, error) {
-	h, err := s.hold(ctx, filelock.Range{}, filelock.Exclusive)
+func (l locks) LockAll(ctx context.Context) (*Hold, error) {
+	h, err := l.hold(ctx, filelock.Range{}, filelock.Exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("the state directory %w", err)
 	}
@@ -135,14 +137,12 @@ func (h *Hold) Devices(ctx context.Context, names []string) error {
 // Release unlocks everything.
 func (h *Hold) Release() { _ = h.file.Close() }
 
-func (s *Store) lockPath() string { return filepath.Join(s.dir, lockFile) }
-
 // hold waits for a range of the lock file. Destroy removes that file, so each try opens it again.
-func (s *Store) hold(ctx context.Context, r filelock.Range, m filelock.Mode) (*Hold, error) {
-	h, path := &Hold{}, s.lockPath()
+func (l locks) hold(ctx context.Context, r filelock.Range, m filelock.Mode) (*Hold, error) {
+	h := &Hold{}
 	var err error
 	h.Waited, err = retry(ctx, func() (locked bool, err error) {
-		h.file, err = r.TryAt(path, m)
+		h.file, err = r.TryAt(l.path, m)
 		return h.file != nil, err
 	})
 	if err != nil {

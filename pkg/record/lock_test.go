@@ -328,7 +328,7 @@ func TestLocksWhileDestroying(t *testing.T) {
 					continue
 				}
 				held, heldErr := hold.file.Stat()
-				there, err := os.Stat(s.lockPath())
+				there, err := os.Stat(s.path)
 				if heldErr != nil || err != nil || !os.SameFile(held, there) {
 					t.Errorf("locked a file that is not there: %v, %v", heldErr, err)
 				}
@@ -341,7 +341,7 @@ func TestLocksWhileDestroying(t *testing.T) {
 		var all *os.File
 		for all == nil && !t.Failed() { // without the pauses of LockAll, in which the others would always be first
 			var err error
-			all, err = filelock.Range{}.TryAt(s.lockPath(), filelock.Exclusive)
+			all, err = filelock.Range{}.TryAt(s.path, filelock.Exclusive)
 			check.Must(t, err)
 		}
 		if all == nil {

@@ -295,7 +295,7 @@ func TestManyShares(t *testing.T) {
 			put(t, s, sharing("a", fmt.Sprintf("held-%d", i), "gpu-0"))
 		}
 		counted := &countedReads{FS: s.fs}
-		check.Must(t, (&Store{fs: counted, dir: s.dir}).Acquire(sharing("a", "next", "gpu-0")))
+		check.Must(t, (&Store{locks: s.locks, fs: counted, dir: s.dir}).Acquire(sharing("a", "next", "gpu-0")))
 		reads[n] = counted.n
 	}
 	if reads[1] != reads[100] || reads[1] == 0 {

@@ -37,13 +37,14 @@ func directories() []string { return []string{claimsDir, ownersDir, damagedDir} 
 // Because of the links, one directory answers which claims hold a device, however many claims the node has. The links are never synced. The
 // plugin makes them again from the records after a power loss.
 type Store struct {
+	locks
 	fs  disk.FS
 	dir string
 }
 
 // Open makes the missing directories of the store.
 func Open(fsys disk.FS, dir string) (*Store, error) {
-	s := &Store{fs: fsys, dir: dir}
+	s := &Store{locks: locks{path: filepath.Join(dir, lockFile)}, fs: fsys, dir: dir}
 	if err := s.makeDirs(); err != nil {
 		return s, err
 	}

@@ -10,7 +10,6 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,8 +59,8 @@ type tombstone struct {
 }
 
 // openTombstones allocates the table, so that it can be written on a full disk.
-func (s *Store) openTombstones() error {
-	f, err := os.OpenFile(filepath.Join(s.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+func (l locks) openTombstones() error {
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the lock file: %w", err)
 	}

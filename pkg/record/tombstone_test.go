@@ -45,7 +45,7 @@ func TestArrivals(t *testing.T) {
 				bury(t, s, "u1", m)
 			}
 			check.Must(t, arrival(t, s, "u2", tt.arrived))
-			err := arrival(t, &Store{fs: s.fs, dir: s.dir}, "u1", tt.arrived)
+			err := arrival(t, &Store{locks: s.locks, fs: s.fs, dir: s.dir}, "u1", tt.arrived)
 			if !tt.stale {
 				check.Must(t, err)
 				return

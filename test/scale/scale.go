@@ -84,8 +84,11 @@ func (s *scale) open(ctx context.Context) (err error) {
 	if s.audit, err = newAudit(s.fast); err != nil {
 		return err
 	}
+	arguments := s.audit.arguments()
+	// Without it a server that ends waits a minute for thousands of watches, and kubelet would kill it before.
+	arguments["shutdown-watch-termination-grace-period"] = "10s"
 	s.cluster, err = lone.StartCluster(ctx, lone.ClusterConfig{
-		Programs: s.assets, CRDs: filepath.Join("deployments", "crds"), Dir: s.fast, Namespace: namespace, Arguments: s.audit.arguments(),
+		Programs: s.assets, CRDs: filepath.Join("deployments", "crds"), Dir: s.fast, Namespace: namespace, Arguments: arguments,
 	})
 	if err != nil {
 		return err
