@@ -47,10 +47,11 @@ const (
 	// reportPause merges a burst of claims into one write.
 	reportPause = time.Second
 	// A change that says nothing but which kernel caches the node has is written when nothing more came for fetchedPause, and up to as long
-	// again, so that not all nodes write at the same moment; or after fetchingPause. Many may come at once, on all nodes, and a rollout goes
-	// on when they are told.
-	fetchedPause  = 5 * time.Second
-	fetchingPause = 20 * time.Second
+	// again, so that not all nodes write at the same moment; or after four times that. Many may come at once, on all nodes, and a rollout
+	// goes on when they are told. While such writes follow each other within fetchedRest, the pause doubles up to fetchedLongest.
+	fetchedPause   = 5 * time.Second
+	fetchedLongest = 40 * time.Second
+	fetchedRest    = 2 * time.Minute
 	// longestRetry is how long a report waits that failed again and again: all nodes may fail at once, by a wrong admission policy.
 	longestRetry = time.Minute
 	// goneFor is how long a retired node's AcceleratorNode has to be gone until the plugin makes it again. An uninstall deletes it last, and
@@ -217,7 +218,7 @@ func (r *Reporter) report(ctx context.Context) (again time.Duration, err error) 
 		return 0, err
 	}
 	if r.gone.IsZero() {
-		r.written, r.fetched = &status, fetched{}
+		r.written, r.fetched = &status, r.fetched.told(time.Now())
 	}
 	return again, nil
 }
@@ -228,7 +229,7 @@ func (r *Reporter) due(status v1alpha1.AcceleratorNodeStatus) (due bool, wait ti
 	case r.written == nil:
 		return true, 0
 	case reflect.DeepEqual(*r.written, status):
-		r.fetched = fetched{}
+		r.fetched.newest = nil
 		return false, 0
 	case !onlyFetched(*r.written, status):
 		return true, 0
@@ -239,21 +240,36 @@ func (r *Reporter) due(status v1alpha1.AcceleratorNodeStatus) (due bool, wait ti
 
 // fetched is what the node has that is not written yet, and says nothing but which caches these are.
 type fetched struct {
-	// since is when the first of it came, newest what was seen last, at when that was seen first, and spread how much longer it waits.
-	since, at time.Time
+	// newest is what was seen last, since when first, at since when it is so, and spread how much longer it waits. Nil: all is written.
 	newest    *v1alpha1.AcceleratorNodeStatus
+	since, at time.Time
 	spread    time.Duration
+	// pause is the present one, 0 before the first. before is when such a change was written last.
+	pause  time.Duration
+	before time.Time
 }
 
 // wait notes a status, and returns when it is to be written.
 func (f *fetched) wait(status *v1alpha1.AcceleratorNodeStatus, now time.Time) time.Duration {
 	if f.newest == nil {
-		f.since, f.spread = now, rand.N(fetchedPause) //nolint:gosec // nothing secret
+		if f.pause = min(2*f.pause, fetchedLongest); f.pause == 0 || now.Sub(f.before) > fetchedRest {
+			f.pause = fetchedPause
+		}
+		f.since, f.spread = now, rand.N(f.pause) //nolint:gosec // nothing secret
 	}
 	if f.newest == nil || !reflect.DeepEqual(f.newest, status) {
 		f.newest, f.at = status, now
 	}
-	return min(fetchedPause+f.spread-now.Sub(f.at), fetchingPause-now.Sub(f.since))
+	return min(f.pause+f.spread-now.Sub(f.at), 4*f.pause-now.Sub(f.since))
+}
+
+// told returns what is left when everything is written.
+func (f fetched) told(now time.Time) fetched {
+	if f.newest != nil {
+		f.before = now
+	}
+	f.newest = nil
+	return f
 }
 
 // onlyFetched says whether two statuses differ in nothing but the kernel caches of the node.

@@ -352,7 +352,7 @@ func TestManyCachesFewWrites(t *testing.T) {
 				t.Error("the first are not told")
 			}
 		}
-		time.Sleep(2*fetchedPause + reportPause)
+		time.Sleep(2*fetchedLongest + reportPause)
 		if n := r.writes.Load() - before; n > 5 {
 			t.Errorf("%d writes", n)
 		}

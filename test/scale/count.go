@@ -46,17 +46,17 @@ func newCounter(inner http.RoundTripper) *counter {
 // RoundTrip implements http.RoundTripper.
 func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	kind := c.kind(r)
-	c.mu.Lock()
-	c.calls[kind]++
-	refused := c.refuse != nil && c.refuse(kind)
-	c.mu.Unlock()
-	if refused {
+	if c.refuses(kind) {
+		c.add(kind, 1)
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
 		return forbidden(r), nil
 	}
 	resp, err := c.inner.RoundTrip(r)
+	if err == nil { // else no API server had any work with it
+		c.add(kind, 1)
+	}
 	if err == nil && resp.StatusCode == http.StatusTooManyRequests {
 		c.add(call{tooMany, kind.resource}, 1)
 	}
@@ -93,6 +93,12 @@ func (c *counter) setRefuse(refuse func(call) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refuse = refuse
+}
+
+func (c *counter) refuses(kind call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refuse != nil && c.refuse(kind)
 }
 
 // seen returns what was counted so far.

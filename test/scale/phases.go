@@ -142,20 +142,16 @@ func (s *scale) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	memory, err := s.memory()
-	if err != nil {
-		return err
-	}
 	largest, err := s.largestNode(ctx)
 	if err != nil {
 		return err
 	}
-	const each, base, object = 25.0 / 1024, 64, 8 << 10
+	const object = 8 << 10
 	return errors.Join(
 		s.report.want("calls", "1/s", float64(seen.requests())/seconds, float64(len(s.nodes))/100),
 		s.report.want("writes", "1/s", float64(seen.writes())/seconds, 0),
 		s.report.want("lists", "1/s", float64(seen.of("list"))/seconds, 0),
-		s.report.want("controller", "MiB", memory, base+each*float64(len(s.nodes))),
+		s.wantMemory(),
 		s.report.want("largest AcceleratorNode", "B", largest, object),
 	)
 }

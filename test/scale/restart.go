@@ -54,7 +54,8 @@ func (s *scale) controllerRestarts(ctx context.Context) error {
 // serverRestarts has the API server end and start, while nodes ask for claims as they do for pods that start.
 func (s *scale) serverRestarts(ctx context.Context) error {
 	const name = "asked-for"
-	if _, err := s.give(ctx, s.nodes[0], name); err != nil {
+	uid, err := s.give(ctx, s.nodes[0], name)
+	if err != nil {
 		return err
 	}
 	before := make([]tally, len(s.nodes))
@@ -97,6 +98,8 @@ func (s *scale) serverRestarts(ctx context.Context) error {
 		s.report.want("all nodes current", "s", took.Seconds(), base+each*float64(len(s.nodes))),
 		s.report.want("lists of one kind by one node", "calls", float64(lists), 2),
 		s.report.want("claims refused with 429", "calls", float64(refused), 0),
+		s.wantMemory(),
+		s.nodes[0].unprepare(ctx, uid),
 	)
 }
 

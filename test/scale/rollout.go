@@ -119,6 +119,7 @@ func (s *scale) rollout(ctx context.Context) error {
 		s.report.want("writes a cache to what nodes watch", "calls", float64(watched)/float64(s.caches), writes),
 		s.report.want("writes a node", "calls", s.perNode(seen.writes()), nodeWrites),
 		s.report.say("deliveries a node", "calls", s.perNode(seen.of("deliver"))),
+		s.wantMemory(),
 	)
 }
 

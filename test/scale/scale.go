@@ -192,6 +192,13 @@ func (s *scale) close() error {
 	return errors.Join(errs...)
 }
 
+// wantMemory tells how much memory the controller has now. How much it may have is what the chart's limit by the number of nodes goes by.
+func (s *scale) wantMemory() error {
+	memory, err := s.memory()
+	const each, base = 25.0 / 1024, 64
+	return errors.Join(err, s.report.want("controller", "MiB", memory, base+each*float64(len(s.nodes))))
+}
+
 // memory is what the controller has of the machine's memory for itself (RssAnon), in MiB. Pages of its binary are not in it.
 func (s *scale) memory() (float64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.program.PID()), "status"))
