@@ -4,7 +4,10 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -58,6 +61,8 @@ func copesWithMachines() {
 		hasExactly(ctx, pod, main, devicesOf(results(onlyClaim(ctx, pod)))...)
 	})
 
+	It("publishes what fettle slices says of a machine that is not there", ofNode, foretold)
+
 	It("publishes 200 devices in slices of at most 64, and the same bytes after a restart", later("two hundred devices take long"), twoHundred)
 }
 
@@ -97,6 +102,48 @@ func eventuallyExplained(ctx context.Context, node, plugin string) {
 			g.Expect(metrics).To(HaveKeyWithValue(fmt.Sprintf("fettle_discovery_problems{reason=%q}", reason), strconv.Itoa(count)))
 		}
 	}).Should(Succeed())
+}
+
+// foretold compares the specs of the slices of a node, but for their generation, with those that its machine's file gives before. The
+// driver of these cards has a version of its own: one that comes with the kernel has the kernel's, which is the test machine's.
+func foretold(ctx SpecContext) {
+	config, err := h.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(ctx, "fettle-kubeletplugin", metav1.GetOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(config.Data).To(HaveKey("config.yaml"))
+	dir := GinkgoT().TempDir()
+	file, template := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "node.yaml")
+	Expect(os.WriteFile(file, []byte(config.Data["config.yaml"]), 0o600)).To(Succeed())
+	Expect(os.WriteFile(template, []byte("apiVersion: v1\nkind: Node\nmetadata: {name: "+gpuNode+"}\n"), 0o600)).To(Succeed())
+	var list struct{ Items []resourceapi.ResourceSlice }
+	Expect(json.Unmarshal([]byte(fettle(ctx, "slices", "--machine", filepath.Join(h.Root, "test/machines/8xh100-sxm.txtar"),
+		"--config", file, "--node-template", template, "-o", "json")), &list)).To(Succeed())
+	pool := gpuNode + "/gpu"
+	var want []string
+	for i := range list.Items {
+		if s := &list.Items[i]; s.Kind == "ResourceSlice" && s.Spec.Pool.Name == pool {
+			want = append(want, specText(s))
+		}
+	}
+	Expect(want).NotTo(BeEmpty())
+	Eventually(ctx, func(g Gomega) {
+		published, err := poolSlices(ctx, pool)
+		g.Expect(err).NotTo(HaveOccurred())
+		var got []string
+		for i := range published {
+			got = append(got, specText(&published[i]))
+		}
+		g.Expect(got).To(ConsistOf(want))
+	}).Should(Succeed())
+}
+
+// specText is the spec of a slice as bytes. The generation counts the changes of a pool.
+func specText(s *resourceapi.ResourceSlice) string {
+	GinkgoHelper()
+	spec := s.Spec.DeepCopy()
+	spec.Pool.Generation = 1
+	text, err := json.Marshal(spec)
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
 }
 
 func twoHundred(ctx SpecContext) {

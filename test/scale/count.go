@@ -20,6 +20,9 @@ import (
 // tooMany is the verb of requests that the API server answered with 429. They are counted by their own verb, too.
 const tooMany = "too-many"
 
+// unlisted is the verb of lists that the API server refused, as when it has just started.
+const unlisted = "unlisted"
+
 // call is a kind of request: "list resourceslices", or "deliver resourceslices" for an event of a watch.
 type call struct{ verb, resource string }
 
@@ -54,7 +57,11 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 		return forbidden(r), nil
 	}
 	resp, err := c.inner.RoundTrip(r)
-	if err == nil { // else no API server had any work with it
+	switch {
+	case err != nil: // no API server had any work with it
+	case kind.verb == "list" && resp.StatusCode != http.StatusOK:
+		c.add(call{unlisted, kind.resource}, 1)
+	default:
 		c.add(kind, 1)
 	}
 	if err == nil && resp.StatusCode == http.StatusTooManyRequests {

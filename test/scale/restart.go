@@ -82,16 +82,17 @@ func (s *scale) serverRestarts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lists, refused := 0, 0
+	lists, refused, worst := 0, 0, tally{}
 	for i, n := range s.nodes {
 		seen := n.count.seen().since(before[i])
 		refused += seen[call{tooMany, "resourceclaims"}]
 		for kind, count := range seen {
-			if kind.verb == "list" {
-				lists = max(lists, count)
+			if kind.verb == "list" && count > lists {
+				lists, worst = count, seen
 			}
 		}
 	}
+	s.tell(worst)
 	const each, base = 0.1, 20 // seconds
 	return errors.Join(
 		s.report.say("server up", "s", up.Seconds()),
