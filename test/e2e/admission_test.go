@@ -198,6 +198,7 @@ func eventuallyRefused(ctx context.Context, pod *corev1.Pod, reason, text string
 		g.Expect(c.Reason).To(Equal(reason))
 		g.Expect(c.Message).To(ContainSubstring(text))
 	}).Should(Succeed())
+	explainedAtNight(ctx, pod.Namespace, reason)
 	eventuallyEvent(ctx, pod.Namespace, "ResourceClaim", onlyClaim(ctx, pod).Name, reason, text)
 }
 

@@ -174,6 +174,7 @@ func forced(ctx SpecContext) {
 	say("kubelet is killed, and a pod deleted by force")
 	Expect(h.StopComponent(ctx, gpuNode, "kubelet", true)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { _ = h.StartComponent(ctx, gpuNode, "kubelet") })
+	pluginAtNight(ctx, gpuNode)
 	t.deleteByForce(ctx, first)
 	say("the scheduler gives its devices to the next")
 	// The plugin taints them, which may be before the scheduler looks.

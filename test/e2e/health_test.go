@@ -149,6 +149,8 @@ func gpuFails(ctx SpecContext) {
 
 	say("Kubernetes evicts the pod that does not tolerate it, and the next one waits")
 	eventuallyEvent(ctx, ns, "Pod", worker.Name, "DeviceTaintManagerEviction", "Marking for deletion")
+	evictedAtNight(ctx, ns, worker.Name, "DeviceTaintManagerEviction")
+	goneAtNight(ctx, mixedNode, failingGPU, watchedGPU)
 	eventuallyGone(ctx, worker)
 	next := newPod(ctx, ns, "next", withTemplate("failing"))
 	eventuallyUnschedulable(ctx, next, "cannot allocate all claims")

@@ -37,6 +37,9 @@ func copesWithMachines() {
 			say("the node is %s now", machine)
 			place(ctx, mixedNode, machine)
 			eventuallyExplained(ctx, mixedNode, plugin.Name)
+			if machine == "empty" {
+				withoutDevicesAtNight(ctx, mixedNode)
+			}
 		}
 		placeAll(ctx)
 		eventuallyExplained(ctx, mixedNode, plugin.Name)

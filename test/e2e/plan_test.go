@@ -330,6 +330,7 @@ func missingClass(ctx context.Context, ns string) obstacle {
 	class := "e2e-late-" + ns
 	newTemplate(ctx, ns, "classless", spec(request("gpu", class, where(onDevices(gpu)))))
 	pod := newPod(ctx, ns, "classless", withTemplate("classless"))
+	pendingAtNight(ctx, ns, pod.Name, class)
 	return obstacle{"class", class, pod, ofGPUNode(gpu), func() { newClass(ctx, class, gpuClass) }}
 }
 
