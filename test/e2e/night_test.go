@@ -63,14 +63,16 @@ func atNight(ctx context.Context, title string, names ...string) []string {
 	return lines(string(out))
 }
 
-// columnOf is what a table says in one column, without its head.
+// columnOf is what a table says in one column, without its head. A table that is not there yet says nothing.
 func columnOf(table []string, head string) (values []string) {
-	GinkgoHelper()
-	Expect(table).NotTo(BeEmpty())
+	if len(table) == 0 {
+		return nil
+	}
 	at := strings.Index(table[0], head)
-	Expect(at).To(BeNumerically(">=", 0), table[0])
 	for _, line := range table[1:] {
-		Expect(len(line)).To(BeNumerically(">", at), line)
+		if at < 0 || at >= len(line) {
+			return nil
+		}
 		value, _, _ := strings.Cut(line[at:], " ")
 		values = append(values, value)
 	}
@@ -79,8 +81,9 @@ func columnOf(table []string, head string) (values []string) {
 
 // headOf is the names of a table's columns.
 func headOf(table []string) []string {
-	GinkgoHelper()
-	Expect(table).NotTo(BeEmpty())
+	if len(table) == 0 {
+		return nil
+	}
 	return strings.Fields(table[0])
 }
 
@@ -118,24 +121,28 @@ func evictedAtNight(ctx context.Context, namespace, pod, reason string) {
 	const title = "Evicted"
 	Expect(section("night.md", title)).To(ContainSubstring("| `" + reason + "`"))
 	_, shown := shownAtNight(title)
-	table := atNight(ctx, title, "NS", namespace, "POD", pod)
-	Expect(headOf(table)).To(Equal(headOf(shown)))
-	Expect(columnOf(table, "REASON")).To(ContainElement(reason))
+	Eventually(ctx, func(g Gomega) {
+		table := atNight(ctx, title, "NS", namespace, "POD", pod)
+		g.Expect(headOf(table)).To(Equal(headOf(shown)))
+		g.Expect(columnOf(table, "REASON")).To(ContainElement(reason))
+	}).Should(Succeed())
 }
 
 // goneAtNight expects a line for each device with a problem, and that pages explain its reason.
 func goneAtNight(ctx context.Context, node string, subjects ...string) {
 	GinkgoHelper()
 	known := userPage("troubleshooting.md") + userPage("health.md")
-	told := atNight(ctx, "A device is gone", "NODE", node)
-	for _, subject := range subjects {
-		Expect(told).To(ContainElement(HavePrefix(subject + " ")))
-	}
-	for _, line := range told {
-		words := strings.Fields(line)
-		Expect(len(words)).To(BeNumerically(">", 2), line)
-		Expect(known).To(ContainSubstring(strings.TrimSuffix(words[1], ":")), line)
-	}
+	Eventually(ctx, func(g Gomega) {
+		told := atNight(ctx, "A device is gone", "NODE", node)
+		for _, subject := range subjects {
+			g.Expect(told).To(ContainElement(HavePrefix(subject + " ")))
+		}
+		for _, line := range told {
+			words := strings.Fields(line)
+			g.Expect(len(words)).To(BeNumerically(">", 2), line)
+			g.Expect(known).To(ContainSubstring(strings.TrimSuffix(words[1], ":")), line)
+		}
+	}).Should(Succeed())
 }
 
 // withoutDevicesAtNight expects the page's table of a node without GPUs.
@@ -143,10 +150,12 @@ func withoutDevicesAtNight(ctx context.Context, node string) {
 	GinkgoHelper()
 	const title = "A node has no devices"
 	_, shown := shownAtNight(title)
-	table := atNight(ctx, title, "NODE", node)
-	Expect(headOf(table)).To(Equal(headOf(shown)))
-	Expect(columnOf(table, "NAME")).To(ConsistOf(node))
-	Expect(columnOf(table, "GPUS")).To(ConsistOf("0"))
+	Eventually(ctx, func(g Gomega) {
+		table := atNight(ctx, title, "NODE", node)
+		g.Expect(headOf(table)).To(Equal(headOf(shown)))
+		g.Expect(columnOf(table, "NAME")).To(ConsistOf(node))
+		g.Expect(columnOf(table, "GPUS")).To(ConsistOf("0"))
+	}).Should(Succeed())
 }
 
 // pendingAtNight expects the line that the page shows, of a pod whose claim names a DeviceClass that there is not.
