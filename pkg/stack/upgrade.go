@@ -302,6 +302,9 @@ func (r *UpgradeRules) drain(n *UpgradeNode, at note, lasts time.Duration, now t
 	switch {
 	case byHand:
 		s.draining(n, "waits for the annotation "+v1alpha1.QuiesceAnnotation+", which was set by hand, to go")
+	case quiesced(n.Accelerator):
+		// The condition is of an earlier annotation. The next one would count as followed before the plugin has seen it.
+		s.draining(n, "waits for the plugin to take back the devices that it let go of before")
 	case !others:
 		// Programs that watch devices come back as long as there are devices. They go once there are none.
 		s.Phase, s.Reason, s.Message = PhaseQuiescing, ReasonUpgradeQuiescing, "no pod has devices of the node: the plugin lets go of them"

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -181,6 +182,28 @@ func TestUpgrade(t *testing.T) {
 		if steps[0].Phase != stack.PhaseCurrent && steps[0].Message == "" {
 			t.Errorf("%s: no message", tc.name)
 		}
+	}
+}
+
+// TestQuiescedBefore: that the plugin let go for an earlier change, or by hand, does not count for the next: the driver stays until the
+// plugin has taken the devices back and has let go of them anew.
+func TestQuiescedBefore(t *testing.T) {
+	rules := stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: time.Hour}
+	n := upgradable("a", time.Minute, letGo)
+	delete(n.Annotations, v1alpha1.QuiesceAnnotation)
+	for range 3 {
+		step := stack.Upgrade(rules, []stack.UpgradeNode{n}, upgradeTime)[0]
+		if got, want := seen(&step), "Draining UpgradeDraining"; got != want || step.Message == "" {
+			t.Fatalf("got %s (%s), want %s", got, step.Message, want)
+		}
+		for key, value := range step.Annotations {
+			n.Annotations[key] = value
+		}
+	}
+	meta.RemoveStatusCondition(&n.Accelerator.Conditions, v1alpha1.ConditionQuiesced)
+	step := stack.Upgrade(rules, []stack.UpgradeNode{n}, upgradeTime)[0]
+	if got, want := seen(&step), "Quiescing UpgradeQuiescing upgrade=s 2026-11-25T12:00:00Z quiesce=*"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
