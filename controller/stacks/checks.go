@@ -26,7 +26,7 @@ import (
 const (
 	// checkOwner is the field manager of the results in the status of AcceleratorNodes, whose other fields are the plugin's.
 	checkOwner = "fettle-checks"
-	// maxChecks is how many pods of checks a stack has at once, beside those that wait for room on full nodes.
+	// maxChecks is how many pods of checks a stack has at once, beside those that wait for room on full nodes and those that do not end.
 	maxChecks = 16
 	// checkPause is how often a check that runs is looked at, if nothing is heard of its pod.
 	checkPause = time.Minute

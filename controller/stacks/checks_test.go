@@ -229,6 +229,51 @@ func TestChecksWithoutRoom(t *testing.T) {
 	}
 }
 
+// TestChecksThatNeverEnd: the pods of checks that are deleted and never end, on nodes that are gone or with a program that the kernel
+// cannot end, keep no other node from its check. Those that were deleted a moment ago still run.
+func TestChecksThatNeverEnd(t *testing.T) {
+	f := newFixture(t)
+	f.checks = testChecks()
+	for i := range maxChecks {
+		for _, o := range machine(fmt.Sprintf("dead-%02d", i), "x") {
+			f.write(t, o)
+		}
+	}
+	f.restart()
+	for _, node := range []string{"a", "b"} {
+		f.report(t, node, noDriver)
+	}
+	f.reconcile(t, "s")
+	for _, o := range machine("other", "x") {
+		f.write(t, o)
+	}
+	deleted := metav1.Now()
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, l, opts...)
+			if pods, is := l.(*corev1.PodList); is {
+				for i := range pods.Items {
+					if p := &pods.Items[i]; strings.HasPrefix(p.Annotations[nodeAnnotation], "dead-") {
+						p.DeletionTimestamp = &deleted
+					}
+				}
+			}
+			return err
+		},
+	})
+	f.restart()
+	f.reconcile(t, "s")
+	if pods := f.pods(t); len(pods) != maxChecks || pods["other"] != nil {
+		t.Fatalf("%d checks run at once", len(pods))
+	}
+	deleted = metav1.NewTime(time.Now().Add(-time.Hour))
+	f.restart()
+	f.reconcile(t, "s")
+	if pods := f.pods(t); len(pods) != maxChecks+1 || pods["other"] == nil {
+		t.Errorf("the other node is not checked: there are %d pods", len(pods))
+	}
+}
+
 // TestChecksTogether: two checks of a node end one after the other, and the controller's cache has not seen the result of the first when it
 // writes that of the second. Both results are kept.
 func TestChecksTogether(t *testing.T) {

@@ -162,7 +162,7 @@ func (r *stackReconciler) round(ctx context.Context, of *round) (outcomes []stac
 	room := maxChecks
 	for _, checks := range pods {
 		for _, p := range checks {
-			if !stack.WaitsForRoom(p) {
+			if stack.Occupies(p, r.Clock.Now()) {
 				room--
 			}
 		}

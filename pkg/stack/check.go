@@ -23,6 +23,8 @@ const (
 	DefaultCheckTimeout  = 5 * time.Minute
 	// checkRetry is when a check that failed is repeated.
 	checkRetry = 10 * time.Minute
+	// checkEnds is how long after its time to end the pod of a check counts as one that still runs.
+	checkEnds = time.Minute
 	// evidenceDigits is how much of a hash is kept.
 	evidenceDigits = 32
 )
@@ -230,10 +232,15 @@ func begun(p *corev1.Pod) time.Time {
 	return at
 }
 
-// WaitsForRoom says whether the pod of a check waits for a processor or memory of its node. It may do so for as long as the node is full.
-func WaitsForRoom(p *corev1.Pod) bool {
+// Occupies says whether the pod of a check counts as one of those that run at once. One that waits for a processor or memory of its node
+// may do so for as long as the node is full, and one that was to be gone already may never end: its node is gone, or its program hangs in
+// the driver.
+func Occupies(p *corev1.Pod, now time.Time) bool {
+	if p.DeletionTimestamp != nil {
+		return now.Sub(p.DeletionTimestamp.Time) < checkEnds
+	}
 	message, unscheduled := notScheduled(p)
-	return unscheduled && noRoom(message)
+	return !unscheduled || !noRoom(message)
 }
 
 func notScheduled(p *corev1.Pod) (message string, unscheduled bool) {
