@@ -28,6 +28,8 @@ type engine struct {
 	change func(context.Context, *stack.Node) error
 	// away says that what changes drivers does not answer now. Nodes under way stay as they are: their driver may be half changed.
 	away bool
+	// blocked is why no driver can be changed now, although the engine answers; empty: it can.
+	blocked string
 	// again is when the engine has to be asked again although nothing changed; 0: never.
 	again time.Duration
 	// fault is why not all could be done. Nodes are judged all the same.

@@ -57,7 +57,8 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 			"at most %d characters", k.namespace, kmmNames-len(name)))), nil
 	}
 	delete(k.dropped, s.Name)
-	if err := k.writeModule(ctx, s); meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+	refused := k.writeModule(ctx, s)
+	if meta.IsNoMatchError(refused) || apierrors.IsNotFound(refused) {
 		e := all(stack.Verdict{
 			Reason: stack.ReasonKMMMissing,
 			Message: fmt.Sprintf("KMM is not installed, or does not serve %s: install the operator Kernel Module Management",
@@ -65,8 +66,6 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 		})
 		e.again, e.away = operatorPause, true
 		return e, nil
-	} else if err != nil {
-		return engine{}, err
 	}
 	reported, err := k.nodeModules(ctx, name)
 	if err != nil {
@@ -84,6 +83,10 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 		},
 		again: operatorPause,
 	}
+	if refused != nil { // by KMM's webhook that does not answer, or for good: what KMM has loaded is known all the same
+		e.blocked = refused.Error()
+		e.change = func(context.Context, *stack.Node) error { return nil } // KMM would unload what it then does not load
+	}
 	for _, node := range held {
 		n, report := seen.Node(node), reported[node]
 		report.Label = n.Labels[label]
@@ -92,7 +95,7 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 			e.again = kmmPause
 		}
 	}
-	e.fault = k.labelNodes(ctx, name, labels, seen)
+	e.fault = errors.Join(refused, k.labelNodes(ctx, name, labels, seen))
 	return e, nil
 }
 

@@ -4,8 +4,10 @@ package stacks
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -74,6 +77,62 @@ func TestDroppedModule(t *testing.T) {
 	f.reconcile(t, "s")
 	if got := f.labels(t, "a", nil); !maps.Equal(got, others) {
 		t.Errorf("the labels are %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(others)))
+	}
+}
+
+// TestModuleNotWritten: while the API server does not take a Module, as when KMM's webhook does not answer, nodes are judged by what KMM
+// reports, no change of a driver begins or goes on, and nodes that have passed every state with the new driver are released.
+func TestModuleNotWritten(t *testing.T) {
+	f := newFixture(t).verified(t)
+	f.drivers = drivers
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineKMM, KMM: &v1alpha1.KMMDriver{
+		Version: "2", KernelMappings: []v1alpha1.KernelMapping{{Regexp: ".*", Image: "registry.example/d"}},
+		Modprobe: v1alpha1.KMMModprobe{ModuleName: "amdgpu"},
+	}}
+	s.Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: new(intstr.FromInt32(2))}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	module := stack.ModuleName("s")
+	for node, version := range map[string]string{"a": "2", "b": "1"} {
+		f.labels(t, node, map[string]string{stack.KMMLabel(drivers, module): version})
+		loaded := map[string]any{
+			"name": module, "namespace": drivers, "version": version, "bootId": "boot-1",
+			"config": map[string]any{"kernelVersion": "6.1.0-1", "containerImage": "registry.example/d"},
+		}
+		report := foreign("kmm.sigs.x-k8s.io", "v1beta1", "NodeModulesConfig", node, map[string]any{"modules": []any{loaded}})
+		report.Object["spec"] = map[string]any{"modules": []any{loaded}}
+		check.Must(t, f.api.Create(t.Context(), report))
+	}
+	var a v1alpha1.AcceleratorNode
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	a.Annotations = map[string]string{v1alpha1.UpgradeAnnotation: "s " + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)}
+	check.Must(t, f.api.Update(t.Context(), &a))
+	refusal := apierrors.NewInternalError(errors.New(`failed calling webhook "vmodule.kb.io": connection refused`))
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if of, is := o.(interface{ GetKind() string }); is && of.GetKind() == "Module" {
+				return refusal
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+	})
+	f.restart()
+	_, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s"))
+	if !errors.Is(err, refusal) {
+		t.Errorf("the fault is not told: %v", err)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))
+	if len(a.Annotations) > 0 {
+		t.Errorf("node a has passed every state, and keeps %v", a.Annotations)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "b"}, &a))
+	if len(a.Annotations) > 0 {
+		t.Errorf("the change of the driver of node b begins: %v", a.Annotations)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	if s.Status.ReadyNodes != 1 || len(s.Status.Waiting) != 1 || !strings.Contains(s.Status.Waiting[0].Message, "connection refused") {
+		t.Errorf("the status is %+v", s.Status)
 	}
 }
 

@@ -74,7 +74,9 @@ func (u *upgrader) upgrade(
 	}
 	u.evicted[r.stack.Name] = stillThere(u.evicted[r.stack.Name], nodes)
 	maps.DeleteFunc(u.turns, func(node string, _ int) bool { return r.seen.Accelerators[node] == nil })
-	steps := stack.Upgrade(stack.RulesOf(r.stack, nodes), nodes, u.Clock.Now())
+	rules := stack.RulesOf(r.stack, nodes)
+	rules.Blocked = r.driver.blocked
+	steps := stack.Upgrade(rules, nodes, u.Clock.Now())
 	var errs []error
 	for i := range steps {
 		step := &steps[i]

@@ -83,6 +83,8 @@ type UpgradeRules struct {
 	MaxUnavailable, MaxFailed int
 	DrainTimeout              time.Duration
 	Force, Paused             bool
+	// Blocked is why no driver can be changed now; empty: it can.
+	Blocked string
 }
 
 // RulesOf returns the rules of a stack that holds for these nodes. Those without a device do not count.
@@ -273,6 +275,8 @@ func (r *UpgradeRules) heldBack(n *UpgradeNode, busy, failed int) (why, reason s
 	case failed > r.MaxFailed:
 		return fmt.Sprintf("%d nodes have failed with the new driver, and spec.upgrade.maxFailed is %d: mend them, or take the change back",
 			failed, r.MaxFailed), ReasonUpgradeStopped
+	case r.Blocked != "":
+		return r.Blocked, ReasonUpgradeWaiting
 	case r.Paused:
 		return "spec.upgrade.paused is set", ReasonUpgradeWaiting
 	case busy >= r.MaxUnavailable:
