@@ -6,6 +6,7 @@ package evict
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -50,6 +51,17 @@ func create(
 
 // Refused says whether a PodDisruptionBudget refuses the eviction for now.
 func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }
+
+// Unanswered says whether the API server did not say what comes of the eviction: it is not there, or what it asks, such as a webhook, does
+// not answer. A pod with two PodDisruptionBudgets is refused as an error of the server, too, which has no reason then. A call that took too
+// long is none of these: the server has its clients wait while it does not know what a budget allows.
+func Unanswered(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return err != nil && !errors.Is(err, context.DeadlineExceeded)
+	}
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+}
 
 // Gone says whether the pod does not exist any more, or another one has its name.
 func Gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }

@@ -4,6 +4,7 @@ package reclaims
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -53,6 +54,9 @@ func (r *reclaimer) reclaim(ctx context.Context, q reclaim.Question) (evicted bo
 		}
 		refused, gone, err := r.ask(ctx, d)
 		switch {
+		case errors.Is(err, errUnanswered):
+			r.unjudged(q.Pod, []string{err.Error()})
+			return false, nil
 		case err != nil:
 			return false, err
 		case gone:
@@ -95,7 +99,11 @@ func (r *reclaimer) unjudged(pod *corev1.Pod, why []string) {
 	}
 }
 
-// ask has the API server say whether it would evict all pods, and returns the first that it refuses, or whether one is gone.
+// errUnanswered says that it is not known whether pods could be evicted. It names none: they may be of another namespace.
+var errUnanswered = errors.New("the API server does not say whether pods could be evicted")
+
+// ask has the API server say whether it would evict all pods, and returns the first that it refuses, or whether one is gone. No answer is
+// no refusal: pods with a higher priority would make way for it.
 func (r *reclaimer) ask(ctx context.Context, d reclaim.Decision) (refused *corev1.Pod, gone bool, err error) {
 	for _, pod := range d.Victims {
 		err := r.wouldEvict(ctx, pod)
@@ -105,6 +113,9 @@ func (r *reclaimer) ask(ctx context.Context, d reclaim.Decision) (refused *corev
 			return nil, true, nil
 		case ctx.Err() != nil:
 			return nil, false, ctx.Err()
+		case evict.Unanswered(err):
+			klog.FromContext(ctx).Error(err, "Ask whether a pod would be evicted", "pod", klog.KObj(pod))
+			return nil, false, errUnanswered
 		default:
 			// A pod with two budgets is refused in another way than one with an exhausted budget. Neither is to stop the others.
 			klog.FromContext(ctx).V(2).Info("A pod is not evicted", "pod", klog.KObj(pod), "reason", err.Error())

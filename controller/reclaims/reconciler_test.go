@@ -4,8 +4,11 @@ package reclaims
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +47,8 @@ type world struct {
 	recorder *events.FakeRecorder
 	// kept are the pods of which the API server refuses the eviction: the names, with "real" those that it refuses after a dry run.
 	kept map[string]string
+	// silent are the pods of which the API server does not say whether they would be evicted: what it says instead.
+	silent map[string]error
 	// evicted are the pods that were evicted, lists counts the lists of ResourceSlices.
 	evicted []string
 	lists   int
@@ -106,6 +111,9 @@ func (w *world) evict(
 		w.graces[pod.GetName()] = *e.DeleteOptions.GracePeriodSeconds
 	}
 	dry := slices.Contains(options, client.SubResourceCreateOption(client.DryRunAll))
+	if err := w.silent[pod.GetName()]; err != nil && dry {
+		return err
+	}
 	if how, kept := w.kept[pod.GetName()]; kept && dry == (how == "") {
 		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	}
@@ -463,6 +471,30 @@ func TestBudgets(t *testing.T) {
 					t.Error("it is not tried again once the budget allows it")
 				}
 			}
+		})
+	}
+}
+
+// TestNoAnswer: that the API server does not say whether it would evict a pod is no refusal: no other pod, with a higher priority, makes
+// way for that. The waiting pod is told without what was asked about a pod of another namespace.
+func TestNoAnswer(t *testing.T) {
+	for name, err := range map[string]error{
+		"a webhook does not answer": apierrors.NewInternalError(errors.New(`failed calling webhook "pods.example": EOF`)),
+		"it is overloaded":          apierrors.NewServiceUnavailable("low is not asked for"),
+		"it is not there":           &url.Error{Op: "Post", URL: "https://k/api/v1/namespaces/other/pods/low/eviction", Err: io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			w.silent = map[string]error{"low": err}
+			w.create(t, w.pod("team", "waits", 1000, "")...)
+			said := w.pass(t, 45*time.Second)
+			w.wantEvicted(t)
+			if len(said) != 1 || !strings.Contains(said[0], ReasonUnjudged) || strings.Contains(said[0], "other") {
+				t.Errorf("said %q", said)
+			}
+			w.silent = nil
+			w.pass(t, 30*time.Second)
+			w.wantEvicted(t, "low")
 		})
 	}
 }
