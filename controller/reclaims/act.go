@@ -15,7 +15,9 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/evict"
+	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/partition/reclaim"
 )
@@ -133,8 +135,8 @@ func (r *reclaimer) wouldEvict(ctx context.Context, pod *corev1.Pod) error {
 	return evict.Within(ctx, r.Client, pod, r.grace, client.DryRunAll)
 }
 
-// evictIfNeeded evicts the pods of a decision if the waiting pod still waits, and the API server knows no field of its spec that this
-// program does not.
+// evictIfNeeded evicts the pods of a decision if the waiting pod still waits, a policy still allows it, and the API server knows no field
+// of the pod's spec that this program does not.
 func (r *reclaimer) evictIfNeeded(ctx context.Context, waiting *corev1.Pod, d reclaim.Decision) (bool, error) {
 	waits, unknown, err := r.stillWaits(ctx, waiting)
 	switch {
@@ -144,7 +146,24 @@ func (r *reclaimer) evictIfNeeded(ctx context.Context, waiting *corev1.Pod, d re
 		r.unjudged(waiting, unknown)
 		return false, nil
 	}
+	if allowed, err := r.stillAllowed(ctx, waiting, d); err != nil || !allowed {
+		return false, err
+	}
 	return r.evict(ctx, waiting, d)
+}
+
+// stillAllowed reads the policies and the node again. A round may take minutes: what an administrator takes back meanwhile counts for it.
+func (r *reclaimer) stillAllowed(ctx context.Context, waiting *corev1.Pod, d reclaim.Decision) (bool, error) {
+	var policies v1alpha1.PartitionPolicyList
+	if err := r.Live.List(ctx, &policies); err != nil {
+		return false, fmt.Errorf("read the PartitionPolicies again: %w", err)
+	}
+	node := reconciler.Metadata(corev1.SchemeGroupVersion.String(), "Node")
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: d.Node}, node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	p := reclaim.PolicyOf(policies.Items, node.Labels)
+	return p != nil && p.Name == d.Policy && reclaim.Allowed([]v1alpha1.PartitionPolicy{*p}, waiting), nil
 }
 
 // stillWaits reads the waiting pod again as the API server has it. Unknown says which fields of its spec are not known here: a Kubernetes

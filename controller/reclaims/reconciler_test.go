@@ -49,6 +49,8 @@ type world struct {
 	kept map[string]string
 	// silent are the pods of which the API server does not say whether they would be evicted: what it says instead.
 	silent map[string]error
+	// asked is called when the API server is asked whether it would evict a pod.
+	asked func()
 	// evicted are the pods that were evicted, lists counts the lists of ResourceSlices.
 	evicted []string
 	lists   int
@@ -111,6 +113,9 @@ func (w *world) evict(
 		w.graces[pod.GetName()] = *e.DeleteOptions.GracePeriodSeconds
 	}
 	dry := slices.Contains(options, client.SubResourceCreateOption(client.DryRunAll))
+	if dry && w.asked != nil {
+		w.asked()
+	}
 	if err := w.silent[pod.GetName()]; err != nil && dry {
 		return err
 	}
@@ -495,6 +500,40 @@ func TestNoAnswer(t *testing.T) {
 			w.silent = nil
 			w.pass(t, 30*time.Second)
 			w.wantEvicted(t, "low")
+		})
+	}
+}
+
+// TestTakenBack: what is taken back while a decision is made, the policy's word or the node's label that it goes by, has nobody evicted.
+func TestTakenBack(t *testing.T) {
+	for name, change := range map[string]func(p *v1alpha1.PartitionPolicy, n *corev1.Node){
+		"the policy": func(p *v1alpha1.PartitionPolicy, _ *corev1.Node) { p.Spec.Nodes.Reclaim = v1alpha1.ReclaimNone },
+		"the namespace": func(p *v1alpha1.PartitionPolicy, _ *corev1.Node) {
+			p.Spec.Nodes.PriorityClasses[0].ReclaimNamespaces = nil
+		},
+		"the node's label": func(_ *v1alpha1.PartitionPolicy, n *corev1.Node) { n.Labels["pool"] = "b" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, v1alpha1.ReclaimEvict)
+			var p v1alpha1.PartitionPolicy
+			var n corev1.Node
+			check.Must(t, w.client.Get(t.Context(), client.ObjectKey{Name: "gpus"}, &p))
+			p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "a"}}
+			check.Must(t, w.client.Update(t.Context(), &p))
+			check.Must(t, w.client.Get(t.Context(), client.ObjectKey{Name: "n1"}, &n))
+			n.Labels = map[string]string{"pool": "a"}
+			check.Must(t, w.client.Update(t.Context(), &n))
+			w.create(t, w.pod("team", "waits", 1000, "")...)
+			w.asked = func() {
+				change(&p, &n)
+				check.Must(t, w.client.Update(t.Context(), &p))
+				check.Must(t, w.client.Update(t.Context(), &n))
+				w.asked = nil
+			}
+			if said := w.pass(t, 0); len(said) > 0 || w.asked != nil {
+				t.Errorf("said %q", said)
+			}
+			w.wantEvicted(t)
 		})
 	}
 }
