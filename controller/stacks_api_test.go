@@ -130,6 +130,10 @@ func (c cluster) testDrivers(t *testing.T, good, bad string) {
 	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineHost}
 	check.Must(t, c.client.Patch(t.Context(), s, client.MergeFrom(before)))
 	c.awaitSets(t, "")
+	for _, node := range []string{good, bad} { // as they go with their DaemonSets: a node gets no other driver before
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: driverNamespace, Name: "driver-" + node}}
+		check.Must(t, c.client.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
+	}
 	check.Must(t, c.client.Delete(t.Context(), s))
 }
 

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,6 +54,8 @@ type daemonSetEngine struct {
 type driverObjects struct {
 	sets map[string]*metav1.PartialObjectMetadata
 	pods map[string][]stack.DriverPod
+	// others are the drivers of other engines on nodes that have none of the stack's.
+	others stack.OtherDrivers
 }
 
 // of says what is known of the drivers that a stack runs, after writing its DaemonSets. A DaemonSet that cannot be written
@@ -70,6 +73,9 @@ func (d *daemonSetEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, 
 		return engine{}, err
 	}
 	has := driverObjects{sets: there, pods: pods}
+	if has.others, err = d.modules(ctx, s, held, seen, has); err != nil {
+		return engine{}, err
+	}
 	sets, verdicts := plan(s, held, seen, has)
 	waits := slices.ContainsFunc(slices.Collect(maps.Values(verdicts)), func(v stack.Verdict) bool { return v.Status != stack.Passed })
 	fault := d.retire(ctx, s, sets, has, waits)
@@ -82,12 +88,37 @@ func (d *daemonSetEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, 
 			}
 		}
 	}
+	again := operatorPause
+	if len(has.others) > 0 {
+		again = kmmPause
+	}
 	return engine{
-		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: operatorPause, fault: fault,
+		deliver: func(n *stack.Node) stack.Verdict { return verdicts[n.Name] }, again: again, fault: fault,
 		change: func(ctx context.Context, n *stack.Node) error {
 			return d.replace(ctx, n, verdicts[n.Name], pods[n.Name])
 		},
 	}, nil
+}
+
+// modules returns the drivers that KMM has brought, if a node of the stack has none of the stack's yet.
+func (d *daemonSetEngine) modules(
+	ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed, has driverObjects,
+) (stack.OtherDrivers, error) {
+	out := stack.OtherDrivers{}
+	comes := func(node string) bool {
+		return seen.Accelerators[node] != nil && len(has.pods[node]) == 0 && has.sets[seen.Has[node][s.Name]] == nil
+	}
+	if !slices.ContainsFunc(held, comes) {
+		return out, nil
+	}
+	configs, err := nodeModulesConfigs(ctx, d.Live)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return out, nil // there is no KMM
+	}
+	for i := range configs {
+		out.AddModules(&configs[i], seen.Node(configs[i].GetName()).BootID, "", "")
+	}
+	return out, err
 }
 
 // replace deletes the pods of a node's driver that are not of the image or the kernel that is wanted. Their DaemonSet makes the next.
@@ -123,7 +154,7 @@ func plan(
 	for _, name := range held {
 		n := seen.Node(name)
 		set := has.sets[seen.Has[name][s.Name]]
-		n.Placed = set != nil
+		n.Placed, n.Before = set != nil, has.others[name]
 		image, platform, v := stack.ForDaemonSet(s.Spec.Driver.DaemonSet, &n, has.pods[name])
 		verdicts[name] = v
 		if image == "" {

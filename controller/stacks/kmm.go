@@ -67,7 +67,7 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 		e.again, e.away = operatorPause, true
 		return e, nil
 	}
-	reported, err := k.nodeModules(ctx, name)
+	reported, others, err := k.nodeModules(ctx, name, seen)
 	if err != nil {
 		return engine{}, err
 	}
@@ -89,7 +89,7 @@ func (k *kmmEngine) of(ctx context.Context, s *v1alpha1.AcceleratorStack, held [
 	}
 	for _, node := range held {
 		n, report := seen.Node(node), reported[node]
-		report.Label = n.Labels[label]
+		report.Label, n.Before = n.Labels[label], others[node]
 		verdicts[node], labels[node] = stack.ForModule(d, &n, report)
 		if n.Accelerator != nil && verdicts[node].Status != stack.Passed {
 			e.again = kmmPause
@@ -160,21 +160,41 @@ func anyOf(words []string) []any {
 	return out
 }
 
-// nodeModules returns what KMM has of a Module, by node: an object for each node.
-func (k *kmmEngine) nodeModules(ctx context.Context, module string) (map[string]stack.KMM, error) {
+// nodeModules returns what KMM has of a Module, by node, and the drivers of others.
+func (k *kmmEngine) nodeModules(
+	ctx context.Context, module string, seen *stack.Observed,
+) (out map[string]stack.KMM, others stack.OtherDrivers, err error) {
+	configs, err := nodeModulesConfigs(ctx, k.Live)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, others = map[string]stack.KMM{}, stack.OtherDrivers{}
+	for i := range configs {
+		o := &configs[i]
+		out[o.GetName()] = stack.KMMReport(o, k.namespace, module)
+		others.AddModules(o, seen.Node(o.GetName()).BootID, k.namespace, module)
+	}
+	var pods corev1.PodList
+	err = k.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.InNamespace(k.namespace), client.HasLabels{stack.DriverLabel})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the pods of drivers: %w", err)
+	}
+	for i := range pods.Items {
+		others.AddPod(&pods.Items[i])
+	}
+	return out, others, nil
+}
+
+// nodeModulesConfigs lists what KMM has of all Modules: an object for each node.
+func nodeModulesConfigs(ctx context.Context, live client.Reader) ([]unstructured.Unstructured, error) {
 	var list unstructured.UnstructuredList
 	kind := moduleKind()
 	kind.Kind = "NodeModulesConfigList"
 	list.SetGroupVersionKind(kind)
-	if err := k.Live.List(ctx, &list); err != nil {
+	if err := live.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list NodeModulesConfigs: %w", err)
 	}
-	out := map[string]stack.KMM{}
-	for i := range list.Items {
-		o := &list.Items[i]
-		out[o.GetName()] = stack.KMMReport(o, k.namespace, module)
-	}
-	return out, nil
+	return list.Items, nil
 }
 
 // labelNodes has nodes have these values of the label of a Module, and no others have it. Labels for a namespace of drivers that values of

@@ -80,6 +80,83 @@ func TestDroppedModule(t *testing.T) {
 	}
 }
 
+func byKMM() v1alpha1.StackDriver {
+	return v1alpha1.StackDriver{Engine: v1alpha1.EngineKMM, KMM: &v1alpha1.KMMDriver{
+		Version: "2", KernelMappings: []v1alpha1.KernelMapping{{Regexp: ".*", Image: "registry.example/d"}},
+		Modprobe: v1alpha1.KMMModprobe{ModuleName: "amdgpu"},
+	}}
+}
+
+// hasLoaded is what KMM has of a node on which the module of a stack is loaded.
+func hasLoaded(node, of, version string) *unstructured.Unstructured {
+	loaded := map[string]any{
+		"name": stack.ModuleName(of), "namespace": drivers, "version": version, "bootId": "boot-1",
+		"config": map[string]any{"kernelVersion": "6.1.0-1", "containerImage": "registry.example/d"},
+	}
+	report := foreign("kmm.sigs.x-k8s.io", "v1beta1", "NodeModulesConfig", node, map[string]any{"modules": []any{loaded}})
+	report.Object["spec"] = map[string]any{"modules": []any{loaded}}
+	return report
+}
+
+// TestOneDriverANode: a node gets no driver of a stack before that of another stack, or of another engine, has left it. KMM would load a
+// module that is there already, which does nothing, and then unload it for the other.
+func TestOneDriverANode(t *testing.T) {
+	f := newFixture(t).verified(t)
+	f.drivers = drivers
+	label := stack.KMMLabel(drivers, stack.ModuleName("s"))
+	module, pod := hasLoaded("a", "other", "1"), podOn("b", drivers, "driver-b")
+	check.Must(t, f.api.Create(t.Context(), module))
+	pod.Labels = map[string]string{stack.DriverLabel: "driver-0123456789"}
+	pod.Annotations = map[string]string{stack.DriverStackAnnotation: "other", stack.DriverKernelAnnotation: "6.1.0-1"}
+	pod.Finalizers = []string{"example.com/unloads"}
+	check.Must(t, f.api.Create(t.Context(), pod))
+	check.Must(t, f.api.Delete(t.Context(), pod))
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver = byKMM()
+	check.Must(t, f.api.Update(t.Context(), &s))
+	f.restart()
+	got := f.reconcile(t, "s")
+	for i, node := range []string{"a", "b"} {
+		if f.labels(t, node, nil)[label] != "" {
+			t.Errorf("node %s gets a second driver", node)
+		}
+		if len(got.Status.Waiting) != 2 || !strings.Contains(got.Status.Waiting[i].Message, []string{stack.ModuleName("other"), pod.Name}[i]) {
+			t.Errorf("nodes wait for %+v", got.Status.Waiting)
+		}
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	pod.Finalizers = nil
+	check.Must(t, f.api.Update(t.Context(), pod))
+	check.Must(t, f.api.Delete(t.Context(), module))
+	f.reconcile(t, "s")
+	for _, node := range []string{"a", "b"} {
+		if f.labels(t, node, nil)[label] != "2" {
+			t.Errorf("node %s gets no driver", node)
+		}
+	}
+}
+
+// TestModuleBesideDaemonSet: a node gets no pod of a driver before KMM has unloaded that of another stack, unless it has one already.
+func TestModuleBesideDaemonSet(t *testing.T) {
+	f := driving(t)
+	module := hasLoaded("a", "other", "1")
+	check.Must(t, f.api.Create(t.Context(), module))
+	f.restart()
+	f.reconcile(t, "s")
+	if got := f.sets(t); !maps.Equal(got, map[string]string{"6.1.0-1": "b"}) {
+		t.Errorf("the DaemonSets are of %q, and KMM has a module on node a", got)
+	}
+	check.Must(t, f.api.Delete(t.Context(), module))
+	f.reconcile(t, "s")
+	check.Must(t, f.api.Create(t.Context(), hasLoaded("a", "other", "1")))
+	f.restart()
+	f.reconcile(t, "s")
+	if got := f.sets(t); !maps.Equal(got, map[string]string{"6.1.0-1": "ab"}) {
+		t.Errorf("the DaemonSets are of %q", got)
+	}
+}
+
 // TestModuleNotWritten: while the API server does not take a Module, as when KMM's webhook does not answer, nodes are judged by what KMM
 // reports, no change of a driver begins or goes on, and nodes that have passed every state with the new driver are released.
 func TestModuleNotWritten(t *testing.T) {
@@ -87,22 +164,12 @@ func TestModuleNotWritten(t *testing.T) {
 	f.drivers = drivers
 	var s v1alpha1.AcceleratorStack
 	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
-	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineKMM, KMM: &v1alpha1.KMMDriver{
-		Version: "2", KernelMappings: []v1alpha1.KernelMapping{{Regexp: ".*", Image: "registry.example/d"}},
-		Modprobe: v1alpha1.KMMModprobe{ModuleName: "amdgpu"},
-	}}
+	s.Spec.Driver = byKMM()
 	s.Spec.Upgrade = &v1alpha1.StackUpgrade{MaxUnavailable: new(intstr.FromInt32(2))}
 	check.Must(t, f.api.Update(t.Context(), &s))
-	module := stack.ModuleName("s")
 	for node, version := range map[string]string{"a": "2", "b": "1"} {
-		f.labels(t, node, map[string]string{stack.KMMLabel(drivers, module): version})
-		loaded := map[string]any{
-			"name": module, "namespace": drivers, "version": version, "bootId": "boot-1",
-			"config": map[string]any{"kernelVersion": "6.1.0-1", "containerImage": "registry.example/d"},
-		}
-		report := foreign("kmm.sigs.x-k8s.io", "v1beta1", "NodeModulesConfig", node, map[string]any{"modules": []any{loaded}})
-		report.Object["spec"] = map[string]any{"modules": []any{loaded}}
-		check.Must(t, f.api.Create(t.Context(), report))
+		f.labels(t, node, map[string]string{stack.KMMLabel(drivers, stack.ModuleName("s")): version})
+		check.Must(t, f.api.Create(t.Context(), hasLoaded(node, "s", version)))
 	}
 	var a v1alpha1.AcceleratorNode
 	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "a"}, &a))

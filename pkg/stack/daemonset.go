@@ -170,6 +170,9 @@ func ForDaemonSet(d *v1alpha1.DaemonSetDriver, n *Node, pods []DriverPod) (image
 	if image, p, v = ImageFor(d, n); image == "" {
 		return "", p, v
 	}
+	if n.Before != "" && len(pods) == 0 && !n.Placed {
+		return "", p, oneDriver(n)
+	}
 	return image, p, ByDaemonSet(d, image, n, pods)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -46,6 +47,9 @@ func KMMLabel(namespace, module string) string { return KMMLabelPrefix(namespace
 var ofModule = regexp.MustCompile(
 	`^kmm\.node\.kubernetes\.io/version-module\.[^.]+\.(driver-[0-9a-f]{` + strconv.Itoa(moduleDigits) + `})$`,
 )
+
+// moduleName matches the names of the Modules of stacks.
+var moduleName = regexp.MustCompile(`^driver-[0-9a-f]{` + strconv.Itoa(moduleDigits) + `}$`)
 
 // LabelledModule returns the name of the stack's Module whose version a label of a node says, whatever namespace of drivers the label was
 // written for, and "" for any other label.
@@ -101,11 +105,46 @@ func ForModule(d *v1alpha1.KMMDriver, n *Node, k KMM) (v Verdict, label string) 
 	if !WantsDriver(n, k.Label != "" || k.Loaded != nil) {
 		return NoDriverWanted(n), ""
 	}
+	if n.Before != "" && k.Label == "" && k.Wanted == nil && k.Loaded == nil {
+		return oneDriver(n), ""
+	}
 	label = KMMVersion(d, k)
 	if k.Label == "" {
 		k.Label = label
 	}
 	return ByKMM(d, n, k), label
+}
+
+// OtherDrivers are those that other stacks or engines have brought to nodes, by node. A node gets no other before they are gone: of two
+// drivers with one module the second to be loaded does nothing, and the first to be unloaded takes it from both.
+type OtherDrivers map[string]string
+
+// AddModules notes the Modules of stacks, but for the own one, that KMM has loaded on a node since that started.
+func (d OtherDrivers) AddModules(o *unstructured.Unstructured, bootID, ownNamespace, ownName string) {
+	items, _, err := unstructured.NestedSlice(o.Object, "status", "modules")
+	if err != nil {
+		return
+	}
+	for _, item := range items {
+		of, _ := item.(map[string]any)
+		namespace, _ := of["namespace"].(string)
+		name, _ := of["name"].(string)
+		if of["bootId"] == bootID && moduleName.MatchString(name) && (namespace != ownNamespace || name != ownName) {
+			d[o.GetName()] = "KMM has Module " + namespace + "/" + name + " loaded on the node"
+		}
+	}
+}
+
+// AddPod notes the pod of a driver.
+func (d OtherDrivers) AddPod(p *corev1.Pod) {
+	if p.Labels[DriverLabel] != "" && p.Spec.NodeName != "" {
+		d[p.Spec.NodeName] = "the driver's pod " + p.Name + " is on the node"
+	}
+}
+
+// oneDriver is for a node that has a driver of another stack or engine yet.
+func oneDriver(n *Node) Verdict {
+	return unknown(ReasonDriverPending, "waits until the driver before is gone: %s", n.Before)
 }
 
 // KMMReport returns what a node's NodeModulesConfig has of a Module.

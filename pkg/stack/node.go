@@ -33,6 +33,8 @@ type Node struct {
 	Plugins []Pod
 	// Placed says that a DaemonSet is to bring it its driver: the pod may be away for a moment.
 	Placed bool
+	// Before is a driver that another stack or another engine has brought, and that is still there. Empty: there is none.
+	Before string
 	// Delivered is what the engine knows of the node's driver.
 	Delivered Verdict
 	// Checks are what is known of the checks of its claims. Results are in the report.

@@ -113,9 +113,11 @@ type previewer struct {
 	observed *Observed
 	drivers  DriverPods
 	modules  map[string]KMM
-	holders  Holders
-	pods     map[types.NamespacedName]*corev1.Pod
-	out      Preview
+	// others are the drivers of other stacks and engines.
+	others  OtherDrivers
+	holders Holders
+	pods    map[types.NamespacedName]*corev1.Pod
+	out     Preview
 }
 
 // Previews returns those of the stacks, or of the one that is named, by name.
@@ -137,7 +139,10 @@ func (o *Objects) Previews(name string) []Preview {
 		if name != "" && s.Name != name || s.DeletionTimestamp != nil {
 			continue
 		}
-		p := previewer{Objects: o, stack: s, observed: observed, drivers: DriverPods{}, modules: map[string]KMM{}, holders: holders, pods: pods}
+		p := previewer{
+			Objects: o, stack: s, observed: observed, drivers: DriverPods{}, modules: map[string]KMM{}, others: OtherDrivers{},
+			holders: holders, pods: pods,
+		}
 		p.make(Select(s.Name, stacks, observed.Candidates()).Nodes)
 		out = append(out, p.out)
 	}
@@ -165,21 +170,29 @@ func (o *Objects) observe() *Observed {
 }
 
 func (p *previewer) make(nodes []string) {
+	driver, module, own := &p.stack.Spec.Driver, ModuleName(p.stack.Name), ""
+	if driver.KMM != nil {
+		own = module
+	}
+	for _, m := range p.NodeModules {
+		p.modules[m.GetName()] = KMMReport(m, p.Drivers, module)
+		p.others.AddModules(m, p.observed.Node(m.GetName()).BootID, p.Drivers, own)
+	}
 	for _, pod := range p.Pods {
 		if pod.Namespace == p.Drivers && pod.Labels[DriverLabel] != "" {
 			p.drivers.Add(p.stack.Name, pod)
+			if driver.KMM != nil {
+				p.others.AddPod(pod)
+			}
 		}
 	}
-	for _, m := range p.NodeModules {
-		p.modules[m.GetName()] = KMMReport(m, p.Drivers, ModuleName(p.stack.Name))
-	}
-	driver := &p.stack.Spec.Driver
 	p.out = Preview{
 		Stack: p.stack.Name, Engine: driver.Engine, Changes: driver.DaemonSet != nil || driver.KMM != nil, Nodes: []NodePreview{},
 	}
 	var upgraded []UpgradeNode
 	for _, name := range nodes {
 		of, n := NodePreview{Node: name}, p.observed.Node(name)
+		n.Before = p.others[name]
 		p.deliver(&n, &of)
 		n.Checks = ChecksOf(p.stack)
 		upgraded = append(upgraded, UpgradeNode{Node: &n, Outcome: Judge(&n), Holders: p.holders[name]})
