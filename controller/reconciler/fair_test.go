@@ -18,6 +18,19 @@ func of(namespace string, i int) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(i)}}
 }
 
+// TestRetries: what fails is tried again within a minute for as long as it fails. So what it waited for is noticed soon, faults of one node
+// of a stack slow down no other, and the alert FettleReconcileErrors, which wants more than one failure in 100 seconds, goes off.
+func TestRetries(t *testing.T) {
+	limiter := Queue{}.options().RateLimiter
+	var last time.Duration
+	for range 100 {
+		last = limiter.When(of("", 0))
+	}
+	if last > time.Minute {
+		t.Errorf("what has failed 100 times is tried again after %s", last)
+	}
+}
+
 // TestManyObjectsOfOneNamespace: 2,000 objects of one namespace come before one of another, and hold it up by one.
 func TestManyObjectsOfOneNamespace(t *testing.T) {
 	q := newQueue("", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Second))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,12 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/status"
+)
+
+const (
+	// firstRetry and longestRetry are how soon what failed is tried again, at first and after many failures. The alert FettleReconcileErrors
+	// goes by the second.
+	firstRetry, longestRetry = 5 * time.Millisecond, time.Minute
 )
 
 // Services are what reconcilers share.
@@ -98,8 +105,7 @@ func (r Row) Register(mgr manager.Manager, pause func(context.Context) (time.Dur
 }
 
 func (q Queue) register(mgr manager.Manager, pause func(context.Context) (time.Duration, error)) error {
-	b := builder.ControllerManagedBy(mgr).Named(q.Name).
-		WithOptions(ctrlcontroller.Options{MaxConcurrentReconciles: q.Workers, NewQueue: newQueue})
+	b := builder.ControllerManagedBy(mgr).Named(q.Name).WithOptions(q.options())
 	for _, w := range q.Watches {
 		let := builder.WithPredicates(w.Predicates...)
 		switch {
@@ -115,6 +121,13 @@ func (q Queue) register(mgr manager.Manager, pause func(context.Context) (time.D
 		b = b.WatchesRawSource(s)
 	}
 	return b.Complete(q.Handler(pause))
+}
+
+func (q Queue) options() ctrlcontroller.Options {
+	return ctrlcontroller.Options{
+		MaxConcurrentReconciles: q.Workers, NewQueue: newQueue,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, longestRetry),
+	}
 }
 
 // Handler returns the reconciler as it runs: while pause says to wait it does nothing and comes back afterwards, unless it also works
