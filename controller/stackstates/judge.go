@@ -153,6 +153,9 @@ func (r *round) condition(ctx context.Context, want *v1alpha1.StateCondition, na
 	case apierrors.IsForbidden(err):
 		return stack.StateNotReadable(fmt.Sprintf("the controller may not read %s %s: bind a Role with the verb get to its service account: %v",
 			want.Kind, name, err))
+	case apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err): // of this kind: what converts or serves it does not answer
+		r.faults = append(r.faults, fmt.Errorf("read %s %s: %w", want.Kind, name, err))
+		return stack.StateNoAnswer(fmt.Sprintf("%s %s cannot be read: %v", want.Kind, name, err))
 	case err != nil:
 		r.unread = append(r.unread, fmt.Errorf("read %s %s: %w", want.Kind, name, err))
 		return stack.ByCondition(want, nil)

@@ -407,6 +407,46 @@ spec:
 	}
 }
 
+// TestConditionWithoutAnswer: an object that the API server cannot show, since the webhook that converts it or the server that has it does
+// not answer, leaves its state unknown, and no other: drivers of the stack go on being changed, and its nodes being checked.
+func TestConditionWithoutAnswer(t *testing.T) {
+	first, second := extraState("Exporter", v1alpha1.StateFacts, "exporter"), extraState("Server", v1alpha1.StateDriver, "server")
+	second.Check = v1alpha1.StateCheck{Condition: &v1alpha1.StateCondition{
+		APIVersion: "apps/v1", Kind: "Deployment", Name: "server", Type: "Available",
+	}}
+	f := newFixture(t, first, second)
+	f.files(t, "exporter", exporter)
+	f.files(t, "server", settings)
+	f.want(t, "before", "a=StatePending b=StatePending c=StatePending", "a=StatePending b=StatePending c=StatePending")
+	for _, name := range []string{"a", "b", "c"} {
+		f.runs(t, name, running(time.Minute))
+	}
+	f.want(t, "answers", "a=Passed b=Passed c=Passed", "a=StateNotMet b=StateNotMet c=StateNotMet")
+	for _, refusal := range []error{
+		apierrors.NewInternalError(errors.New("conversion webhook failed: connection refused")), apierrors.NewServiceUnavailable("no endpoints"),
+	} {
+		f.keeper.live = interceptor.NewClient(f.api, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if o.GetObjectKind().GroupVersionKind().Kind == "Deployment" {
+					return refusal
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		result, err := f.keeper.Keep(t.Context(), f.stack, f.nodes)
+		check.Must(t, err)
+		if !errors.Is(result.Fault, refusal) {
+			t.Errorf("the fault is %v", result.Fault)
+		}
+		for name, states := range result.Extras {
+			if states[0].Verdict.Status != stack.Passed || states[1].Verdict.Status != stack.Unknown ||
+				!strings.Contains(states[1].Verdict.Message, refusal.Error()) {
+				t.Errorf("node %s: %+v", name, states)
+			}
+		}
+	}
+}
+
 // TestOwnNodes: a node has something of a stack if a DaemonSet of it runs there. The pods of Deployments and Jobs run on any node, also on
 // those without a device.
 func TestOwnNodes(t *testing.T) {

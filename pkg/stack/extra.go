@@ -101,6 +101,9 @@ func StateRefused(why string) Verdict { return failed(ReasonStateRefused, "%s", 
 // StateNotReadable is for a condition that the controller may not read.
 func StateNotReadable(why string) Verdict { return failed(ReasonStateNotReadable, "%s", why) }
 
+// StateNoAnswer is for a condition of an object that the API server cannot show for now.
+func StateNoAnswer(why string) Verdict { return unknown(ReasonStateNotMet, "%s", why) }
+
 // StateOSUnknown is for a node whose system has no name that manifests could be written for.
 func StateOSUnknown(n *Node) Verdict {
 	return failed(ReasonOSUnknown, "the name of the operating system %q for ${OS} is not known: give these nodes a stack of their own, "+
