@@ -12,7 +12,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -44,6 +43,12 @@ type Reader struct {
 	// asked is when the API server was last asked, held how long from then the Lease keeps the controller from working.
 	asked time.Time
 	held  time.Duration
+	// renewal is the last one that was seen, and renewed when, by this process's clock. It is zero for that of the first look, whose age is
+	// not known: the clocks of nodes differ.
+	looked           bool
+	renewal, renewed time.Time
+	// during says that an uninstall has held the Lease while this process ran.
+	during bool
 }
 
 // Remaining returns how long the controller must still wait because an uninstall is in progress, and 0 if it may go on. It returns a few
@@ -69,13 +74,30 @@ func (r *Reader) ask(ctx context.Context, now time.Time) (time.Duration, error) 
 	var lease coordinationv1.Lease
 	key := leaseKey(r.Namespace)
 	err := r.Live.Get(ctx, key, &lease)
-	if apierrors.IsNotFound(err) {
-		return 0, nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("read Lease %s: %w", key, err)
 	}
-	return heldFor(&lease, r.Started, now), nil
+	r.follow(&lease, now)
+	held, holder := heldFor(&lease, r.Started, now), ptr.Deref(lease.Spec.HolderIdentity, "")
+	if lease.Spec.RenewTime == nil || r.renewed.IsZero() || holder == "" && !r.during {
+		return held, nil
+	}
+	return max(held, r.renewed.Add(duration(&lease)).Sub(now)), nil
+}
+
+// follow notes when this process has seen a renewal. One that is old by the times in the Lease may be of a moment ago.
+func (r *Reader) follow(lease *coordinationv1.Lease, now time.Time) {
+	renewal := ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time
+	if r.looked && !renewal.Equal(r.renewal) {
+		r.renewed = now
+	}
+	r.looked, r.renewal = true, renewal
+	held := ptr.Deref(lease.Spec.HolderIdentity, "") != "" && !r.renewed.IsZero()
+	r.during = !renewal.IsZero() && (r.during || held)
+}
+
+func duration(lease *coordinationv1.Lease) time.Duration {
+	return time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
 }
 
 // heldFor returns how long, from now, the Lease of an uninstall keeps a controller process that was started at started from working.
@@ -90,8 +112,7 @@ func heldFor(lease *coordinationv1.Lease, started, now time.Time) time.Duration 
 	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" && started.After(renewed) {
 		return 0
 	}
-	until := renewed.Add(time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second)
-	return max(until.Sub(now), 0)
+	return max(renewed.Add(duration(lease)).Sub(now), 0)
 }
 
 func leaseKey(namespace string) client.ObjectKey {
@@ -158,10 +179,17 @@ func (l Lease) renew(ctx context.Context) {
 			return
 		case <-l.Clock.After(leaseRenewal):
 		}
-		if err := l.write(ctx, names.UninstallLease); err != nil && ctx.Err() == nil {
+		if err := l.renewOnce(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Renew the uninstall's Lease")
 		}
 	}
+}
+
+// renewOnce gives up a renewal without an answer while there is time for others.
+func (l Lease) renewOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseRenewal)
+	defer cancel()
+	return l.write(ctx, names.UninstallLease)
 }
 
 // write creates or updates the Lease. An empty holder gives it up.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/fettle-dev/fettle/controller/names"
 	"github.com/fettle-dev/fettle/test/check"
 )
 
@@ -128,6 +129,102 @@ func TestUninstallSettles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ahead is a clock that goes before that of the uninstall.
+type ahead struct {
+	clock.PassiveClock
+	by time.Duration
+}
+
+func (a ahead) Now() time.Time { return a.PassiveClock.Now().Add(a.by) }
+
+// TestClockAhead: a controller on a node whose clock goes before that of the uninstall's node does not take the Lease for run out: it would
+// make again what the uninstall deletes, and have nodes serve again. It goes on once the uninstall has died, and waits for none that died
+// before.
+func TestClockAhead(t *testing.T) {
+	for _, by := range []time.Duration{time.Minute, time.Hour} {
+		for _, before := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				var gets atomic.Int64
+				c := counted(&gets)
+				uninstall := Lease{Client: c, Namespace: "n", Clock: clock.RealClock{}}
+				if before {
+					check.Must(t, uninstall.write(t.Context(), names.UninstallLease))
+					time.Sleep(time.Minute)
+				}
+				mine := ahead{clock.RealClock{}, by}
+				r := &Reader{Live: c, Namespace: "n", Clock: mine, Started: mine.Now()}
+				goesOn := func() bool {
+					wait, err := r.Remaining(t.Context())
+					check.Must(t, err)
+					return wait == 0
+				}
+				if !goesOn() {
+					t.Fatal("waits without an uninstall")
+				}
+				ctx, die := context.WithCancel(t.Context())
+				check.Must(t, uninstall.write(ctx, names.UninstallLease))
+				go uninstall.renew(ctx)
+				time.Sleep(settle)
+				for range 600 {
+					if goesOn() {
+						t.Fatal("goes on during the uninstall")
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				die()
+				for wait := time.Duration(0); !goesOn(); wait += time.Second {
+					if wait > leaseDuration+settle {
+						t.Fatal("waits for an uninstall that has died")
+					}
+					time.Sleep(time.Second)
+				}
+				check.Must(t, uninstall.write(t.Context(), names.UninstallLease))
+				time.Sleep(settle)
+				if goesOn() {
+					t.Fatal("goes on during the next uninstall")
+				}
+				check.Must(t, uninstall.write(t.Context(), ""))
+				time.Sleep(settle)
+				if goesOn() {
+					t.Error("the old controller goes on after the uninstall has succeeded")
+				}
+			})
+		}
+	}
+}
+
+// TestRenewalHangs: a renewal that gets no answer, as over a connection that is broken, is given up and repeated before the Lease runs out.
+func TestRenewalHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		updates := 0
+		c := interceptor.NewClient(counted(&gets), interceptor.Funcs{
+			Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+				if updates++; updates == 2 {
+					select {
+					case <-ctx.Done():
+						return ctx.Err()
+					case <-time.After(time.Minute):
+					}
+				}
+				return c.Update(ctx, o, options...)
+			},
+		})
+		release, err := Lease{Client: c, Namespace: "n", Clock: clock.RealClock{}}.Hold(t.Context())
+		check.Must(t, err)
+		r := &Reader{Live: c, Namespace: "n", Clock: clock.RealClock{}, Started: time.Now()}
+		for range 100 {
+			wait, err := r.Remaining(t.Context())
+			if check.Must(t, err); wait == 0 {
+				t.Error("the controller goes on during the uninstall")
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		check.Must(t, release(false))
+	})
 }
 
 // TestHoldInterrupted: an uninstall that is stopped while it waits for controllers gives the Lease back.
