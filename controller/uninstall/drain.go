@@ -27,6 +27,19 @@ import (
 // reserved for what does not end by itself before it is left as it is.
 const patience = 30 * time.Second
 
+const (
+	// evictTimeout is how long the eviction of a pod may take, maxSilent how many may take longer before the other pods wait for the next
+	// look: with a webhook that hangs the time of the whole uninstall would be spent on them.
+	evictTimeout = 3 * time.Second
+	maxSilent    = 3
+)
+
+// evictions are those of a drain: when each pod was to be evicted first, and how many got no answer since the drain last looked.
+type evictions struct {
+	asked  map[types.UID]time.Time
+	silent int
+}
+
 // drain ends the pods that hold devices and waits until their claims are released and unprepared. It deletes the classes first, and has the
 // plugins publish nothing any more, since an administrator's own classes stay: so the scheduler allocates nothing to the pods by which a
 // Deployment or Job replaces an evicted pod. Claims are added to left whose consumers nobody can end: pods that are gone, pods of nodes
@@ -35,7 +48,7 @@ func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold
 	if err := u.classes(ctx); err != nil {
 		return err
 	}
-	asked, stuck := map[types.UID]time.Time{}, map[types.NamespacedName]time.Time{}
+	asked, stuck := &evictions{asked: map[types.UID]time.Time{}}, map[types.NamespacedName]time.Time{}
 	warned := map[string]bool{}
 	for {
 		if err := u.askAll(ctx, warned); err != nil {
@@ -48,6 +61,7 @@ func (u Uninstall) drain(ctx context.Context, left map[types.NamespacedName]Hold
 		if in == nil {
 			return nil
 		}
+		asked.silent = 0
 		for _, h := range in.Holds {
 			ending, err := u.endAll(ctx, h, asked)
 			if err != nil {
@@ -83,7 +97,7 @@ func (u Uninstall) askAll(ctx context.Context, warned map[string]bool) error {
 }
 
 // endAll ends the pods of a claim. It says whether one of them is still going to end.
-func (u Uninstall) endAll(ctx context.Context, h Hold, asked map[types.UID]time.Time) (ending bool, err error) {
+func (u Uninstall) endAll(ctx context.Context, h Hold, asked *evictions) (ending bool, err error) {
 	members, err := u.members(ctx, h)
 	if err != nil {
 		return false, err
@@ -128,10 +142,10 @@ func (h Hold) isMember(pod *corev1.Pod) bool {
 	})
 }
 
-// end evicts one pod, and deletes it if it is still there after [patience]. Asked remembers the time of the first eviction. It says whether
+// end evicts one pod, and deletes it if it is still there after [patience], counted from the first eviction. It says whether
 // the pod is going to end: not if it is gone, and not if it is being deleted and its kubelet cannot answer.
 func (u Uninstall) end(
-	ctx context.Context, claim types.NamespacedName, holder Consumer, asked map[types.UID]time.Time,
+	ctx context.Context, claim types.NamespacedName, holder Consumer, of *evictions,
 ) (ending bool, err error) {
 	var pod corev1.Pod
 	err = u.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: holder.Name}, &pod)
@@ -143,15 +157,19 @@ func (u Uninstall) end(
 	case pod.DeletionTimestamp != nil:
 		return u.answers(ctx, pod.Spec.NodeName)
 	}
-	since, known := asked[holder.UID]
+	since, known := of.asked[holder.UID]
 	if !known {
 		since = u.Clock.Now()
-		asked[holder.UID] = since
+		of.asked[holder.UID] = since
 		klog.FromContext(ctx).Info("Evicting a pod that holds devices", "pod", klog.KObj(&pod), "claim", claim)
 		u.Recorder.Eventf(&pod, nil, corev1.EventTypeWarning, "Evicted", "Uninstall",
 			"evicted because fettle.dev is uninstalled and claim %s holds its devices", claim.Name)
 	}
-	return true, u.remove(ctx, &pod, u.Clock.Since(since) >= patience)
+	if u.Clock.Since(since) >= patience {
+		klog.FromContext(ctx).Info("Deleting a pod that could not be evicted", "pod", klog.KObj(&pod))
+		return true, u.remove(ctx, &pod)
+	}
+	return true, u.evict(ctx, &pod, of)
 }
 
 // answers says whether the kubelet of a node can end a pod. A pod without a node needs none.
@@ -166,21 +184,32 @@ func (u Uninstall) answers(ctx context.Context, name string) (bool, error) {
 	return nodeReady(&node), nil // a Node that is gone is not
 }
 
-// remove evicts or deletes the pod. It is no error if the API server refuses the eviction: by a budget, since a pod has two of them, or by
-// a webhook.
-func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod, byDeletion bool) error {
-	if byDeletion {
-		klog.FromContext(ctx).Info("Deleting a pod that could not be evicted", "pod", klog.KObj(pod))
-		err := u.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
-		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
-		}
+// remove deletes the pod, and no other of its name.
+func (u Uninstall) remove(ctx context.Context, pod *corev1.Pod) error {
+	err := u.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)})
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// evict evicts the pod. It is no error if the API server refuses that, by a budget, since a pod has two of them, or by a webhook, nor if it
+// does not answer in time.
+func (u Uninstall) evict(ctx context.Context, pod *corev1.Pod, of *evictions) error {
+	if of.silent >= maxSilent {
 		return nil
 	}
-	err := evict.Pod(ctx, u.Client, pod)
+	limited, cancel := context.WithTimeout(ctx, evictTimeout)
+	defer cancel()
+	err := evict.Pod(limited, u.Client, pod)
+	if limited.Err() != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {
+		of.silent++
+		klog.FromContext(ctx).Info("There is no answer to the eviction of a pod", "pod", klog.KObj(pod), "after", evictTimeout)
+		return nil
+	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		// An eviction cannot be created in a namespace that is being deleted. The pod is deleted with its namespace anyway.
-		return u.remove(ctx, pod, true)
+		return u.remove(ctx, pod)
 	}
 	if _, refused := errors.AsType[*apierrors.StatusError](err); refused {
 		if !evict.Gone(err) {

@@ -173,6 +173,42 @@ func TestForcedUninstallOfRefusedPods(t *testing.T) {
 	}
 }
 
+// TestForcedUninstallOfPodsThatHang: while evictions get no answer, as with a webhook for them that hangs, pods are deleted as soon as
+// those that are refused: the time of the uninstall is not spent waiting for one after the other.
+func TestForcedUninstallOfPodsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := install(t, nil)
+		const pods = 9
+		for i := range pods {
+			w.held(t, fmt.Sprint("hangs-", i), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}})
+		}
+		w.WithWatch = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+			SubResourceCreate: func(
+				ctx context.Context, _ client.Client, _ string, _, _ client.Object, _ ...client.SubResourceCreateOption,
+			) error {
+				select {
+				case <-ctx.Done():
+					return fmt.Errorf("post: %w", ctx.Err())
+				case <-time.After(10 * time.Second):
+					return apierrors.NewInternalError(errors.New("failed calling webhook"))
+				}
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+				if _, pod := o.(*corev1.Pod); pod { // its claim goes with it
+					claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: o.GetName()}}
+					check.Must(t, c.Delete(ctx, claim))
+				}
+				return c.Delete(ctx, o, options...)
+			},
+		})
+		before := time.Now()
+		check.Must(t, w.force(t))
+		if took := time.Since(before); took < patience || took > 2*patience {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
 // TestForcedUninstallOfReplacedPods: a Deployment makes another pod of each that is evicted, whose claim is of a class of the
 // administrator's own, which stays. It gets no device once the plugins publish none.
 func TestForcedUninstallOfReplacedPods(t *testing.T) {
