@@ -4,6 +4,7 @@ package stacks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,25 +45,35 @@ func all(v stack.Verdict) engine {
 // engineOf has the engine of a stack bring the drivers of the nodes that it holds for, as far as it does, and reads what the engine
 // knows.
 func (r *stackReconciler) engineOf(ctx context.Context, s *v1alpha1.AcceleratorStack, held []string, seen *stack.Observed) (engine, error) {
-	if s.Spec.Driver.Engine == v1alpha1.EngineDaemonSet && s.Spec.Driver.DaemonSet != nil {
-		if err := r.kmm.drop(ctx, s.Name, seen); err != nil {
-			return engine{}, err
-		}
-		return r.daemonSets.of(ctx, s, held, seen)
+	driver := &s.Spec.Driver
+	byDaemonSet := driver.Engine == v1alpha1.EngineDaemonSet && driver.DaemonSet != nil
+	byKMM := driver.Engine == v1alpha1.EngineKMM && driver.KMM != nil
+	var left error // of another engine that the stack had, which holds up nothing
+	if !byDaemonSet {
+		left = r.daemonSets.drop(ctx, s)
 	}
-	if err := r.daemonSets.drop(ctx, s); err != nil {
-		return engine{}, err
+	if !byKMM {
+		left = errors.Join(left, r.kmm.drop(ctx, s.Name, seen))
 	}
-	if s.Spec.Driver.Engine == v1alpha1.EngineKMM && s.Spec.Driver.KMM != nil {
-		return r.kmm.of(ctx, s, held, seen)
+	var e engine
+	var err error
+	switch {
+	case byDaemonSet:
+		e, err = r.daemonSets.of(ctx, s, held, seen)
+	case byKMM:
+		e, err = r.kmm.of(ctx, s, held, seen)
+	case driver.Engine == v1alpha1.EngineExternal && driver.External != nil:
+		e, err = r.external(ctx, driver.External.Operator)
+	default:
+		e = all(stack.Host())
 	}
-	if err := r.kmm.drop(ctx, s.Name, seen); err != nil {
-		return engine{}, err
-	}
-	if s.Spec.Driver.Engine != v1alpha1.EngineExternal || s.Spec.Driver.External == nil {
-		return all(stack.Host()), nil
-	}
-	o, err := operatorOf(ctx, r.Live, s.Spec.Driver.External.Operator)
+	e.fault = errors.Join(e.fault, left)
+	return e, err
+}
+
+// external looks at what a vendor's operator says.
+func (r *stackReconciler) external(ctx context.Context, kind v1alpha1.DriverOperator) (engine, error) {
+	o, err := operatorOf(ctx, r.Live, kind)
 	if err != nil {
 		return engine{}, err
 	}

@@ -263,9 +263,12 @@ func (k *kmmEngine) drop(ctx context.Context, stackName string, seen *stack.Obse
 	object.SetNamespace(k.namespace)
 	object.SetName(name)
 	err := k.Client.Delete(ctx, object)
-	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-		return fmt.Errorf("delete Module %s/%s: %w", k.namespace, name, err)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		err = nil
 	}
-	k.dropped[stackName] = true
-	return k.labelNodes(ctx, name, nil, seen)
+	if err != nil {
+		err = fmt.Errorf("delete Module %s/%s: %w", k.namespace, name, err)
+	}
+	k.dropped[stackName] = err == nil
+	return errors.Join(err, k.labelNodes(ctx, name, nil, seen))
 }

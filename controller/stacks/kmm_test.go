@@ -203,6 +203,47 @@ func TestModuleNotWritten(t *testing.T) {
 	}
 }
 
+// TestDropFails: a stack that has another engine is judged although what the one before left cannot be taken away: a label of one node,
+// since a webhook for nodes does not answer, or its DaemonSet. The labels of other nodes go.
+func TestDropFails(t *testing.T) {
+	f := driving(t)
+	f.reconcile(t, "s")
+	label := stack.KMMLabel(drivers, stack.ModuleName("s"))
+	for _, node := range []string{"a", "b"} {
+		f.labels(t, node, map[string]string{label: "1"})
+	}
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver = v1alpha1.StackDriver{Engine: v1alpha1.EngineHost}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	refusal := apierrors.NewInternalError(errors.New("failed calling webhook: connection refused"))
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if _, node := o.(*corev1.Node); node && o.GetName() == "a" {
+				return refusal
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if _, pod := o.(*corev1.Pod); !pod {
+				return refusal
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	})
+	f.restart()
+	if _, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s")); !errors.Is(err, refusal) {
+		t.Errorf("the fault is not told: %v", err)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	if s.Status.Nodes != 2 || s.Status.ReadyNodes != 2 {
+		t.Errorf("the status is %+v", s.Status)
+	}
+	if f.labels(t, "b", nil)[label] != "" {
+		t.Error("node b keeps the label")
+	}
+}
+
 // TestKMMAway: while the API server does not serve KMM's kinds, as when KMM itself is changed, no node whose driver is being changed gets
 // its devices back.
 func TestKMMAway(t *testing.T) {
