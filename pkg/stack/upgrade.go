@@ -385,6 +385,10 @@ func (r *UpgradeRules) check(n *UpgradeNode, lasts time.Duration) Step {
 		Phase: PhaseChecking, Reason: ReasonUpgradeChecking, Failed: w.Failed,
 		Message: fmt.Sprintf("the driver was changed; the state %s is not passed yet: %s", w.State, cmp.Or(w.Message, w.Reason)),
 	}
+	if w.Reason == ReasonCheckNoRoom { // the node is full, which says nothing of the driver
+		s.Stuck = lasts >= changeTimeout
+		return s
+	}
 	s.overdue(lasts)
 	return s
 }

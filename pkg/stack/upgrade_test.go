@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -204,6 +205,31 @@ func TestQuiescedBefore(t *testing.T) {
 	step := stack.Upgrade(rules, []stack.UpgradeNode{n}, upgradeTime)[0]
 	if got, want := seen(&step), "Quiescing UpgradeQuiescing upgrade=s 2026-11-25T12:00:00Z quiesce=*"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestFullNodeIsNoFailure: a node that is full, so that the check of a claim finds no room there after the change of its driver, waits for
+// as long as it is full. It is not taken for one that failed with the new driver, and holds up no other.
+func TestFullNodeIsNoFailure(t *testing.T) {
+	full := func(n *stack.UpgradeNode) {
+		delivered(stack.Passed, stack.ReasonPassed)(n)
+		n.Accelerator.Checks = nil
+		n.Checks.Running = map[string]stack.Verdict{gpus: {Reason: stack.ReasonCheckNoRoom, Message: "Insufficient cpu"}}
+	}
+	rules := stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: time.Hour}
+	steps := stack.Upgrade(rules, []stack.UpgradeNode{
+		upgradable("a", 2*time.Hour, full), upgradable("b", 2*time.Hour, full), upgradable("c", 2*time.Hour, full), upgradable("d", 0),
+	}, upgradeTime)
+	var got []string
+	for i := range steps {
+		got = append(got, seen(&steps[i]))
+	}
+	want := []string{
+		"Checking UpgradeChecking stuck", "Checking UpgradeChecking stuck", "Checking UpgradeChecking stuck",
+		"Draining UpgradeDraining upgrade=s 2026-11-25T12:00:00Z drain",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 }
 
