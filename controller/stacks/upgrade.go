@@ -205,11 +205,16 @@ func (u *upgrader) nameOthers(ctx context.Context, step *stack.Step, n *stack.Up
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.
 func (u *upgrader) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step *stack.Step) (refused string) {
+	asked := 0
+	defer func() { u.turns.asked(step, asked) }()
 	for _, h := range u.turns.next(step) {
+		asked++
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name, UID: types.UID(h.UID)}}
 		err := u.evictOne(ctx, pod)
 		switch {
 		case evict.Gone(err):
+		case errors.Is(err, context.DeadlineExceeded): // the next may take as long: the next round begins with it
+			return fmt.Sprintf("pod %s is not evicted: there is no answer after %s", h, evictTimeout)
 		case err != nil:
 			refused = fmt.Sprintf("pod %s is not evicted: %s", h, blocker(err))
 		case !u.evicted[s.Name][pod.UID]:
@@ -228,13 +233,20 @@ type turns map[string]int
 // next returns the pods that a round asks to go: of more than a round evicts the next, after those of the round before. So pods that cannot
 // go keep no others from being asked.
 func (t turns) next(step *stack.Step) []stack.Holder {
-	if len(step.Evict) <= maxEvictions {
-		delete(t, step.Node)
-		return step.Evict
+	if len(step.Evict) == 0 {
+		return nil
 	}
 	at := t[step.Node] % len(step.Evict)
-	t[step.Node] = at + maxEvictions
-	return slices.Concat(step.Evict[at:], step.Evict[:at])[:maxEvictions]
+	return slices.Concat(step.Evict[at:], step.Evict[:at])[:min(len(step.Evict), maxEvictions)]
+}
+
+// asked notes how many of them were asked.
+func (t turns) asked(step *stack.Step, count int) {
+	if count >= len(step.Evict) {
+		delete(t, step.Node)
+		return
+	}
+	t[step.Node] = (t[step.Node] + count) % len(step.Evict)
 }
 
 func (u *upgrader) evictOne(ctx context.Context, pod *corev1.Pod) error {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -386,6 +387,40 @@ func TestUpgradeOfManyPods(t *testing.T) {
 	f.reconcile(t, "s")
 	if err := f.api.Get(t.Context(), client.ObjectKey{Namespace: last.Namespace, Name: "user-a-0"}, &corev1.Pod{}); err != nil {
 		t.Errorf("a pod with one: %v", err)
+	}
+}
+
+// TestUpgradeOfPodsThatHang: while evictions get no answer, as with a webhook for them that hangs, a round waits for one of each node, and
+// not for all one after the other, which would keep other nodes and stacks waiting for minutes. All are asked in turn.
+func TestUpgradeOfPodsThatHang(t *testing.T) {
+	for _, pods := range []int{3, maxEvictions + 1} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := map[string]int{}
+			hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{SubResourceCreate: func(
+				ctx context.Context, _ client.Client, _ string, o, _ client.Object, _ ...client.SubResourceCreateOption,
+			) error {
+				asked[o.GetName()]++
+				<-ctx.Done()
+				return fmt.Errorf("post: %w", ctx.Err())
+			}})
+			u := &upgrader{Services: reconciler.Services{Client: hangs}, turns: turns{}}
+			step := &stack.Step{Node: "a"}
+			for i := range pods {
+				step.Evict = append(step.Evict, stack.Holder{Namespace: "default", Name: fmt.Sprint("p", i)})
+			}
+			began := time.Now()
+			for round := range 2 * pods {
+				refused := u.evict(t.Context(), stackOf("s", "x"), step)
+				if took := time.Since(began); took != time.Duration(round+1)*evictTimeout || !strings.Contains(refused, "default/p") {
+					t.Fatalf("round %d ends after %s: %q", round, took, refused)
+				}
+			}
+			for i := range pods {
+				if name := fmt.Sprint("p", i); asked[name] != 2 {
+					t.Errorf("pod %s was asked %d times", name, asked[name])
+				}
+			}
+		})
 	}
 }
 
