@@ -301,7 +301,6 @@ func (r *UpgradeRules) goOn(n *UpgradeNode, now time.Time) Step {
 
 func (r *UpgradeRules) drain(n *UpgradeNode, at note, lasts time.Duration, now time.Time) Step {
 	var s Step
-	others := slices.ContainsFunc(n.Holders, func(h Holder) bool { return !h.Admin })
 	_, byHand := n.Annotations[v1alpha1.QuiesceAnnotation]
 	switch {
 	case byHand:
@@ -309,7 +308,7 @@ func (r *UpgradeRules) drain(n *UpgradeNode, at note, lasts time.Duration, now t
 	case quiesced(n.Accelerator):
 		// The condition is of an earlier annotation. The next one would count as followed before the plugin has seen it.
 		s.draining(n, "waits for the plugin to take back the devices that it let go of before")
-	case !others:
+	case !holdDevices(n.Holders):
 		// Programs that watch devices come back as long as there are devices. They go once there are none.
 		s.Phase, s.Reason, s.Message = PhaseQuiescing, ReasonUpgradeQuiescing, "no pod has devices of the node: the plugin lets go of them"
 		s.Annotations = map[string]string{
@@ -335,6 +334,22 @@ func (r *UpgradeRules) drain(n *UpgradeNode, at note, lasts time.Duration, now t
 	return s
 }
 
+// drainAgain is for pods that got devices before these were withheld, and do not go: only a taint deletes pods, and what is withheld has
+// none.
+func (r *UpgradeRules) drainAgain(n *UpgradeNode, since time.Time) Step {
+	s := Step{Stuck: true, Annotations: map[string]string{
+		v1alpha1.UpgradeAnnotation: note{stack: r.Stack, since: since, drain: true, force: true}.String(), v1alpha1.QuiesceAnnotation: "",
+	}}
+	s.draining(n, "pods got devices of the node before these were withheld, and have to go: "+named(n.Holders))
+	s.Reason = ReasonUpgradeDrainBlocked
+	return s
+}
+
+// holdDevices says whether any of the pods has devices with more than admin access.
+func holdDevices(holders []Holder) bool {
+	return slices.ContainsFunc(holders, func(h Holder) bool { return !h.Admin })
+}
+
 func (s *Step) draining(n *UpgradeNode, message string) {
 	s.Phase, s.Reason, s.Message = PhaseDraining, ReasonUpgradeDraining, message
 	for _, h := range n.Holders {
@@ -358,6 +373,9 @@ func (r *UpgradeRules) change(n *UpgradeNode, lasts time.Duration, now time.Time
 		Phase: PhaseChanging, Reason: ReasonUpgradeChanging, Message: "the driver is being changed: " + n.Delivered.Message, Change: true,
 	}
 	if !Changing(n.Node) {
+		if r.Force && lasts >= r.DrainTimeout && holdDevices(n.Holders) {
+			return r.drainAgain(n, now.Add(-lasts))
+		}
 		s = Step{Phase: PhaseQuiescing, Reason: ReasonUpgradeQuiescing, Evict: n.Holders, Stuck: lasts >= r.DrainTimeout}
 		why := "the plugin has not let go of the devices yet"
 		if v := facts(n.Node); v.Status != Passed {

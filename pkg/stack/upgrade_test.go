@@ -208,6 +208,40 @@ func TestQuiescedBefore(t *testing.T) {
 	}
 }
 
+// TestForceAfterDrain: a pod that got a device between the last look at the claims and the moment at which the plugin let go of the
+// devices, and that a budget keeps, is deleted after the time for draining as others are. Devices that are withheld have no taint, and
+// nothing but the taint deletes pods: so the node is drained once more.
+func TestForceAfterDrain(t *testing.T) {
+	rules := stack.UpgradeRules{Stack: "s", MaxUnavailable: 1, MaxFailed: 1, DrainTimeout: time.Hour, Force: true}
+	n := upgradable("a", 2*time.Hour, quiescing, holder)
+	for _, want := range []string{
+		"Draining UpgradeDrainBlocked stuck evict=p upgrade=s 2026-11-25T10:00:00Z force quiesce=",
+		"Draining UpgradeDrainBlocked stuck evict=p", // until the plugin has taken the devices back
+	} {
+		step := stack.Upgrade(rules, []stack.UpgradeNode{n}, upgradeTime)[0]
+		if got := seen(&step); got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+		for key, value := range step.Annotations {
+			n.Annotations[key] = value
+		}
+		if n.Annotations[v1alpha1.QuiesceAnnotation] == "" {
+			delete(n.Annotations, v1alpha1.QuiesceAnnotation)
+		}
+	}
+	for name, change := range map[string]func(*stack.UpgradeNode, *stack.UpgradeRules){
+		"not for long enough": func(_ *stack.UpgradeNode, r *stack.UpgradeRules) { r.DrainTimeout = 3 * time.Hour },
+		"it may not":          func(_ *stack.UpgradeNode, r *stack.UpgradeRules) { r.Force = false },
+		"admin access only":   func(n *stack.UpgradeNode, _ *stack.UpgradeRules) { n.Holders[0].Admin = true },
+	} {
+		n, r := upgradable("a", 2*time.Hour, quiescing, holder), rules
+		change(&n, &r)
+		if step := stack.Upgrade(r, []stack.UpgradeNode{n}, upgradeTime)[0]; step.Phase != stack.PhaseQuiescing || step.Annotations != nil {
+			t.Errorf("%s: %s", name, seen(&step))
+		}
+	}
+}
+
 // TestFullNodeIsNoFailure: a node that is full, so that the check of a claim finds no room there after the change of its driver, waits for
 // as long as it is full. It is not taken for one that failed with the new driver, and holds up no other.
 func TestFullNodeIsNoFailure(t *testing.T) {
