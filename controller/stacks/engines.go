@@ -74,6 +74,11 @@ func (r *stackReconciler) engineOf(ctx context.Context, s *v1alpha1.AcceleratorS
 // external looks at what a vendor's operator says.
 func (r *stackReconciler) external(ctx context.Context, kind v1alpha1.DriverOperator) (engine, error) {
 	o, err := operatorOf(ctx, r.Live, kind)
+	if apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) { // of these kinds: what converts them does not answer
+		e := all(stack.Verdict{Reason: stack.ReasonDriverPending, Message: "what the operator says is not known: " + err.Error()})
+		e.again, e.fault = operatorPause, err
+		return e, nil
+	}
 	if err != nil {
 		return engine{}, err
 	}

@@ -3,16 +3,22 @@
 package stacks
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
+	"github.com/fettle-dev/fettle/test/check"
 )
 
 func foreign(group, version, kind, name string, status map[string]any) *unstructured.Unstructured {
@@ -58,5 +64,34 @@ func TestOperators(t *testing.T) {
 				t.Errorf("%s, node %s: %+v, want %v", name, node, v, want)
 			}
 		}
+	}
+}
+
+// TestOperatorWithoutAnswer: while the API server cannot show the objects of a vendor's operator, its stack's nodes are judged by all else.
+func TestOperatorWithoutAnswer(t *testing.T) {
+	f := newFixture(t).verified(t)
+	var s v1alpha1.AcceleratorStack
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	s.Spec.Driver = v1alpha1.StackDriver{
+		Engine: v1alpha1.EngineExternal, External: &v1alpha1.ExternalDriver{Operator: v1alpha1.OperatorAMD},
+	}
+	check.Must(t, f.api.Update(t.Context(), &s))
+	refusal := apierrors.NewInternalError(errors.New("conversion webhook failed: connection refused"))
+	f.own = interceptor.NewClient(f.api, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			if l.GetObjectKind().GroupVersionKind().Kind == "DeviceConfigList" {
+				return refusal
+			}
+			return c.List(ctx, l, opts...)
+		},
+	})
+	f.restart()
+	f.report(t, "b", noDriver)
+	if _, err := f.row.Queues[0].Reconciler.Reconcile(t.Context(), request("s")); !errors.Is(err, refusal) {
+		t.Errorf("the fault is not told: %v", err)
+	}
+	check.Must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "s"}, &s))
+	if w := s.Status.Waiting; len(w) != 2 || w[0].Reason != "DriverNotLoaded" || !strings.Contains(w[1].Message, "connection refused") {
+		t.Errorf("nodes wait for %+v", w)
 	}
 }
