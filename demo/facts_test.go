@@ -28,7 +28,7 @@ func TestFacts(t *testing.T) {
 		{"kernel-caches.md", "`mount.writableLimit`, unset: `(\\w+)`", cacheType, `may add in memory: .* Unset: (\w+)\.`, true},
 		{"planning.md", "`free` \\| devices that no claim holds; (absent)", "../pkg/plan/report.go", `json:"free,(omitempty)"`, false},
 		{
-			"monitoring.md", `(?m)app_kubernetes_io_component\], regex: (\w+)`, chart + "templates/*/*.yaml",
+			"examples/monitoring/prometheus.yml", `(?m)app_kubernetes_io_component\], regex: (\w+)`, chart + "templates/*/*.yaml",
 			`"root" \$ "component" "(kubeletplugin|controller|webhook)"`, true,
 		},
 		{"monitoring.md", `more than (three) times in 30 minutes`, chart + "files/rules.yaml", `reason="OverBudget"\}\[30m\]\)\) > (3)`, false},

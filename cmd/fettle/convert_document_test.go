@@ -5,7 +5,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,43 +13,48 @@ import (
 	"github.com/fettle-dev/fettle/test/check"
 )
 
-// TestConvertDocument converts the pod that the page about conversions begins with, and compares the result with the page's.
+// TestConvertDocument converts the pod that the page about conversions begins with, and compares the result with the file that it links to.
 func TestConvertDocument(t *testing.T) {
-	_, blocks := examplesOf(t, "convert.md")
-	if len(blocks) != 2 {
-		t.Fatalf("the page has %d examples, want a pod and what becomes of it", len(blocks))
+	page, blocks := examplesOf(t, "convert.md")
+	if len(blocks) != 1 {
+		t.Fatalf("the page has %d examples, want a pod", len(blocks))
 	}
-	pods := filepath.Join(t.TempDir(), "pods.yaml")
-	check.Must(t, os.WriteFile(pods, []byte(blocks[0]), 0o600))
-	status, stdout, stderr := call(t, "convert", "-f", pods)
-	if status != 0 {
-		t.Fatal(stderr)
-	}
-	if diff := cmp.Diff(blocks[1], strings.TrimSpace(stdout)+"\n"); diff != "" {
-		t.Errorf("converted (-page +got):\n%s", diff)
-	}
+	wantConverted(t, blocks[0], example(t, page, "convert/converted.yaml"))
 }
 
-// TestFromOtherDriversDocument converts the page's first example, compares the result with the page's, and validates it and the class.
+// TestFromOtherDriversDocument converts the page's first example, compares the result with the file that it links to, and validates all of
+// them and the class.
 func TestFromOtherDriversDocument(t *testing.T) {
-	_, blocks := examplesOf(t, "from-other-drivers.md")
-	blocks = slices.DeleteFunc(blocks, func(block string) bool { return !strings.Contains(block, "kind:") }) // values of the chart
-	if len(blocks) != 3 {
-		t.Fatalf("the page has %d examples, want claims, what becomes of them, and a class", len(blocks))
+	page, blocks := examplesOf(t, "from-other-drivers.md")
+	if len(blocks) != 2 {
+		t.Fatalf("the page has %d examples, want claims and a class", len(blocks))
 	}
-	dir := t.TempDir()
+	converted := example(t, page, "from-other-drivers/converted.yaml")
+	wantConverted(t, blocks[0], converted)
+	names := []string{converted}
 	for i, block := range blocks {
-		name := filepath.Join(dir, string(rune('a'+i))+".yaml")
-		check.Must(t, os.WriteFile(name, []byte(block), 0o600))
+		names = append(names, filepath.Join(t.TempDir(), string(rune('a'+i))+".yaml"))
+		check.Must(t, os.WriteFile(names[i+1], []byte(block), 0o600))
+	}
+	for _, name := range names {
 		if status, _, stderr := call(t, "validate", name); status != 0 {
 			t.Error(stderr)
 		}
 	}
-	status, stdout, stderr := call(t, "convert", "-f", filepath.Join(dir, "a.yaml"))
+}
+
+// wantConverted converts a text, and compares the result with a file.
+func wantConverted(t *testing.T, text, file string) {
+	t.Helper()
+	from := filepath.Join(t.TempDir(), "pods.yaml")
+	check.Must(t, os.WriteFile(from, []byte(text), 0o600))
+	status, stdout, stderr := call(t, "convert", "-f", from)
 	if status != 0 {
 		t.Fatal(stderr)
 	}
-	if diff := cmp.Diff(blocks[1], stdout); diff != "" {
-		t.Errorf("converted (-page +got):\n%s", diff)
+	want, err := os.ReadFile(file)
+	check.Must(t, err)
+	if diff := cmp.Diff(strings.TrimSpace(string(want)), strings.TrimSpace(stdout)); diff != "" {
+		t.Errorf("converted (-%s +got):\n%s", file, diff)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/fettle-dev/fettle/test/check"
@@ -20,4 +21,13 @@ func examplesOf(t *testing.T, name string) (page string, examples []string) {
 		examples = append(examples, block[1])
 	}
 	return string(text), examples
+}
+
+// example returns the path of a file that a page links to, below docs/user/examples.
+func example(t *testing.T, page, name string) string {
+	t.Helper()
+	if !strings.Contains(page, "](examples/"+name+")") {
+		t.Errorf("the page does not link to examples/%s", name)
+	}
+	return filepath.Join("../../docs/user/examples", name)
 }

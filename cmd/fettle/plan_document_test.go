@@ -3,28 +3,21 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/fettle-dev/fettle/test/check"
 )
 
 // TestPlanDocument plans the cluster and the pods that the page about planning begins with, and compares the plan with the page's.
 func TestPlanDocument(t *testing.T) {
-	page, examples := examplesOf(t, "planning.md")
+	page, _ := examplesOf(t, "planning.md")
 	printed := regexp.MustCompile("(?s)```\n\\$ fettle plan -f cluster.yaml -f pods.yaml\n(.*?)```").FindStringSubmatch(page)
-	if len(examples) != 2 || printed == nil {
-		t.Fatalf("the page has %d examples and the plan %q, want a cluster, pods and the plan", len(examples), printed)
+	if printed == nil {
+		t.Fatal("the page shows no plan")
 	}
-	dir := t.TempDir()
-	cluster, pods := filepath.Join(dir, "cluster.yaml"), filepath.Join(dir, "pods.yaml")
-	check.Must(t, os.WriteFile(cluster, []byte(examples[0]), 0o600))
-	check.Must(t, os.WriteFile(pods, []byte(examples[1]), 0o600))
+	cluster, pods := example(t, page, "plan/cluster.yaml"), example(t, page, "plan/pods.yaml")
 	status, stdout, stderr := call(t, "plan", "-f", cluster, "-f", pods)
 	if status != 0 || stderr != "" {
 		t.Errorf("exit status %d, stderr %s", status, stderr)

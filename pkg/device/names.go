@@ -7,11 +7,15 @@ import resourceapi "k8s.io/api/resource/v1"
 // The driver's own attributes. They are published without a domain, so that a selector finds them under the driver's name:
 // device.attributes["fettle.dev"].vendor.
 const (
-	// AttributeType is the kind of a whole device, else one of the Type constants.
+	// AttributeType is the kind of a whole device, "gpu", "fpga", "accelerator" or "host", or of a part: "mig", "partition", "vf" or
+	// "vfio". Each device has it.
 	AttributeType resourceapi.QualifiedName = "type"
-	// AttributeVendor is the name of a row of package vendors: "nvidia". Of a vendor without a row it is "pci" and the vendor's identifier.
+	// AttributeVendor is who made the device or the card: "nvidia", "amd", "intel", "habana", "qualcomm", "silicom", "advantech", "amazon" or
+	// "arista" (package vendors). Of others it is "pci" and the vendor's PCI identifier, "pci1de5"; of an accelerator that is a part of the
+	// machine "platform", of a host device "host". Each device has it.
 	AttributeVendor resourceapi.QualifiedName = "vendor"
-	// AttributeProductName is the vendor's marketing name.
+	// AttributeProductName is the vendor's marketing name; of an FPGA of "xrt" the platform, of "fpga_manager" the board; of a host device
+	// its name in the configuration.
 	AttributeProductName resourceapi.QualifiedName = "productName"
 	// AttributeUUID is the identity that the vendor's own tools print.
 	AttributeUUID resourceapi.QualifiedName = "uuid"
@@ -37,7 +41,8 @@ const (
 	AttributeCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	// AttributeAddressingMode says how programs on an NVIDIA GPU use the machine's memory: "HMM", "ATS" or "None".
 	AttributeAddressingMode resourceapi.QualifiedName = "addressingMode"
-	// AttributeFabricState is how far an NVIDIA GPU is in its fabric of NVLink switches: "completed". A GPU without a fabric has none.
+	// AttributeFabricState is how far an NVIDIA GPU is in its fabric of NVLink switches: "completed", "inProgress",
+	// "notStarted" or "failed". A GPU without a fabric has none.
 	AttributeFabricState resourceapi.QualifiedName = "fabricState"
 	// AttributeFabricClusterUUID is the same for all GPUs that NVLink connects across machines, and AttributeFabricClique for those of them
 	// that reach each other's memory: the UUID, a dot and the number of the clique.
@@ -50,31 +55,35 @@ const (
 
 // The attributes of FPGAs alone.
 const (
-	// AttributeBackend is the way in which an FPGA is programmed: "dfl", "fpga_manager" or "xrt".
+	// AttributeBackend is the way in which an FPGA is programmed: "dfl", "fpga_manager" or "xrt". Each has it.
 	AttributeBackend resourceapi.QualifiedName = "backend"
 	// AttributeCard is the PCI address of the function that programs the card, the same for all its regions; for a chip that is part of
-	// the machine, the name of its manager's platform device.
+	// the machine, the name of its manager's platform device, "firmware:zynqmp-firmware:pcap". Each has it.
 	AttributeCard resourceapi.QualifiedName = "card"
-	// AttributeRegionIndex is the number of the region, or port, on its card.
+	// AttributeRegionIndex is the number of the region, or port, on its card: 0 but with "dfl". Each has it.
 	AttributeRegionIndex resourceapi.QualifiedName = "regionIndex"
-	// AttributeInterfaceID says which bitstreams fit: 32 hexadecimal digits.
+	// AttributeInterfaceID says which bitstreams fit: 32 hexadecimal digits. Each has it.
 	AttributeInterfaceID resourceapi.QualifiedName = "interfaceID"
-	// AttributeAFUID is the accelerator that is programmed now: 32 hexadecimal digits.
+	// AttributeAFUID is the accelerator that is programmed now, 32 hexadecimal digits, with "dfl" unless the port is disabled; with "xrt"
+	// the uuid of the xclbin. It changes with each programming.
 	AttributeAFUID resourceapi.QualifiedName = "afuID"
 	// AttributeBitstreamDigest is the SHA-256, in 64 hexadecimal digits, of the file that Fettle programmed, where the region still shows
 	// its accelerator.
 	AttributeBitstreamDigest resourceapi.QualifiedName = "bitstreamDigest"
-	// AttributeShellID and AttributeShellVersion are those of the card's static part, as hexadecimal numbers.
+	// AttributeShellID and AttributeShellVersion are those of the card's static part, "0x202000200000237" and "0x1910174" with "dfl"; with
+	// "xrt" the shell's uuid, or a time of older shells.
 	AttributeShellID      resourceapi.QualifiedName = "shellID"
 	AttributeShellVersion resourceapi.QualifiedName = "shellVersion"
-	// AttributeProgrammingLocked says that who has the device's node cannot program it. A device without that is not published.
+	// AttributeProgrammingLocked says that who has the node of a card of "xrt" cannot program or reset it. A card without that is not
+	// published.
 	AttributeProgrammingLocked resourceapi.QualifiedName = "programmingLocked"
-	// AttributeDMAIsolated says that an IOMMU translates what the region's logic reads and writes in the machine's memory.
+	// AttributeDMAIsolated says that an IOMMU translates what the region's logic reads and writes in the machine's memory. Each has it; of
+	// "fpga_manager" the kernel does not tell, which is false.
 	AttributeDMAIsolated resourceapi.QualifiedName = "dmaIsolated"
 	// AttributeMemoryTenant stands for the tenant whose data the card's memory may hold, "*" for several: 32 hexadecimal digits that name
 	// nobody, the same on all of the node. It is absent if there is none.
 	AttributeMemoryTenant resourceapi.QualifiedName = "memoryTenant"
-	// AttributeSRIOVVF says whether the region is reached through a virtual function.
+	// AttributeSRIOVVF says whether the region of a PCI device is reached through a virtual function.
 	AttributeSRIOVVF resourceapi.QualifiedName = "sriovVF"
 )
 

@@ -35,20 +35,20 @@ func harmless() []string {
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// judged lists the values that the page about security judges: the first column of the last of its tables. ".x" is beside the value before
-// it, and "x.*" is all that is below x.
+// judged lists the values that the page about security judges: what is before the colon in each line of its list. ".x" is beside the value
+// before it, and "x.*" is all that is below x.
 func judged(t *testing.T) (out []string) {
 	t.Helper()
-	_, table, found := strings.Cut(read(t, "../../docs/user/security.md"), "| value | what it gives |")
+	_, list, found := strings.Cut(read(t, "../../docs/user/security.md"), "\n## What each value gives\n")
 	if !found {
-		t.Fatal("docs/user/security.md has no table of values")
+		t.Fatal("docs/user/security.md has no list of values")
 	}
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| `") {
+	for line := range strings.Lines(list) {
+		if !strings.HasPrefix(line, "- `") {
 			continue
 		}
 		before := ""
-		first, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "- "), ": ")
 		for _, name := range code.FindAllStringSubmatch(first, -1) {
 			value := strings.TrimSuffix(name[1], ".*")
 			if strings.HasPrefix(value, ".") {
@@ -97,7 +97,7 @@ func TestSecurityOfValues(t *testing.T) {
 				leaves(path, below)
 				continue
 			}
-			t.Errorf("%s: say in the table of docs/user/security.md what it gives to an attacker, or name it in harmless", path)
+			t.Errorf("%s: say in the list of docs/user/security.md what it gives to an attacker, or name it in harmless", path)
 		}
 	}
 	leaves("", defaults(t))
