@@ -14,9 +14,9 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/structured"
-	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan/alike"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 	"github.com/fettle-dev/fettle/pkg/selector"
 )
 
@@ -147,12 +147,16 @@ func slowSearch(timeout time.Duration, claims []*resourceapi.ResourceClaim) stri
 		"order, so ask for equal devices in one request with a count", timeout, requests)
 }
 
-// availableOn says whether a claim that has devices can be used on a node: its devices can be reached there, and none failed to be bound.
+// availableOn says whether a claim that has devices can be used on a node: its devices can be reached there, the node's kubelet can do
+// without what they skip, and none failed to be bound.
 func (c *Cluster) availableOn(claim *resourceapi.ResourceClaim, node *corev1.Node) (bool, error) {
 	if claim.Status.Allocation == nil {
 		return true, nil
 	}
-	if c.Gates.Features().DeviceBindingAndStatus && bindingFailed(claim) {
+	if c.BindingFailed(claim) {
+		return false, nil
+	}
+	if SkipsOperations(claim) && !slices.Contains(node.Status.DeclaredFeatures, gates.OptionalNodeOperations) {
 		return false, nil
 	}
 	if claim.Status.Allocation.NodeSelector == nil {
@@ -165,14 +169,40 @@ func (c *Cluster) availableOn(claim *resourceapi.ResourceClaim, node *corev1.Nod
 	return selector.Match(node), nil
 }
 
-// bindingFailed says whether a device has one of the conditions by which its driver says that it cannot be bound.
-func bindingFailed(claim *resourceapi.ResourceClaim) bool {
-	return slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-		return slices.ContainsFunc(claim.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
-			same := d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device && ptr.Deref(d.ShareID, "") == string(ptr.Deref(r.ShareID, ""))
-			return same && slices.ContainsFunc(r.BindingFailureConditions, func(name string) bool {
-				return apimeta.IsStatusConditionTrue(d.Conditions, name)
-			})
+// SkipsOperations says whether a claim has a device that skips operations of kubelet, which only some nodes can do without.
+func SkipsOperations(claim *resourceapi.ResourceClaim) bool {
+	return claim.Status.Allocation != nil &&
+		slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+			return len(r.SkipNodeOperations) > 0
 		})
-	})
+}
+
+// BindingFailed says whether a device of a claim that has devices has one of the conditions by which its driver says that it cannot be
+// bound. As the scheduler does, it looks at no device after one that is still waited for.
+func (c *Cluster) BindingFailed(claim *resourceapi.ResourceClaim) bool {
+	if !c.Gates.Features().DeviceBindingAndStatus {
+		return false
+	}
+	for i := range claim.Status.Allocation.Devices.Results {
+		r := &claim.Status.Allocation.Devices.Results[i]
+		if len(r.BindingConditions) == 0 {
+			continue
+		}
+		at := slices.IndexFunc(claim.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
+			return d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device
+		})
+		if at < 0 {
+			return false
+		}
+		isTrue := func(name string) bool {
+			return apimeta.IsStatusConditionTrue(claim.Status.Devices[at].Conditions, name)
+		}
+		if slices.ContainsFunc(r.BindingFailureConditions, isTrue) {
+			return true
+		}
+		if slices.ContainsFunc(r.BindingConditions, func(name string) bool { return !isTrue(name) }) {
+			return false
+		}
+	}
+	return false
 }

@@ -103,11 +103,15 @@ func (w *work) nothingHeld() trial {
 	}}
 }
 
-// elsewhere says that a claim has devices of a node that does not do for the pod.
+// elsewhere says that a claim has devices that do on no node, or on one that does not do for the pod.
 func (w *work) elsewhere() string {
 	var claims, nodes, reasons []string
 	for _, claim := range w.allocated {
-		if claim.Status.Allocation.NodeSelector != nil {
+		if w.cluster.BindingFailed(claim) {
+			return fmt.Sprintf("a device of claim %s failed to be bound, so the claim cannot be used on any node: the scheduler takes its devices "+
+				"back unless another pod uses it, and tries the pod again", claim.Name)
+		}
+		if claim.Status.Allocation.NodeSelector != nil || plan.SkipsOperations(claim) {
 			claims = append(claims, claim.Name)
 		}
 	}

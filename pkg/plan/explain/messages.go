@@ -44,7 +44,11 @@ func meanings() []meaning {
 		{`in the process of being allocated`, "another pod that uses the claim is being scheduled: this ends by itself"},
 		{`cannot allocate all claims`, "so many nodes do not have the devices: the lines on nodes below say what is missing on each"},
 		{`cannot fit resource|cannot schedule extended resource claim`, "the devices for an extended resource of the pod are not there"},
-		{`resourceclaim not available on the node`, "a claim of the pod has devices of another node already, or its devices failed to be bound"},
+		{
+			`resourceclaim not available on the node`,
+			"a claim of the pod has devices of another node already, or its devices failed to be bound, or they need a kubelet that declares " +
+				"DRAOptionalNodeOperations",
+		},
 		{`timed out trying to allocate devices`, "the scheduler searched for 10 seconds on one node. It tries the devices of several " +
 			"requests in every order: use one request with a count instead of several that are alike"},
 		{`asked by caller to stop allocating devices`, "the scheduler found enough other nodes, and stopped on this one"},
