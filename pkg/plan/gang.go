@@ -207,14 +207,14 @@ func (s *search) prepare(ctx context.Context) (bool, error) {
 	fitting := 0
 	for i, pod := range s.members {
 		s.same = append(s.same, -1)
-		if key, err := json.Marshal([]any{pod.Spec, pod.Labels}); err == nil {
-			if before, known := first[string(key)]; known {
-				s.same[i] = before
-			}
-			first[string(key)] = i
-		}
 		r := s.runOf(pod)
 		fits, _, err := r.filter(ctx)
+		if key, err := r.asks(); err == nil {
+			if before, known := first[key]; known {
+				s.same[i] = before
+			}
+			first[key] = i
+		}
 		if refused := (*Refusal)(nil); errors.As(err, &refused) && refused.Stopped {
 			return false, err
 		}
@@ -224,6 +224,17 @@ func (s *search) prepare(ctx context.Context) (bool, error) {
 		}
 	}
 	return fitting >= s.need, nil
+}
+
+// asks is equal for two pods that ask for the same. Pods of one template have claims that differ if the template of the claims was changed
+// between them, or if some have devices already.
+func (r *run) asks() (string, error) {
+	of := []any{r.pod.Spec, r.pod.Labels}
+	for _, p := range r.claims {
+		of = append(of, p.Claim.Spec, p.Claim.Status.Allocation)
+	}
+	key, err := json.Marshal(of)
+	return string(key), err
 }
 
 // from gives nodes to the members from the i-th on, of which as many before it have one as placed says.

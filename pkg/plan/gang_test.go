@@ -10,10 +10,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/pkg/plan"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/objects"
 	"github.com/fettle-dev/fettle/test/seed"
 )
 
@@ -58,17 +64,22 @@ func (g gangCase) snapshot(t *testing.T) plan.Snapshot {
 	add("apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: any}\nspec: {}")
 	add("apiVersion: scheduling.k8s.io/v1beta1\nkind: PodGroup\nmetadata: {name: gang}\n"+
 		"spec: {schedulingPolicy: {gang: {minCount: %d}}}", g.min)
+	templates := map[string]bool{}
 	for i, pod := range g.pods {
 		var alternatives []string
 		for _, kind := range pod {
 			alternatives = append(alternatives, fmt.Sprintf("{name: %s, deviceClassName: any, selectors: [{cel: {expression: "+
 				"'device.attributes[\"fettle.dev\"].kind == \"%s\"'}}]}", kind, kind))
 		}
-		add("apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: of-%d}\nspec: {spec: {devices: {requests: "+
-			"[{name: gpu, firstAvailable: [%s]}]}}}", i, strings.Join(alternatives, ", "))
+		template := "of-" + strings.Join(pod, "-") // pods that ask for the same are the same but for their names
+		if !templates[template] {
+			add("apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: %s}\nspec: {spec: {devices: {requests: "+
+				"[{name: gpu, firstAvailable: [%s]}]}}}", template, strings.Join(alternatives, ", "))
+		}
+		templates[template] = true
 		add("apiVersion: v1\nkind: Pod\nmetadata: {name: pod-%d}\n"+
 			"spec: {schedulingGroup: {podGroupName: gang}, containers: [{name: main, image: x}], "+
-			"resourceClaims: [{name: gpu, resourceClaimTemplateName: of-%d}]}", i, i)
+			"resourceClaims: [{name: gpu, resourceClaimTemplateName: %s}]}", i, template)
 	}
 	s, problems, err := plan.Read([]plan.File{{Name: "cluster.yaml", Data: []byte(b.String())}}, "default")
 	check.Must(t, err)
@@ -272,6 +283,61 @@ func TestGangWords(t *testing.T) {
 			for i, want := range test.problems {
 				if p := report.Problems[i]; !strings.HasPrefix(p.Object+": "+p.Message, want) {
 					t.Errorf("problem %+v, want %q", p, want)
+				}
+			}
+		})
+	}
+}
+
+// TestGangOfUnlikeClaims: two pods that are the same but for their names have claims that differ, since they were made of the template
+// before it was changed, or have devices already.
+func TestGangOfUnlikeClaims(t *testing.T) {
+	both, whole := asks{"whole", "half"}, asks{"whole"}
+	// The last two have to share a card, which they do not in turn. The first two go to node-1 and node-0.
+	g := gangCase{[]cards{{2, 3}, {1, 1}}, []asks{whole, whole, both, both}, 4}
+	for name, change := range map[string]func(n int, c *resourceapi.ResourceClaim){
+		"they have devices": func(n int, c *resourceapi.ResourceClaim) {
+			c.Status.Allocation = objects.Allocation(objects.Result("gpu/whole", "fettle.dev", fmt.Sprintf("node-%d", n), "whole-0"))
+			c.Status.Allocation.AllocationTimestamp = new(metav1.Now())
+			c.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprintf("node-%d", n)}},
+				},
+			}}}
+		},
+		"they ask for other devices": func(n int, c *resourceapi.ResourceClaim) {
+			c.Spec.Devices.Requests[0].FirstAvailable[0].Selectors = objects.Selectors(
+				fmt.Sprintf(`device.attributes["fettle.dev"].?node.orValue(0) == %d`, n))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := g.snapshot(t)
+			for _, slice := range s.Slices {
+				for i := range slice.Spec.Devices {
+					if *slice.Spec.NodeName == "node-1" {
+						slice.Spec.Devices[i].Attributes["node"] = resourceapi.DeviceAttribute{IntValue: new(int64(1))}
+					}
+				}
+			}
+			for i, pod := range s.Pods[:2] {
+				claim := objects.Claim("default", "of-"+pod.Name)
+				claim.Spec = *s.Templates[0].Spec.Spec.DeepCopy()
+				pod.UID = types.UID(pod.Name)
+				claim.OwnerReferences = []metav1.OwnerReference{
+					{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)},
+				}
+				change(1-i, claim)
+				pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim.Name}}
+				s.Claims = append(s.Claims, claim)
+			}
+			c, _, err := plan.NewCluster(s)
+			check.Must(t, err)
+			report, err := plan.Run(t.Context(), c, c.Pending(), plan.Options{})
+			check.Must(t, err)
+			for i, want := range []string{"node-1", "node-0", "node-0", "node-0"} {
+				pod := report.Pods[fmt.Sprintf("default/pod-%d", i)]
+				if got := ptr.Deref(pod.Node, ""); got != want {
+					t.Errorf("pod-%d is on %q, want %q: %s", i, got, want, pod.Reason)
 				}
 			}
 		})
