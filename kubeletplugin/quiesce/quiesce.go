@@ -117,11 +117,10 @@ func (s *State) Set(ctx context.Context, value string) {
 	value = tidy(value)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.save(ctx, fileName, value, value != s.value)
 	if value == s.value {
-		s.keepUnsaved(ctx, fileName, value)
 		return
 	}
-	s.keep(ctx, fileName, value)
 	klog.FromContext(ctx).Info("Drivers to quiesce changed", "vendors", value, "before", s.value)
 	was, _ := named(s.value)
 	now, _ := named(value)
@@ -150,9 +149,11 @@ func (s *State) keep(ctx context.Context, name, value string) {
 	}
 }
 
-// keepUnsaved writes a value that could not be written when it came, or was removed before the node serves again.
-func (s *State) keepUnsaved(ctx context.Context, name, value string) {
+// save has a value on disk that changed, that could not be written when it came, or that was removed. On a node that was emptied it writes
+// nothing before the node serves again.
+func (s *State) save(ctx context.Context, name, value string, changed bool) {
 	s.removed = s.removed && s.config.Retired()
+	s.unsaved[name] = s.unsaved[name] || changed
 	if s.unsaved[name] && !s.removed {
 		s.keep(ctx, name, value)
 	}
@@ -163,11 +164,10 @@ func (s *State) SetUpgrade(ctx context.Context, value string) {
 	value = tidy(value)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.save(ctx, upgradeFile, value, value != s.upgrade)
 	if value == s.upgrade {
-		s.keepUnsaved(ctx, upgradeFile, value)
 		return
 	}
-	s.keep(ctx, upgradeFile, value)
 	klog.FromContext(ctx).Info("The upgrade of a driver changed", "upgrade", value, "before", s.upgrade)
 	s.upgrade = value
 	s.config.Review.Send()

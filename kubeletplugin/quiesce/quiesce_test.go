@@ -367,3 +367,33 @@ func TestServesAgain(t *testing.T) {
 		t.Error("the next process opens the devices of a driver that is being changed, and publishes them without a taint")
 	}
 }
+
+// TestChangedOnEmptiedNode: annotations that change after the node was emptied leave no file, and are kept once the node serves again.
+func TestChangedOnEmptiedNode(t *testing.T) {
+	dir := t.TempDir()
+	retired := true
+	c := Config{Dir: dir, Review: notify.New(), Requery: notify.New(), Retired: func() bool { return retired }}
+	s, err := Open(c)
+	check.Must(t, err)
+	check.Must(t, s.Destroy())
+	look := func() {
+		s.SetUpgrade(t.Context(), "580 waits drain")
+		s.Set(t.Context(), "nvidia")
+	}
+	look()
+	left, err := os.ReadDir(dir)
+	check.Must(t, err)
+	if len(left) > 0 {
+		t.Errorf("an emptied node has %v", left)
+	}
+	if _, drains := s.upgradeEffect(); !drains || !s.Holds("nvidia") {
+		t.Error("the process does not follow the annotations")
+	}
+	retired = false
+	look()
+	next, err := Open(c)
+	check.Must(t, err)
+	if _, drains := next.upgradeEffect(); !drains || !next.Holds("nvidia") {
+		t.Error("the next process does not know of the change of the driver")
+	}
+}
