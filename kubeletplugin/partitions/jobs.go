@@ -37,9 +37,11 @@ type layouts struct {
 	// kinds are the steps of the feature.
 	kinds    step.Kinds
 	quiesced func(vendor string) bool
-	requery  notify.Signal
-	event    func(device, eventType, reason, note string)
-	errors   *prometheus.CounterVec
+	// retired reports whether the node was asked to retire. Nil: it never is.
+	retired func() bool
+	requery notify.Signal
+	event   func(device, eventType, reason, note string)
+	errors  *prometheus.CounterVec
 	// said has what was reported last of each GPU.
 	said map[string]string
 }
@@ -54,6 +56,9 @@ func (l *layouts) jobs(c *card) []job {
 	}
 	if !c.left.empty() {
 		return l.takeBack(c.left)
+	}
+	if l.retired != nil && l.retired() {
+		return nil // the node's files are gone, or will be, and its GPUs may be another driver's
 	}
 	var jobs []job
 	if c.MIG != nil && !c.MIGUnknown { // an answer of before may lack what was made since

@@ -136,7 +136,7 @@ func New(c Config) (*Feature, error) {
 	f.observer = observer{pci: c.PCI, tree: tree, mig: f.mig, points: f.points, holdings: holdings, foreign: f.foreign}
 	f.layouts = layouts{
 		node: c.Node, records: c.Records, holdings: holdings, mig: f.mig, points: f.points, maker: f.maker, library: c.Library, kinds: f.Kinds(),
-		quiesced: c.Quiesced, requery: c.Requery, event: c.Event, errors: c.Errors, said: map[string]string{},
+		quiesced: c.Quiesced, retired: c.Retired, requery: c.Requery, event: c.Event, errors: c.Errors, said: map[string]string{},
 	}
 	return f, c.Registry.Register(newShareMetrics(&f.Config, f.decided.Load))
 }
