@@ -102,6 +102,18 @@ func (c *Cluster) reaches(slice *resourceapi.ResourceSlice, node *corev1.Node) b
 	return false
 }
 
+// takesOfNode says whether a device for the node takes CPU, memory or the like of it.
+func (v *view) takesOfNode() bool {
+	for _, slice := range v.slices {
+		for i := range slice.Spec.Devices {
+			if len(slice.Spec.Devices[i].NodeAllocatableResources) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // stateVersion is larger than all before it after each change of what is allocated of the view's pools.
 func (v *view) stateVersion() uint64 {
 	sum := uint64(1) // so that a view without pools differs from one that has no allocator yet

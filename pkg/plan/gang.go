@@ -287,6 +287,7 @@ func (s *search) fits(ctx context.Context, i int) (bool, error) {
 	if results, err := s.try(ctx, node, claims); err != nil || len(results) != len(claims) {
 		return false, err
 	}
+	r.noteUnjudged(node)
 	settle(s.Cluster, pod, node)
 	return true, nil
 }

@@ -144,6 +144,9 @@ func NotLookedAt(field string) string {
 // antiAffinityUnknown is unjudged where a pod has an anti-affinity to pods of namespaces that are not in the snapshot.
 const antiAffinityUnknown = "an anti-affinity to pods of namespaces whose labels are not known"
 
+// takesOfNode is unjudged where devices take CPU, memory or the like of their node.
+const takesOfNode = "spec.devices[].nodeAllocatableResources of ResourceSlices"
+
 // Pending returns the pods of a cluster that wait for a node.
 func (c *Cluster) Pending() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(c.Pods), func(pod *corev1.Pod) bool {
@@ -230,12 +233,28 @@ func (r *run) filter(ctx context.Context) (fits []int, scores []int64, err error
 			r.refused[node.Name] = t.reasons
 		default:
 			fits, scores = append(fits, i), append(scores, t.score)
-			if r.wanted.repulsionOn(node).unknown && !slices.Contains(r.unjudged, antiAffinityUnknown) {
-				r.unjudged = append(r.unjudged, antiAffinityUnknown)
-			}
+			r.noteUnjudged(i)
 		}
 	}
 	return fits, scores, nil
+}
+
+// noteUnjudged notes what may keep the pod from a node that fits, and is not looked at.
+func (r *run) noteUnjudged(i int) {
+	note := func(what string) {
+		if !slices.Contains(r.unjudged, what) {
+			r.unjudged = append(r.unjudged, what)
+		}
+	}
+	if r.wanted.repulsionOn(r.Nodes[i]).unknown {
+		note(antiAffinityUnknown)
+	}
+	if !r.Gates.On(gates.NodeAllocatableResources) {
+		return
+	}
+	if asks := len(r.claims)+len(r.delegated(r.wanted.extended, r.Nodes[i])) > 0; asks && r.views[i].takesOfNode() {
+		note(takesOfNode)
+	}
 }
 
 // nodeTry is what came of a node: reasons against it, or a score.
