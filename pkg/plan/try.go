@@ -153,7 +153,7 @@ func (c *Cluster) availableOn(claim *resourceapi.ResourceClaim, node *corev1.Nod
 	if claim.Status.Allocation == nil {
 		return true, nil
 	}
-	if c.BindingFailed(claim) {
+	if BindingFailed(c.Gates, claim) {
 		return false, nil
 	}
 	if SkipsOperations(claim) && !slices.Contains(node.Status.DeclaredFeatures, gates.OptionalNodeOperations) {
@@ -179,8 +179,8 @@ func SkipsOperations(claim *resourceapi.ResourceClaim) bool {
 
 // BindingFailed says whether a device of a claim that has devices has one of the conditions by which its driver says that it cannot be
 // bound. As the scheduler does, it looks at no device after one that is still waited for.
-func (c *Cluster) BindingFailed(claim *resourceapi.ResourceClaim) bool {
-	if !c.Gates.Features().DeviceBindingAndStatus {
+func BindingFailed(set gates.Set, claim *resourceapi.ResourceClaim) bool {
+	if !set.Features().DeviceBindingAndStatus {
 		return false
 	}
 	for i := range claim.Status.Allocation.Devices.Results {

@@ -107,7 +107,7 @@ func (w *work) nothingHeld() trial {
 func (w *work) elsewhere() string {
 	var claims, nodes, reasons []string
 	for _, claim := range w.allocated {
-		if w.cluster.BindingFailed(claim) {
+		if plan.BindingFailed(w.cluster.Gates, claim) {
 			return fmt.Sprintf("a device of claim %s failed to be bound, so the claim cannot be used on any node: the scheduler takes its devices "+
 				"back unless another pod uses it, and tries the pod again", claim.Name)
 		}
