@@ -16,11 +16,12 @@ func unconfined(*nodeconfig.File) error { return nil }
 
 func TestRights(t *testing.T) {
 	var stdout, stderr strings.Builder
-	if code := run(t.Context(), []string{"rights"}, nil, &stdout, &stderr, unconfined); code != 0 || stderr.Len() > 0 ||
-		!strings.HasPrefix(stdout.String(), "features: nvidia\nCapEff: ") {
+	c := &command{args: []string{"rights"}, stdout: &stdout, stderr: &stderr, confine: unconfined}
+	if code := c.run(t.Context()); code != 0 || stderr.Len() > 0 || !strings.HasPrefix(stdout.String(), "features: nvidia\nCapEff: ") {
 		t.Errorf("status %d, %s%s", code, stdout.String(), stderr.String())
 	}
-	if code := run(t.Context(), []string{"rights", "--config=/nowhere"}, nil, &stdout, &stderr, unconfined); code != 1 {
+	c.args = append(c.args, "--config=/nowhere")
+	if code := c.run(t.Context()); code != 1 {
 		t.Errorf("status %d of a file that is not there", code)
 	}
 }

@@ -47,53 +47,62 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	_, _ = memlimit.Set() // to 90 % of the container's limit: garbage is collected before the kernel ends the program
-	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, become)
+	code := (&command{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: become}).run(ctx)
 	stop()
 	os.Exit(code)
 }
 
-// run returns the exit status: 0 after a clean stop, 1 after an error, 2 for a wrong command line. confined confines this process, if the
-// options say so.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, confined func(*nodeconfig.File) error) int {
+// command is this program with its command line and environment.
+type command struct {
+	args, environ  []string
+	stdout, stderr io.Writer
+	// confine leaves the process only the rights that a configuration needs.
+	confine func(*nodeconfig.File) error
+}
+
+// run returns the exit status: 0 after a clean stop, 1 after an error, 2 for a wrong command line.
+func (c *command) run(ctx context.Context) int {
+	args := c.args
 	if len(args) > 0 && args[0] == "selftest" {
-		return selftest(args[1:], environ, stdout, stderr)
+		return selftest(args[1:], c.environ, c.stdout, c.stderr)
 	}
 	if len(args) > 0 && args[0] == "rights" {
-		return rights(args[1:], stdout, stderr, confined)
+		return rights(args[1:], c.stdout, c.stderr, c.confine)
 	}
 	if len(args) == 3 && args[0] == "probe" {
 		if err := httpserver.Probe(ctx, args[1], args[2]); err != nil {
-			fmt.Fprintln(stderr, "fettle-kubeletplugin probe:", err)
+			fmt.Fprintln(c.stderr, "fettle-kubeletplugin probe:", err)
 			return 1
 		}
 		return 0
 	}
 	if len(args) > 0 && args[0] == "version" {
-		fmt.Fprintln(stdout, version)
+		fmt.Fprintln(c.stdout, version)
 		return 0
 	}
-	options, err := parse(args, environ, stderr)
+	options, err := parse(args, c.environ, c.stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
+		fmt.Fprintln(c.stderr, "fettle-kubeletplugin:", err)
 		return 2
 	}
-	if err := serve(ctx, options, confined); err != nil {
-		fmt.Fprintln(stderr, "fettle-kubeletplugin:", err)
+	if err := serve(ctx, options, c.confine); err != nil {
+		fmt.Fprintln(c.stderr, "fettle-kubeletplugin:", err)
 		return 1
 	}
 	return 0
 }
 
-func serve(ctx context.Context, o options, confined func(*nodeconfig.File) error) error {
+// serve runs the plugin until ctx ends. It confines the process first, if the options say so.
+func serve(ctx context.Context, o options, confine func(*nodeconfig.File) error) error {
 	file, err := nodeconfig.Load(o.configFile)
 	if err != nil {
 		return err
 	}
 	if o.confine {
-		if err := confined(&file); err != nil {
+		if err := confine(&file); err != nil {
 			return err
 		}
 	}

@@ -139,7 +139,8 @@ func TestRun(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "")
 			var stdout, stderr strings.Builder
-			if code := run(t.Context(), tt.args, nil, &stdout, &stderr, unconfined); code != tt.code {
+			c := &command{args: tt.args, stdout: &stdout, stderr: &stderr, confine: unconfined}
+			if code := c.run(t.Context()); code != tt.code {
 				t.Errorf("exit status %d, want %d", code, tt.code)
 			}
 			if !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
