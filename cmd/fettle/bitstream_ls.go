@@ -35,7 +35,8 @@ func bitstreamList(flags *arguments) action {
 	format := flags.formatOf("table", "wide", "json", "yaml", "name")
 	watching := flags.watch()
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) error {
-		err := cluster.follow(ctx, *watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+		to := &outputs{stdout: stdout, stderr: stderr, format: *format}
+		err := cluster.follow(ctx, *watching, to, func(stdout, stderr io.Writer) error {
 			objects, err := cluster.bitstreams(ctx, stderr)
 			if err != nil {
 				return err

@@ -65,7 +65,8 @@ func devices(flags *arguments) action {
 			return flags.misused(err)
 		}
 		if f.published() {
-			return f.follow(ctx, *f.watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+			to := &outputs{stdout: stdout, stderr: stderr, format: *format}
+			return f.follow(ctx, *f.watching, to, func(stdout, stderr io.Writer) error {
 				report, err := f.report(ctx, stderr)
 				if err != nil {
 					return fmt.Errorf("devices: %w", err)

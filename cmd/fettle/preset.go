@@ -66,7 +66,8 @@ func presetExplain(flags *arguments) action {
 		if err := f.check(operands); err != nil {
 			return flags.misused(err)
 		}
-		return f.follow(ctx, *f.watching, *format, stdout, stderr, func(stdout, stderr io.Writer) error {
+		to := &outputs{stdout: stdout, stderr: stderr, format: *format}
+		return f.follow(ctx, *f.watching, to, func(stdout, stderr io.Writer) error {
 			explanation, err := f.explain(ctx, operands, stderr)
 			if err != nil {
 				return fmt.Errorf("preset explain: %w", err)

@@ -23,13 +23,10 @@ const settle = 500 * time.Millisecond
 
 // follow shows an answer. With watching it shows the answer again whenever something changes that the cluster was asked for, until ctx
 // ends. It waits for what is not there yet.
-func (c *cluster) follow(
-	ctx context.Context, watching bool, format string, stdout, stderr io.Writer, show func(stdout, stderr io.Writer) error,
-) error {
+func (c *cluster) follow(ctx context.Context, watching bool, to *outputs, show func(stdout, stderr io.Writer) error) error {
 	if !watching {
-		return show(stdout, stderr)
+		return show(to.stdout, to.stderr)
 	}
-	last := outputs{stdout: stdout, stderr: stderr, format: format}
 	for {
 		var out, errs bytes.Buffer
 		err := show(&out, &errs)
@@ -40,10 +37,10 @@ func (c *cluster) follow(
 			fmt.Fprintf(&errs, "waiting: %v\n", err)
 			out.Reset()
 		case err != nil:
-			_, _ = errs.WriteTo(stderr)
+			_, _ = errs.WriteTo(to.stderr)
 			return err
 		}
-		if err := last.print(&out, &errs); err != nil {
+		if err := to.print(&out, &errs); err != nil {
 			return err
 		}
 		if err := c.changed(ctx); ctx.Err() != nil || err != nil {
@@ -81,11 +78,12 @@ func pending(err error) bool {
 	return errors.As(err, new(notThereError)) || errors.Is(err, explain.ErrNotAllocated)
 }
 
-// outputs are what was shown last.
+// outputs are where answers are shown, and in which format.
 type outputs struct {
 	stdout, stderr io.Writer
 	format         string
-	out, errs      string
+	// out and errs are what was shown last.
+	out, errs string
 }
 
 // print shows what differs from the last answer. Answers for people have a line between them, documents in YAML their mark.

@@ -16,7 +16,6 @@ const maxParameters = 5
 // manyParameters are the functions that have more, with their present numbers. Each number only falls, and no function is added.
 func manyParameters() map[string]int {
 	return map[string]int{
-		"cmd/fettle.cluster.follow":                     6,
 		"controller/reconciler.Pages":                   7,
 		"controller/stackstates.round.apply":            6,
 		"controller/waiting.ofTenants":                  8,
