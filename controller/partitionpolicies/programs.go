@@ -23,8 +23,8 @@ import (
 // are looked at seldom. Of each only what selects nodes is kept.
 func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, error) {
 	var sets, loaders []nodepolicy.Program
-	size := int64(reconciler.TenantPage)
-	err := reconciler.Pages(ctx, live, &appsv1.DaemonSetList{}, size, func() { sets = nil }, func(o runtime.Object) error {
+	listing := reconciler.Listing{Reader: live, List: &appsv1.DaemonSetList{}}
+	err := listing.Read(ctx, func() { sets = nil }, func(o runtime.Object) error {
 		if d, ok := o.(*appsv1.DaemonSet); ok && d.DeletionTimestamp == nil {
 			sets = append(sets, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
 		}
@@ -35,7 +35,8 @@ func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, 
 	}
 	modules := &unstructured.UnstructuredList{}
 	modules.SetGroupVersionKind(stack.KMMGroupVersion().WithKind("ModuleList"))
-	err = reconciler.Pages(ctx, live, modules, size, func() { loaders = nil }, func(o runtime.Object) error {
+	listing = reconciler.Listing{Reader: live, List: modules}
+	err = listing.Read(ctx, func() { loaders = nil }, func(o runtime.Object) error {
 		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
 			if p, loads := programOf(m); loads {
 				loaders = append(loaders, p)

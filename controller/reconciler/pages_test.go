@@ -50,7 +50,8 @@ func TestPages(t *testing.T) {
 	for range 200 {
 		p, size := &paged{forgets: func() bool { return random.IntN(5) == 0 }}, int64(1+random.IntN(8))
 		var got []string
-		err := Pages(t.Context(), p, &corev1.PodList{}, size, func() { got = nil }, func(o runtime.Object) error {
+		listing := Listing{Reader: p, List: &corev1.PodList{}, Page: size}
+		err := listing.Read(t.Context(), func() { got = nil }, func(o runtime.Object) error {
 			pod, _ := o.(*corev1.Pod)
 			got = append(got, pod.Name)
 			return nil
@@ -68,7 +69,8 @@ func TestPages(t *testing.T) {
 		t.Error("no list was read again")
 	}
 	enough := errors.New("enough")
-	err := Pages(t.Context(), &paged{}, &corev1.PodList{}, 2, func() {}, func(runtime.Object) error { return enough })
+	listing := Listing{Reader: &paged{}, List: &corev1.PodList{}, Page: 2}
+	err := listing.Read(t.Context(), func() {}, func(runtime.Object) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("error %v, want that of the caller", err)
 	}

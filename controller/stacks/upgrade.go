@@ -167,7 +167,8 @@ func (u *upgrader) addHolders(ctx context.Context, name string, nodes []stack.Up
 	}
 	var holders stack.Holders
 	begin := func() { holders = stack.Holders{} }
-	err := reconciler.Pages(ctx, u.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	claims := reconciler.Listing{Reader: u.Live, List: &resourceapi.ResourceClaimList{}}
+	err := claims.Read(ctx, begin, func(o runtime.Object) error {
 		if claim, ok := o.(*resourceapi.ResourceClaim); ok {
 			holders.Add(claim)
 		}
@@ -190,12 +191,14 @@ func (u *upgrader) nameOthers(ctx context.Context, step *stack.Step, n *stack.Up
 	}
 	var pods []*corev1.Pod
 	begin := func() { pods = nil }
-	err := reconciler.Pages(ctx, u.Live, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	onNode := []client.ListOption{client.MatchingFields{"spec.nodeName": n.Name}}
+	listing := reconciler.Listing{Reader: u.Live, List: &corev1.PodList{}, Options: onNode}
+	err := listing.Read(ctx, begin, func(o runtime.Object) error {
 		if pod, ok := o.(*corev1.Pod); ok {
 			pods = append(pods, pod)
 		}
 		return nil
-	}, client.MatchingFields{"spec.nodeName": n.Name})
+	})
 	if err != nil {
 		step.Message += "; which pods may hold the driver without a claim is not known: " + err.Error()
 		return

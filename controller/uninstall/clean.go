@@ -154,7 +154,8 @@ func (u Uninstall) granted(ctx context.Context) (requests []grant.Request, err e
 	} {
 		var of []grant.Request
 		begin := func() { of = nil }
-		err := reconciler.Pages(ctx, u.Client, list, reconciler.TenantPage, begin, func(o runtime.Object) error {
+		listing := reconciler.Listing{Reader: u.Client, List: list}
+		err := listing.Read(ctx, begin, func(o runtime.Object) error {
 			if r, granted := u.grantOf(o); granted {
 				of = append(of, r)
 			}

@@ -118,12 +118,14 @@ func (u Uninstall) members(ctx context.Context, h Hold) (members []Consumer, err
 		return nil, nil
 	}
 	begin := func() { members = nil }
-	err = reconciler.Pages(ctx, u.Client, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	inNamespace := []client.ListOption{client.InNamespace(h.Claim.Namespace)}
+	pods := reconciler.Listing{Reader: u.Client, List: &corev1.PodList{}, Options: inNamespace}
+	err = pods.Read(ctx, begin, func(o runtime.Object) error {
 		if pod, ok := o.(*corev1.Pod); ok && h.isMember(pod) {
 			members = append(members, Consumer{Name: pod.Name, UID: pod.UID})
 		}
 		return nil
-	}, client.InNamespace(h.Claim.Namespace))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of namespace %s: %w", h.Claim.Namespace, err)
 	}

@@ -131,7 +131,8 @@ func (u Uninstall) refuse(ctx context.Context, left map[types.NamespacedName]Hol
 func (u Uninstall) inUse(ctx context.Context, left map[types.NamespacedName]Hold) (*InUseError, error) {
 	var claims []resourceapi.ResourceClaim
 	begin := func() { claims = nil }
-	err := reconciler.Pages(ctx, u.Client, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	listing := reconciler.Listing{Reader: u.Client, List: &resourceapi.ResourceClaimList{}}
+	err := listing.Read(ctx, begin, func(o runtime.Object) error {
 		claim, ok := o.(*resourceapi.ResourceClaim)
 		if ok && len(claim.Status.ReservedFor) > 0 && ours(claim) {
 			kept := resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}

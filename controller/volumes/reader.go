@@ -193,12 +193,13 @@ func (r Reader) podsIn(ctx context.Context, namespace string, o Object, w *Obser
 	}
 	before := len(w.Pods)
 	begin := func() { w.Pods = w.Pods[:before] }
-	return reconciler.Pages(ctx, r.Live, &corev1.PodList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	pods := reconciler.Listing{Reader: r.Live, List: &corev1.PodList{}, Options: []client.ListOption{client.InNamespace(namespace)}}
+	return pods.Read(ctx, begin, func(o runtime.Object) error {
 		if p, ok := o.(*corev1.Pod); ok && counts(p) {
 			w.Pods = append(w.Pods, trimPod(p, w.Claims))
 		}
 		return nil
-	}, client.InNamespace(namespace))
+	})
 }
 
 // trimPod keeps of a pod what a plan reads: whose it is, which of the claims it uses, and what keeps it from running.

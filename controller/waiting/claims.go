@@ -67,7 +67,8 @@ func (r Reader) readClaims(ctx context.Context, of *tenants, s *Snapshot, askers
 			askers[i].left, askers[i].TooLarge = before[i].left, before[i].TooLarge
 		}
 	}
-	err := reconciler.Pages(ctx, r.Live, &resourceapi.ResourceClaimList{}, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	claims := reconciler.Listing{Reader: r.Live, List: &resourceapi.ResourceClaimList{}}
+	err := claims.Read(ctx, begin, func(o runtime.Object) error {
 		claim, ok := o.(*resourceapi.ResourceClaim)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)

@@ -132,14 +132,18 @@ func (d *Devices) askedBy(ctx context.Context, live client.Reader, a *Asker, of 
 
 // one reads an object by a list, which the controller has the right to. It may not exist.
 func one[T client.Object](ctx context.Context, live client.Reader, list client.ObjectList, key types.NamespacedName, each func(T)) error {
-	err := reconciler.Pages(ctx, live, list, 1, func() {}, func(o runtime.Object) error {
+	listing := reconciler.Listing{
+		Reader: live, List: list, Page: 1,
+		Options: []client.ListOption{client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name}},
+	}
+	err := listing.Read(ctx, func() {}, func(o runtime.Object) error {
 		object, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
 		}
 		each(object)
 		return nil
-	}, client.InNamespace(key.Namespace), client.MatchingFields{"metadata.name": key.Name})
+	})
 	if err != nil {
 		return fmt.Errorf("read %s of a waiting pod: %w", key, err)
 	}

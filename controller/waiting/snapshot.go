@@ -52,10 +52,11 @@ func onNode(name string) client.ListOption {
 
 // PodsOn lists the pods of nodes. If they are too large, the error is ErrTooMuch.
 func PodsOn(ctx context.Context, live client.Reader, nodes []string) ([]*corev1.Pod, error) {
-	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
+	of := tenantsWithPods(live)
+	pods := tenantKind[*corev1.Pod]{list: &corev1.PodList{}, trim: trimPod, bare: barePod}
 	lists := make([][]*corev1.Pod, len(nodes))
 	for i, node := range nodes {
-		if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &lists[i], trimPod, barePod, onNode(node)); err != nil {
+		if err := pods.read(ctx, of, &lists[i], onNode(node)); err != nil {
 			return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 		}
 	}
@@ -66,16 +67,19 @@ func PodsOn(ctx context.Context, live client.Reader, nodes []string) ([]*corev1.
 // Pending lists the pods without a node that may wait for devices. If they are too large, those of the namespaces with the largest are left
 // out.
 func Pending(ctx context.Context, live client.Reader) ([]*corev1.Pod, error) {
-	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
-	var pods []*corev1.Pod
-	none := func(*corev1.Pod) *corev1.Pod { return nil }
-	trim := func(pod *corev1.Pod) *corev1.Pod {
-		if !mayWait(pod) {
-			return nil
-		}
-		return trimPod(pod)
+	of := tenantsWithPods(live)
+	waiting := tenantKind[*corev1.Pod]{
+		list: &corev1.PodList{},
+		trim: func(pod *corev1.Pod) *corev1.Pod {
+			if !mayWait(pod) {
+				return nil
+			}
+			return trimPod(pod)
+		},
+		bare: func(*corev1.Pod) *corev1.Pod { return nil },
 	}
-	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &pods, trim, none, onNode("")); err != nil {
+	var pods []*corev1.Pod
+	if err := waiting.read(ctx, of, &pods, onNode("")); err != nil {
 		return nil, fmt.Errorf("list pods without a node: %w", err)
 	}
 	of.log(ctx, "Waiting pods of namespaces that have too large ones are not looked at")
@@ -138,9 +142,11 @@ func (r Reader) Read(ctx context.Context, d *Devices, askers []Asker, first func
 	if err := r.readNodes(ctx, cluster, s, askers, first); err != nil {
 		return nil, err
 	}
-	of := &tenants{left: tenantBytes}
-	if err := ofTenants(ctx, cluster, of, &corev1.ResourceQuotaList{}, &s.Quotas, trimQuota,
-		func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil }); err != nil {
+	of := &tenants{cluster: cluster, left: tenantBytes}
+	quotas := tenantKind[*corev1.ResourceQuota]{
+		list: &corev1.ResourceQuotaList{}, trim: trimQuota, bare: func(*corev1.ResourceQuota) *corev1.ResourceQuota { return nil },
+	}
+	if err := quotas.read(ctx, of, &s.Quotas); err != nil {
 		return nil, fmt.Errorf("list quotas: %w", err)
 	}
 	if err := r.readClaims(ctx, of, s, askers); err != nil {
@@ -201,7 +207,8 @@ func (p *sharedSlices) list(ctx context.Context, live client.Reader, options ...
 	var out []*resourceapi.ResourceSlice
 	left := p.left
 	begin := func() { out, p.left = nil, left }
-	err := reconciler.Pages(ctx, live, &resourceapi.ResourceSliceList{}, pageSize, begin, func(o runtime.Object) error {
+	listing := reconciler.Listing{Reader: live, List: &resourceapi.ResourceSliceList{}, Page: pageSize, Options: options}
+	err := listing.Read(ctx, begin, func(o runtime.Object) error {
 		slice, ok := o.(*resourceapi.ResourceSlice)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
@@ -213,7 +220,7 @@ func (p *sharedSlices) list(ctx context.Context, live client.Reader, options ...
 		}
 		out = append(out, slice)
 		return nil
-	}, options...)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list slices: %w", err)
 	}
@@ -243,7 +250,8 @@ func pages[T client.Object](
 	var out []T
 	left := r.left
 	begin := func() { out, r.left = nil, left }
-	err := reconciler.Pages(ctx, r, list, pageSize, begin, func(o runtime.Object) error {
+	listing := reconciler.Listing{Reader: r, List: list, Page: pageSize, Options: options}
+	err := listing.Read(ctx, begin, func(o runtime.Object) error {
 		object, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
@@ -254,7 +262,7 @@ func pages[T client.Object](
 		}
 		out = append(out, object)
 		return nil
-	}, options...)
+	})
 	return out, err
 }
 
@@ -297,7 +305,6 @@ func taintRules(ctx context.Context, r *pageReader) ([]*resourceapi.DeviceTaintR
 // Repelling lists the pods with a node that require an anti-affinity in more than their node, on all nodes but the given ones: they may
 // keep pods from nodes that have none of them. Only what keeps others away is kept. What of that is too large counts as unknown.
 func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1.Pod, error) {
-	r, of := &pageReader{Reader: live, left: podsBytes}, tenants{left: podsBytes}
 	repelling := func(kept func(*corev1.Pod) *corev1.Pod) func(*corev1.Pod) *corev1.Pod {
 		return func(pod *corev1.Pod) *corev1.Pod {
 			if pod.Spec.NodeName == "" || slices.Contains(but, pod.Spec.NodeName) || podspec.Ended(pod) || !repelsAfar(pod) {
@@ -308,8 +315,9 @@ func Repelling(ctx context.Context, live client.Reader, but []string) ([]*corev1
 			return out
 		}
 	}
+	pods := tenantKind[*corev1.Pod]{list: &corev1.PodList{}, trim: repelling(placedPod), bare: repelling(barePod)}
 	var out []*corev1.Pod
-	if err := ofTenants(ctx, r, &of, &corev1.PodList{}, &out, repelling(placedPod), repelling(barePod)); err != nil {
+	if err := pods.read(ctx, tenantsWithPods(live), &out); err != nil {
 		return nil, fmt.Errorf("list pods with an anti-affinity: %w", err)
 	}
 	return out, nil

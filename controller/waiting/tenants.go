@@ -26,11 +26,18 @@ import (
 // tenants bounds what objects of namespaces take together. While they take too much, the namespace that takes most is reduced, so that no
 // tenant can have others left out.
 type tenants struct {
-	left  int
-	sizes map[string]int
+	// cluster reads the objects, and counts the bare ones.
+	cluster *pageReader
+	left    int
+	sizes   map[string]int
 	// reduced are the namespaces of which only the bare objects are kept. reduce does that in each list.
 	reduced map[string]bool
 	reduce  []func(namespace string) error
+}
+
+// tenantsWithPods returns the bounds of what the pods of a round take.
+func tenantsWithPods(live client.Reader) *tenants {
+	return &tenants{cluster: &pageReader{Reader: live, left: podsBytes}, left: podsBytes}
 }
 
 // count counts an object, and reduces namespaces until all fit.
@@ -74,17 +81,25 @@ func sizeOf(object client.Object) int {
 	return 0
 }
 
-// ofTenants lists objects of namespaces into a slice. Trim returns the part of an object that decides, nil if nothing does. Bare returns
-// what others have to know of an object of a reduced namespace, nil if nothing. Bare objects count as the cluster's.
-func ofTenants[T interface {
+// tenantKind is a kind of objects that tenants make, and what is kept of each of them.
+type tenantKind[T interface {
 	client.Object
 	comparable
-}](
-	ctx context.Context, r *pageReader, of *tenants, list client.ObjectList, into *[]T, trim, bare func(T) T, options ...client.ListOption,
-) error {
+}] struct {
+	// list is an empty list of the kind.
+	list client.ObjectList
+	// trim returns the part of an object that decides, nil if nothing does.
+	trim func(T) T
+	// bare returns what others have to know of an object of a reduced namespace, nil if nothing.
+	bare func(T) T
+}
+
+// read lists the objects of all namespaces, or those that the options select, into a slice. Bare objects count as the cluster's.
+func (k *tenantKind[T]) read(ctx context.Context, of *tenants, into *[]T, options ...client.ListOption) error {
+	r := of.cluster
 	var none T
 	keepBare := func(object T) error {
-		b := bare(object)
+		b := k.bare(object)
 		if b == none {
 			return nil
 		}
@@ -105,7 +120,8 @@ func ofTenants[T interface {
 	})
 	left, clusterLeft, sizes := of.left, r.left, maps.Clone(of.sizes)
 	begin := func() { *into, of.left, r.left, of.sizes = nil, left, clusterLeft, maps.Clone(sizes) }
-	return reconciler.Pages(ctx, r, list, reconciler.TenantPage, begin, func(o runtime.Object) error {
+	listing := reconciler.Listing{Reader: r, List: k.list, Options: options}
+	return listing.Read(ctx, begin, func(o runtime.Object) error {
 		object, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("list has a %T", o)
@@ -113,12 +129,12 @@ func ofTenants[T interface {
 		if of.reduced[object.GetNamespace()] {
 			return keepBare(object)
 		}
-		if object = trim(object); object == none {
+		if object = k.trim(object); object == none {
 			return nil
 		}
 		*into = append(*into, object)
 		return of.count(object.GetNamespace(), sizeOf(object))
-	}, options...)
+	})
 }
 
 // trimQuota keeps what decides of a quota.

@@ -354,8 +354,10 @@ func TestEndedPods(t *testing.T) {
 		}
 	}
 	var bare []*corev1.Pod
-	r, of := &pageReader{Reader: w.client, left: podsBytes}, tenants{reduced: map[string]bool{"batch": true}}
-	if err := ofTenants(t.Context(), r, &of, &corev1.PodList{}, &bare, trimPod, barePod, onNode("n1")); err != nil {
+	of := tenantsWithPods(w.client)
+	of.reduced = map[string]bool{"batch": true}
+	pods := tenantKind[*corev1.Pod]{list: &corev1.PodList{}, trim: trimPod, bare: barePod}
+	if err := pods.read(t.Context(), of, &bare, onNode("n1")); err != nil {
 		t.Fatal(err)
 	}
 	check("of a reduced namespace", bare)
