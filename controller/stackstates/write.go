@@ -130,7 +130,7 @@ func (r *round) writeObject(ctx context.Context, e *v1alpha1.ExtraState, m *extr
 	r.digests[objectID(of)] = sum
 	wanted.SetNamespace(r.namespace)
 	if !exists || m.Kind.Kind != "Job" {
-		return r.apply(ctx, e, of, wanted, there, nodes)
+		return r.apply(ctx, &update{key: of, state: e.Name, there: there, wanted: wanted, nodes: nodes})
 	}
 	if there.digest == sum || there.leaving {
 		return nil
@@ -156,26 +156,34 @@ func (r *round) existing(ctx context.Context, e *v1alpha1.ExtraState, of key) (t
 	return there, exists, nil
 }
 
+// update is an object of a state as it is there, and as it should be.
+type update struct {
+	key
+	state  v1alpha1.StackState
+	there  object
+	wanted *unstructured.Unstructured
+	// nodes are those on which the object's pods run.
+	nodes []string
+}
+
 // apply writes an object, unless it is there as it was last written.
-func (r *round) apply(
-	ctx context.Context, e *v1alpha1.ExtraState, of key, wanted *unstructured.Unstructured, there object, nodes []string,
-) error {
-	text, err := json.Marshal(wanted)
+func (r *round) apply(ctx context.Context, u *update) error {
+	text, err := json.Marshal(u.wanted)
 	if err != nil {
-		return fmt.Errorf("encode %s %s: %w", of.kind.Kind, of.name, err)
+		return fmt.Errorf("encode %s %s: %w", u.kind.Kind, u.name, err)
 	}
 	full := stack.Digest(string(text))
-	if last, known := r.written[of]; known && last.is(there) && last.digest == full {
+	if last, known := r.written[u.key]; known && last.is(u.there) && last.digest == full {
 		return nil
 	}
-	configuration := client.ApplyConfigurationFromUnstructured(wanted)
+	configuration := client.ApplyConfigurationFromUnstructured(u.wanted)
 	if err := r.client.Apply(ctx, configuration, client.FieldOwner(owner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("write %s %s/%s of state %s: %w", of.kind.Kind, r.namespace, of.name, e.Name, err)
+		return fmt.Errorf("write %s %s/%s of state %s: %w", u.kind.Kind, r.namespace, u.name, u.state, err)
 	}
-	now := objectOf(wanted)
-	r.written[of] = written{stack: r.stack.Name, digest: full, uid: now.uid, version: now.version, nodes: nodes}
-	klog.FromContext(ctx).V(1).Info("Wrote an object of an extra state", "stack", r.stack.Name, "state", e.Name, "kind", of.kind.Kind,
-		"object", of.name, "nodes", len(nodes))
+	now := objectOf(u.wanted)
+	r.written[u.key] = written{stack: r.stack.Name, digest: full, uid: now.uid, version: now.version, nodes: u.nodes}
+	klog.FromContext(ctx).V(1).Info("Wrote an object of an extra state", "stack", r.stack.Name, "state", u.state, "kind", u.kind.Kind,
+		"object", u.name, "nodes", len(u.nodes))
 	return nil
 }
 
