@@ -213,16 +213,18 @@ func (b *Binder) handleKind(ctx context.Context, key types.NamespacedName, c *re
 		return &untriedError{err}
 	}
 	if after == "" {
-		return b.setCondition(ctx, c, k, ready, reasonNotAsked, "the claim does not ask to bind the pod later")
+		return b.setCondition(ctx, c, k, metav1.Condition{
+			Type: ready, Reason: reasonNotAsked, Message: "the claim does not ask to bind the pod later",
+		})
 	}
 	err = b.ready(ctx, c, k, after)
 	if err == nil {
-		return b.setCondition(ctx, c, k, ready, string(after), k.Subject+" on node "+b.Node)
+		return b.setCondition(ctx, c, k, metav1.Condition{Type: ready, Reason: string(after), Message: k.Subject + " on node " + b.Node})
 	}
 	if ctx.Err() != nil || !b.Permanent(err) && (b.Underway(err) || b.queue.NumRequeues(key) < maxBindingTries) {
 		return err
 	}
-	return b.setCondition(ctx, c, k, failed, b.Reason(err), err.Error())
+	return b.setCondition(ctx, c, k, metav1.Condition{Type: failed, Reason: b.Reason(err), Message: err.Error()})
 }
 
 // ready prepares the claim, or does its device kind's work, and writes a failure to the claim.
@@ -244,13 +246,11 @@ func (b *Binder) ready(ctx context.Context, c *resourceapi.ResourceClaim, k *Kin
 	return err
 }
 
-// setCondition sets a condition on the devices that wait for it.
-func (b *Binder) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, condition, reason, message string) error {
+// setCondition sets a condition to true on the devices that wait for it.
+func (b *Binder) setCondition(ctx context.Context, c *resourceapi.ResourceClaim, k *Kind, condition metav1.Condition) error {
+	condition.Status = metav1.ConditionTrue
 	waiting := func(r *resourceapi.DeviceRequestAllocationResult) bool { return b.waitsOn(r, k) }
-	err := b.Claims.SetConditionOf(ctx, c, waiting, metav1.Condition{
-		Type: condition, Status: metav1.ConditionTrue, Reason: reason, Message: message,
-	})
-	if err != nil {
+	if err := b.Claims.SetConditionOf(ctx, c, waiting, condition); err != nil {
 		return &untriedError{err}
 	}
 	return nil
