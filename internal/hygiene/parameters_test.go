@@ -16,7 +16,6 @@ const maxParameters = 5
 // manyParameters are the functions that have more, with their present numbers. Each number only falls, and no function is added.
 func manyParameters() map[string]int {
 	return map[string]int{
-		"kubeletplugin/publish.Publisher.wait":          6,
 		"kubeletplugin/status.NodeEvents.IncidentEvent": 6,
 		"kubeletplugin/status.NodeEvents.ObjectEvent":   6,
 		"pkg/fpga/region.Programmer.PlanParams":         6,

@@ -57,36 +57,42 @@ func (p *Publisher) Run(ctx context.Context, publish func(context.Context, resou
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
-		retired := p.Retirement.Changed()
+		next := triggers{retired: p.Retirement.Changed()}
 		s, changed := p.Holder.Get()
-		var again <-chan time.Time
+		next.changed = changed
 		if s != nil {
 			if err := p.publish(ctx, s, publish); err != nil {
 				p.Failed(ctx, err, "publishing")
-				again = time.After(failing.Next())
+				next.again = time.After(failing.Next())
 			} else {
 				failing.Reset()
 			}
 		}
-		if !p.wait(ctx, s, ticker.C, changed, retired, again) {
+		if !p.wait(ctx, s, ticker.C, next) {
 			return
 		}
 	}
 }
 
+// triggers start the next publication.
+type triggers struct {
+	// changed is closed when there is a newer snapshot, and retired when the node retires or serves again.
+	changed, retired <-chan struct{}
+	// again is when a publication that failed is tried again. It is nil if none failed.
+	again <-chan time.Time
+}
+
 // wait looks after the specs until there is something to publish. It returns false once ctx has ended.
-func (p *Publisher) wait(
-	ctx context.Context, s *inventory.Snapshot, look <-chan time.Time, changed, retired <-chan struct{}, again <-chan time.Time,
-) bool {
+func (p *Publisher) wait(ctx context.Context, s *inventory.Snapshot, look <-chan time.Time, next triggers) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-changed:
+		case <-next.changed:
 			return true
-		case <-retired:
+		case <-next.retired:
 			return true
-		case <-again:
+		case <-next.again:
 			return true
 		case <-look:
 			p.restoreSpecs(ctx, s)
