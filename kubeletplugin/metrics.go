@@ -94,7 +94,7 @@ func (o *observer) Incident(ctx context.Context, i prepare.Incident) {
 	if i.Reason == prepare.ReasonSpecRestored || i.Reason == prepare.ReasonRolledBack {
 		kind = corev1.EventTypeNormal
 	}
-	o.node.IncidentEvent(i.Namespace, i.Name, i.UID, kind, i.Reason, i.Message)
+	o.node.IncidentEvent(status.ClaimReference(i.Namespace, i.Name, i.UID), kind, i.Reason, i.Message)
 }
 
 // Held has the claim's status written if a process ended between its answer to kubelet and that.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -294,10 +293,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Dynamic: p.clients.Dynamic, Namespace: c.Namespace, Client: client, Store: p.artifacts.Store, Credentials: p.artifacts.Credentials,
 		Mounter: mounter, CanMount: hostmount.CanMount, Policies: p.policies, Clock: clock.RealClock{}, Changed: p.claimsChanged.Send,
 		MaxWritable: file.Budget.MaxWritableLimit.Value(), Unpacking: kernelcaches.Lanes(file.Budget.Unpacking.Limit()),
-		Event: p.node.ClaimEvent,
-		ObjectEvent: func(o *corev1.ObjectReference, eventType, reason, note string) {
-			p.node.ObjectEvent(o, nil, "Keep", eventType, reason, "node "+c.Node+": "+note)
-		},
+		Event: p.node.ClaimEvent, ObjectEvent: p.node.KeepEvent,
 	}); err != nil {
 		return err
 	}
@@ -305,9 +301,7 @@ func (p *Plugin) newFeatures(bootID string, rescan, requery notify.Signal) error
 		Node: c.Node, HostRoot: c.HostRoot, StateDir: c.StateDir, BootID: bootID, Namespace: c.Namespace, File: &file.FPGA,
 		Dynamic: p.clients.Dynamic, Policies: p.policies, Clock: clock.RealClock{}, Records: p.records, Artifacts: p.artifacts,
 		Holder: p.holder, Rescan: rescan, Registry: p.metrics.registry, Names: p.names,
-		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
-			p.node.ObjectEvent(regarding, related, "Program", eventType, reason, note)
-		},
+		Event: p.node.ProgramEvent,
 	})
 	library := c.nvmlProber()
 	if f.partitions, err = partitions.New(partitions.Config{

@@ -909,9 +909,7 @@ func TestProgrammed(t *testing.T) {
 	told := &status.NodeEvents{Node: nodefixture.Node, Events: recorder}
 	f := newFeature(t, newSite(t), Config{
 		StateDir: t.TempDir(), File: &nodeconfig.FPGA{Programming: true},
-		Event: func(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
-			told.ObjectEvent(regarding, related, "Program", eventType, reason, note)
-		},
+		Event: told.ProgramEvent,
 	})
 	digest := digestOf([]byte("image"))
 	attempt := region.Attempt{

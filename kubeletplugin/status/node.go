@@ -48,28 +48,48 @@ func part(field, name string) string {
 	return field + "{" + name + "}"
 }
 
-// ObjectEvent writes an Event on an object, related to another one or to none.
-func (e *NodeEvents) ObjectEvent(regarding, related *corev1.ObjectReference, action, eventType, reason, note string) {
-	var other runtime.Object
-	if related != nil {
-		other = related
+// event is an Event on an object of the cluster.
+type event struct {
+	// regarding is the object. related is another one that the Event is about too, or nil.
+	regarding, related *corev1.ObjectReference
+	// action is what the plugin does: "Prepare".
+	action             string
+	kind, reason, note string
+}
+
+func (e *NodeEvents) write(v event) {
+	var related runtime.Object
+	if v.related != nil {
+		related = v.related
 	}
-	e.Events.Eventf(regarding, other, eventType, reason, action, "%s", message.EventNote(note))
+	e.Events.Eventf(v.regarding, related, v.kind, v.reason, v.action, "%s", message.EventNote(v.note))
+}
+
+// ProgramEvent writes an Event on an object about the programming of an FPGA, related to another object or to none.
+func (e *NodeEvents) ProgramEvent(regarding, related *corev1.ObjectReference, eventType, reason, note string) {
+	e.write(event{regarding: regarding, related: related, action: "Program", kind: eventType, reason: reason, note: note})
+}
+
+// KeepEvent writes an Event on a kernel cache that this node does not keep.
+func (e *NodeEvents) KeepEvent(cache *corev1.ObjectReference, eventType, reason, note string) {
+	e.write(event{regarding: cache, action: "Keep", kind: eventType, reason: reason, note: "node " + e.Node + ": " + note})
 }
 
 // ClaimEvent writes an Event on a claim that is prepared nevertheless, about something in one of its requests or about all.
 func (e *NodeEvents) ClaimEvent(c *resourceapi.ResourceClaim, request, eventType, reason, note string) {
-	regarding := claimReference(c.Namespace, c.Name, string(c.UID))
+	regarding := ClaimReference(c.Namespace, c.Name, string(c.UID))
 	regarding.FieldPath = part("spec.devices.requests", request)
-	e.ObjectEvent(regarding, nil, "Prepare", eventType, reason, note)
+	e.write(event{regarding: regarding, action: "Prepare", kind: eventType, reason: reason, note: note})
 }
 
 // RecordEvent writes an Event on the claim of a record.
 func (e *NodeEvents) RecordEvent(r *record.Record, eventType, reason, note string) {
-	e.ObjectEvent(claimReference(r.Namespace, r.Name, r.UID), nil, "Watch", eventType, reason, note)
+	regarding := ClaimReference(r.Namespace, r.Name, r.UID)
+	e.write(event{regarding: regarding, action: "Watch", kind: eventType, reason: reason, note: note})
 }
 
-func claimReference(namespace, name, uid string) *corev1.ObjectReference {
+// ClaimReference returns a reference to a claim.
+func ClaimReference(namespace, name, uid string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim", Namespace: namespace, Name: name, UID: types.UID(uid),
 	}
@@ -81,7 +101,10 @@ func (e *NodeEvents) PodEvent(pod *corev1.ObjectReference, c *resourceapi.Resour
 }
 
 // IncidentEvent writes an Event on the node about a claim, for an incident outside of kubelet's calls.
-func (e *NodeEvents) IncidentEvent(namespace, name, uid, eventType, reason, message string) {
-	related := claimReference(namespace, name, uid) // keeps Events of two claims apart, see part
-	e.ObjectEvent(e.Reference(), related, "Recover", eventType, reason, fmt.Sprintf("claim %s/%s (UID %s): %s", namespace, name, uid, message))
+func (e *NodeEvents) IncidentEvent(claim *corev1.ObjectReference, eventType, reason, message string) {
+	e.write(event{
+		regarding: e.Reference(), related: claim, // which keeps Events of two claims apart, see part
+		action: "Recover", kind: eventType, reason: reason,
+		note: fmt.Sprintf("claim %s/%s (UID %s): %s", claim.Namespace, claim.Name, claim.UID, message),
+	})
 }
