@@ -252,7 +252,7 @@ func (w *regionPlan) params(ctx context.Context, p *region.Programmer, image *re
 	if w.config.Program == v1alpha1.ProgramNever {
 		image = nil
 	}
-	return p.PlanParams(ctx, w.device.Region, w.device.Name, w.claim, set, image)
+	return p.PlanParams(ctx, w.device.Region, region.Params{Device: w.device.Name, Claim: w.claim, Set: set, Image: image})
 }
 
 // BindAfter returns the strictest bindAfter that the classes of a claim ask for.

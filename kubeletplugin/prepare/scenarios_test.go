@@ -130,7 +130,7 @@ func (g *rig) process(p *place) *site {
 			}
 			image := g.image(afu)
 			set := []region.Param{{Name: dfl.ParamDebug, Value: 3}}
-			params, err := own.PlanParams(ctx, dev.Region, dev.Name, of, set, nil)
+			params, err := own.PlanParams(ctx, dev.Region, region.Params{Device: dev.Name, Claim: of, Set: set})
 			if err != nil {
 				return out, err
 			}

@@ -257,7 +257,9 @@ func TestManagerFaults(t *testing.T) {
 func TestManagerHasNoParams(t *testing.T) {
 	c := newChip(t, false)
 	plan := func(set []region.Param) (*region.Params, error) {
-		return c.own.PlanParams(t.Context(), c.regions[first], first, ours(), set, c.raw(nlb0, "logic"))
+		return c.own.PlanParams(t.Context(), c.regions[first], region.Params{
+			Device: first, Claim: ours(), Set: set, Image: c.raw(nlb0, "logic"),
+		})
 	}
 	if p, err := plan(nil); p != nil || err != nil {
 		t.Errorf("got %+v, %v", p, err)

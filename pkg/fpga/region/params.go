@@ -35,33 +35,31 @@ type Param struct {
 // Step makes the step.
 func (p *Params) Step() (step.Step, error) { return step.New(ParamsKind, p.Device, p) }
 
-// PlanParams reads the present values of parameters and returns the parameters of the step, or nil if there is nothing to set. It changes
-// nothing.
-func (p *Programmer) PlanParams(
-	ctx context.Context, r *fpga.Region, device string, c Claim, set []Param, image *Image,
-) (*Params, error) {
-	b, err := p.backendOf(r, device)
+// PlanParams completes the parameters of the step for a region: it reads the present values into Before, and leaves Image out if it has no
+// clocks to set. It returns nil if there is nothing to set. It changes nothing.
+func (p *Programmer) PlanParams(ctx context.Context, r *fpga.Region, wanted Params) (*Params, error) {
+	b, err := p.backendOf(r, wanted.Device)
 	if err != nil {
 		return nil, err
 	}
-	params := &Params{Device: device, Claim: c, Set: set}
+	params := &Params{Device: wanted.Device, Claim: wanted.Claim, Set: wanted.Set}
 	var others []string
-	for _, s := range set {
+	for _, s := range params.Set {
 		if !isClock(s) {
 			others = append(others, s.Name)
 		}
 	}
-	if clocked := len(others) < len(set); clocked || image != nil {
+	if clocked := len(others) < len(params.Set); clocked || wanted.Image != nil {
 		before, err := currentClocks(ctx, b, r)
 		switch {
 		case err != nil && (clocked || !errors.Is(err, backend.ErrNoParam)):
 			return nil, err
 		case err == nil && !clocked:
-			params.Image = image
+			params.Image = wanted.Image
 		}
 		params.Before = before
 	}
-	if len(set) == 0 && params.Image == nil {
+	if len(params.Set) == 0 && params.Image == nil {
 		return nil, nil //nolint:nilnil // documented above
 	}
 	before, err := b.Params(ctx, r, others)

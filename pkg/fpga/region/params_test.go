@@ -37,7 +37,8 @@ func withParams() fpgasim.Machine {
 // plan is the step for our claim, nil where there is nothing to set.
 func (p *programmer) plan(set []region.Param, image *region.Image) *region.Params {
 	p.t.Helper()
-	params, err := p.own.PlanParams(p.t.Context(), p.regions[first], first, ours(), set, image)
+	wanted := region.Params{Device: first, Claim: ours(), Set: set, Image: image}
+	params, err := p.own.PlanParams(p.t.Context(), p.regions[first], wanted)
 	check.Must(p.t, err)
 	return params
 }
@@ -170,7 +171,8 @@ func TestNoClocks(t *testing.T) {
 			t.Errorf("plans %+v, want nothing", params)
 		}
 		for _, set := range [][]region.Param{clocks(300_000, 0)[:1], {{Name: dfl.ParamDebug, Value: 1}}, {{Name: "fan", Value: 1}}} {
-			_, err := p.own.PlanParams(t.Context(), p.regions[first], first, ours(), set, image)
+			wanted := region.Params{Device: first, Claim: ours(), Set: set, Image: image}
+			_, err := p.own.PlanParams(t.Context(), p.regions[first], wanted)
 			if wants(t, err, backend.ErrNoParam); backend.KindOf(err) != backend.Terminal {
 				t.Errorf("%v is %s, want terminal", err, backend.KindOf(err))
 			}

@@ -80,7 +80,8 @@ func (p *Programmer) program(ctx context.Context, params *Program) (err error) {
 			return fmt.Errorf("region %s: %w", params.Device, err)
 		}
 	}
-	if err := p.programUnderLease(ctx, params, r, b, lease, s); err != nil || !params.MarkCard {
+	l := &leased{Lease: lease, region: r, backend: b, file: s}
+	if err := p.programUnderLease(ctx, params, l); err != nil || !params.MarkCard {
 		return err
 	}
 	return p.markCard(params.Device, params.Claim.Tenant())
@@ -95,12 +96,12 @@ func (p *Program) withAFU(id string) *Program {
 }
 
 // programUnderLease decides whether to program the region. Under the lease no other caller can change it.
-func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *fpga.Region, b Backend, lease Lease, s *sealed) error {
+func (p *Programmer) programUnderLease(ctx context.Context, params *Program, l *leased) error {
 	before, err := p.config.Contents.Read(params.Device)
 	if err != nil {
 		return err
 	}
-	state, err := b.State(r)
+	state, err := l.backend.State(l.region)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 			return err
 		}
 	case params.Mode == ModeAlways || !p.alreadyHolds(params, before, state):
-		return p.programImage(ctx, params, lease, s, before)
+		return p.programImage(ctx, params, l, before)
 	}
 	after := before.usedBy(params.Claim.Tenant())
 	after.Claim = params.Claim.UID
@@ -120,18 +121,18 @@ func (p *Programmer) programUnderLease(ctx context.Context, params *Program, r *
 	if !params.ResetBeforeUse {
 		return nil
 	}
-	err = lease.Reset()
+	err = l.Reset()
 	switch {
 	case !errors.Is(err, ErrNoReset):
 		return err
 	case params.Image == nil || params.Mode == ModeNever:
 		return nil // The claim wants the region as it is.
 	}
-	return p.programImage(ctx, params, lease, s, after)
+	return p.programImage(ctx, params, l, after)
 }
 
 // programImage programs the claim's image, unless too many of the namespace's failed.
-func (p *Programmer) programImage(ctx context.Context, params *Program, lease Lease, s *sealed, before Content) error {
+func (p *Programmer) programImage(ctx context.Context, params *Program, l *leased, before Content) error {
 	after := before.usedBy(params.Claim.Tenant())
 	after = Content{
 		Digest: params.Image.Digest, AFU: params.Image.AFUID, Namespace: after.Namespace, Memory: after.Memory, Claim: params.Claim.UID,
@@ -141,7 +142,7 @@ func (p *Programmer) programImage(ctx context.Context, params *Program, lease Le
 		return fmt.Errorf("region %s is not programmed: %w", params.Device, err)
 	}
 	a := Attempt{Device: params.Device, Claim: params.Claim, Image: *params.Image, Why: "program"}
-	err = p.load(ctx, lease, s, a, before, after, nil)
+	err = p.load(ctx, l, &loading{Attempt: a, before: before, after: after})
 	// A failure that left the region as it was costs others nothing.
 	return errors.Join(err, end(err != nil && backend.KindOf(err) == backend.Unknown))
 }

@@ -137,22 +137,38 @@ func (p *Programmer) backendOf(r *fpga.Region, name string) (Backend, error) {
 	return b, nil
 }
 
-// load programs an image and notes the result. before is what the region held. load notes it again if the hardware was not touched. If a
-// failure leaves the region in an unknown state, load tries once more. That counts only if the region then shows the image, as far as it
-// has a readback. finish is called after the image was loaded, and what it returns counts as the result; nil: nothing is left to do.
-func (p *Programmer) load(
-	ctx context.Context, lease Lease, s *sealed, a Attempt, before, after Content, finish func() error,
-) error {
-	unknown := before
-	unknown.Unknown, unknown.Claim, unknown.Memory = true, a.Claim.UID, combined(before.Memory, after.Namespace)
+// leased is a region that no other caller can change.
+type leased struct {
+	Lease
+	region  *fpga.Region
+	backend Backend
+	// file is what is programmed. It is nil if nothing is.
+	file *sealed
+}
+
+// loading is an attempt to program an image.
+type loading struct {
+	Attempt
+	// before is what the region held. after is what it holds once the image is loaded.
+	before, after Content
+	// finish is called after the image was loaded, and what it returns counts as the result. Nil: nothing is left to do.
+	finish func() error
+}
+
+// load programs an image and notes the result. If the hardware was not touched, it notes again what the region held before. If a failure
+// leaves the region in an unknown state, load tries once more. That counts only if the region then shows the image, as far as it has a
+// readback.
+func (p *Programmer) load(ctx context.Context, l *leased, a *loading) error {
+	unknown := a.before
+	unknown.Unknown, unknown.Claim, unknown.Memory = true, a.Claim.UID, combined(a.before.Memory, a.after.Namespace)
 	if err := p.config.Contents.write(a.Device, unknown); err != nil {
 		return err
 	}
-	took, err := lease.Program(ctx, s.load)
+	took, err := l.Program(ctx, l.file.load)
 	if err != nil && backend.KindOf(err) == backend.Unknown && ctx.Err() == nil {
 		var again time.Duration
 		var second error
-		again, second = lease.Program(ctx, s.load)
+		again, second = l.Program(ctx, l.file.load)
 		took += again
 		if second != nil {
 			err = fmt.Errorf("%w; once more: %w", err, second)
@@ -160,21 +176,21 @@ func (p *Programmer) load(
 			err = nil
 		}
 	}
-	if err == nil && finish != nil {
-		err = finish()
+	if err == nil && a.finish != nil {
+		err = a.finish()
 	}
 	a.Took, a.Err = took, err
 	if p.config.Report != nil {
-		p.config.Report(ctx, a)
+		p.config.Report(ctx, a.Attempt)
 	}
 	switch {
 	case err == nil:
-		after.BootID = p.config.BootID
-		return p.config.Contents.write(a.Device, after)
+		a.after.BootID = p.config.BootID
+		return p.config.Contents.write(a.Device, a.after)
 	case backend.KindOf(err) == backend.Unknown:
 		return fmt.Errorf("region %s may hold anything now: %w", a.Device, err)
 	default:
-		return errors.Join(err, p.config.Contents.write(a.Device, before))
+		return errors.Join(err, p.config.Contents.write(a.Device, a.before))
 	}
 }
 
@@ -197,10 +213,11 @@ func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Atte
 	if err != nil {
 		return err
 	}
-	after := Content{Digest: a.Image.Digest, AFU: a.Image.AFUID}
+	l := &leased{Lease: lease, region: r, backend: b, file: s}
+	blank := &loading{Attempt: a, before: before, after: Content{Digest: a.Image.Digest, AFU: a.Image.AFUID}}
 	if a.Image.ClearTime <= 0 {
-		after.Memory = before.Data()
-		return p.load(ctx, lease, s, a, before, after, nil)
+		blank.after.Memory = before.Data()
+		return p.load(ctx, l, blank)
 	}
 	sharers, err := p.sharers(a.Device)
 	if err != nil {
@@ -209,7 +226,8 @@ func (p *Programmer) wipe(ctx context.Context, r *fpga.Region, b Backend, a Atte
 	if len(sharers) > 0 {
 		return fmt.Errorf("region %s %w (%s)", a.Device, ErrCardInUse, strings.Join(sharers, ", "))
 	}
-	if err := p.load(ctx, lease, s, a, before, after, func() error { return p.awaitCleared(ctx, b, r, &a.Image) }); err != nil {
+	blank.finish = func() error { return p.awaitCleared(ctx, b, r, &a.Image) }
+	if err := p.load(ctx, l, blank); err != nil {
 		return err
 	}
 	return p.markCleared(a.Device)
