@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 )
 
 // Bounds of what is read of an ELF file, far above what linkers write.
@@ -92,37 +93,49 @@ func readSoname(r io.ReaderAt, dynamic elf.Prog64, programs []elf.Prog64) (strin
 	if err := readStruct(r, dynamic.Off, entries); err != nil {
 		return "", fmt.Errorf("read the dynamic section: %w", err)
 	}
-	var table, size, name uint64
+	var table stringTable
+	var name uint64
 	named := false
+	if end := slices.IndexFunc(entries, func(e elf.Dyn64) bool { return elf.DynTag(e.Tag) == elf.DT_NULL }); end >= 0 {
+		entries = entries[:end]
+	}
 	for _, e := range entries {
 		switch elf.DynTag(e.Tag) {
-		case elf.DT_NULL:
-			return sonameAt(r, programs, table, size, name, named)
 		case elf.DT_STRTAB:
-			table = e.Val
+			table.address = e.Val
 		case elf.DT_STRSZ:
-			size = e.Val
+			table.size = e.Val
 		case elf.DT_SONAME:
 			name, named = e.Val, true
 		default:
 		}
 	}
-	return sonameAt(r, programs, table, size, name, named)
-}
-
-func sonameAt(r io.ReaderAt, programs []elf.Prog64, table, size, name uint64, named bool) (string, error) {
 	if !named {
 		return "", nil
 	}
-	if name >= size {
-		return "", fmt.Errorf("the soname is at %d of a string table of %d bytes", name, size)
+	if name >= table.size {
+		return "", fmt.Errorf("the soname is at %d of a string table of %d bytes", name, table.size)
 	}
+	return table.read(r, programs, name)
+}
+
+// stringTable is the table of a dynamic section with the names that it uses (DT_STRTAB, DT_STRSZ).
+type stringTable struct {
+	// address is where the loader has the table in memory.
+	address, size uint64
+}
+
+// read reads the string at an offset that is within the table.
+func (t stringTable) read(r io.ReaderAt, programs []elf.Prog64, offset uint64) (string, error) {
 	for _, p := range programs {
-		if elf.ProgType(p.Type) == elf.PT_LOAD && table >= p.Vaddr && table-p.Vaddr < p.Filesz && name < p.Filesz-(table-p.Vaddr) {
-			return readText(r, p.Off+(table-p.Vaddr)+name, size-name)
+		if elf.ProgType(p.Type) != elf.PT_LOAD || t.address < p.Vaddr {
+			continue
+		}
+		if before := t.address - p.Vaddr; before < p.Filesz && offset < p.Filesz-before {
+			return readText(r, p.Off+before+offset, t.size-offset)
 		}
 	}
-	return "", fmt.Errorf("the string table at address %#x is in no segment", table)
+	return "", fmt.Errorf("the string table at address %#x is in no segment", t.address)
 }
 
 // readText reads a string that ends with a NUL within size bytes.
