@@ -296,7 +296,8 @@ func (f *Feature) planUse(ctx context.Context, w *wanted) (*cachemount.Use, erro
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", o, cachemount.ErrNotReady, err)
 	}
-	if u.Fill, err = f.Mounter.Measure(ctx, store, tree, w.found, u, &plan); err != nil {
+	stored := &cachemount.Stored{Store: store, Tree: tree, Cache: w.found}
+	if u.Fill, err = f.Mounter.Measure(ctx, stored, u, &plan); err != nil {
 		return nil, measureError(o, err)
 	}
 	return u, nil

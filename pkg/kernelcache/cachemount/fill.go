@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/budget"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
@@ -25,10 +24,8 @@ type Fill struct {
 }
 
 // Measure returns what the plugin has to make in memory for a claim, before it makes any of it. It refuses what is too much for one claim.
-func (m *Mounter) Measure(
-	ctx context.Context, store *artifact.Store, tree *artifact.Tree, found *kernelcache.Cache, u *Use, plan *kernelcache.Plan,
-) (Fill, error) {
-	key := fmt.Sprint(tree.Digest, u.Type, u.Access, u.Want)
+func (m *Mounter) Measure(ctx context.Context, s *Stored, u *Use, plan *kernelcache.Plan) (Fill, error) {
+	key := fmt.Sprint(s.Tree.Digest, u.Type, u.Access, u.Want)
 	if known, ok := m.inspector.fill(key); ok {
 		return known, m.checkFill(u, known)
 	}
@@ -37,12 +34,12 @@ func (m *Mounter) Measure(
 		return Fill{}, err
 	}
 	defer done()
-	if err := checkParts(store, tree, plan); err != nil {
+	if err := s.checkParts(plan); err != nil {
 		return Fill{}, err
 	}
 	var sum Fill
 	for i := range plan.Mounts {
-		one, err := m.measure(store, tree, found, u, i, &plan.Mounts[i])
+		one, err := m.measure(s, u, i, &plan.Mounts[i])
 		sum.Entries, sum.Bytes = sum.Entries+one.Entries, sum.Bytes+one.Bytes
 		if err != nil && !errors.Is(err, errTooMany) {
 			return Fill{}, err
@@ -57,12 +54,12 @@ func (m *Mounter) Measure(
 }
 
 // checkParts refuses a cache of which a label has a directory mounted by itself that the image does not have.
-func checkParts(store *artifact.Store, tree *artifact.Tree, plan *kernelcache.Plan) error {
+func (s *Stored) checkParts(plan *kernelcache.Plan) error {
 	if len(plan.Mounts) == 1 { // the whole cache
 		return nil
 	}
 	return atLowPriority(func() error {
-		return store.ReadTree(tree, func(fsys fs.FS) error {
+		return s.read(func(fsys fs.FS) error {
 			for _, m := range plan.Mounts {
 				info, err := fs.Stat(fsys, m.Source)
 				switch {
@@ -79,9 +76,7 @@ func checkParts(store *artifact.Store, tree *artifact.Tree, plan *kernelcache.Pl
 }
 
 // measure returns what is to be made for one mount.
-func (m *Mounter) measure(
-	store *artifact.Store, tree *artifact.Tree, found *kernelcache.Cache, u *Use, i int, dir *kernelcache.Mount,
-) (out Fill, err error) {
+func (m *Mounter) measure(s *Stored, u *Use, i int, dir *kernelcache.Mount) (out Fill, err error) {
 	if r := dir.Relocation; r != nil {
 		out = Fill{Entries: ownEntries(r), Bytes: ownBytes(r)}
 	}
@@ -89,8 +84,8 @@ func (m *Mounter) measure(
 		return out, nil
 	}
 	err = atLowPriority(func() error {
-		return store.ReadTree(tree, func(fsys fs.FS) (err error) {
-			out, err = newSeed(found, dir, u.filesPlace(i)).measure(fsys, m.MaxEntries)
+		return s.read(func(fsys fs.FS) (err error) {
+			out, err = newSeed(s.Cache, dir, u.filesPlace(i)).measure(fsys, m.MaxEntries)
 			return err
 		})
 	})

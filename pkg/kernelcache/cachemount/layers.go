@@ -8,29 +8,26 @@ import (
 	"os"
 	"path"
 
-	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 )
 
-// layers is a claim's view of a cache. Files that name the place where their producer had them are written anew for the place where they
-// are now; what that takes is not the claim's own.
-func layers(
-	store *artifact.Store, tree *artifact.Tree, bytes int64, lower string, readOnly bool, context string, m *kernelcache.Mount,
-) hostmount.Overlay {
-	out := hostmount.Overlay{Lower: lower, Bytes: bytes, ReadOnly: readOnly, Context: context}
-	if m.Relocation == nil {
+// layers returns a claim's view of a cache. Files that name the place where their producer had them are written anew for the place where
+// they are now; what that takes is not the claim's own.
+func (m *Mounter) layers(s *Stored, u *Use, lower string, dir *kernelcache.Mount) hostmount.Overlay {
+	out := hostmount.Overlay{Lower: lower, Bytes: u.Bytes, ReadOnly: u.Access == ReadOnly, Context: m.Context}
+	if dir.Relocation == nil {
 		return out
 	}
-	own := ownBytes(m.Relocation)
-	out.Files = ownEntries(m.Relocation)
-	if out.Bytes += own; readOnly {
+	own := ownBytes(dir.Relocation)
+	out.Files = ownEntries(dir.Relocation)
+	if out.Bytes += own; out.ReadOnly {
 		out.Bytes = own
 	}
 	out.Fill = func(over *os.Root) error {
-		return store.ReadTree(tree, func(fsys fs.FS) error {
-			for _, name := range m.Relocation.Files {
-				if err := rewrite(fsys, over, m, name); err != nil {
+		return s.read(func(fsys fs.FS) error {
+			for _, name := range dir.Relocation.Files {
+				if err := rewrite(fsys, over, dir, name); err != nil {
 					return err
 				}
 			}

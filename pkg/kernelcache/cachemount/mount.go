@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/fettle-dev/fettle/pkg/artifact"
@@ -32,6 +33,17 @@ type Mounter struct {
 
 	inspector inspector
 }
+
+// Stored is a cache in the node's store.
+type Stored struct {
+	Store *artifact.Store
+	Tree  *artifact.Tree
+	// Cache is what Inspect found in the tree.
+	Cache *kernelcache.Cache
+}
+
+// read calls do with the tree's files.
+func (s *Stored) read(do func(fs.FS) error) error { return s.Store.ReadTree(s.Tree, do) }
 
 // Kind does and undoes the step. open opens the node's store, which most nodes do not have before they need it.
 func (m *Mounter) Kind(open func() (*artifact.Store, error)) step.Kind {
@@ -99,12 +111,13 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 	if len(plan.Mounts) != len(u.Mounts) {
 		return fmt.Errorf("%s %w: its image is to be mounted in another way than was recorded: delete the pod", u, ErrRefused)
 	}
+	s := &Stored{Store: store, Tree: tree, Cache: found}
 	if u.Access == Seed {
 		done, err := m.turn(ctx, u.Namespace)
 		if err != nil {
 			return err
 		}
-		err = atLowPriority(func() error { return m.fillSeeds(store, tree, found, u, &plan) })
+		err = atLowPriority(func() error { return m.fillSeeds(s, u, &plan) })
 		if done(); err != nil {
 			return err
 		}
@@ -119,7 +132,7 @@ func (m *Mounter) apply(ctx context.Context, store *artifact.Store, u *Use) erro
 		return err
 	}
 	for i := range plan.Mounts {
-		if err := m.mount(store, tree, u, i, root, &plan.Mounts[i]); err != nil {
+		if err := m.mount(s, u, i, root, &plan.Mounts[i]); err != nil {
 			return fmt.Errorf("%s: mount %s: %w", u, u.Mounts[i].Target, err)
 		}
 	}
@@ -147,16 +160,15 @@ func (m *Mounter) root(tree *artifact.Tree) (string, error) {
 }
 
 // mount makes one of the claim's mounts.
-func (m *Mounter) mount(store *artifact.Store, tree *artifact.Tree, u *Use, i int, root string, dir *kernelcache.Mount) error {
+func (m *Mounter) mount(s *Stored, u *Use, i int, root string, dir *kernelcache.Mount) error {
 	lower := filepath.Join(root, dir.Source)
 	if u.Access == Seed {
 		return m.Mounts.BindReadOnly(u.filesName(i), lower)
 	}
-	readOnly := u.Access == ReadOnly
-	if readOnly && dir.Relocation == nil {
+	if u.Access == ReadOnly && dir.Relocation == nil {
 		return m.Mounts.BindReadOnly(u.name(i), lower)
 	}
-	return m.Mounts.MountOverlay(u.name(i), layers(store, tree, u.Bytes, lower, readOnly, m.Context, dir))
+	return m.Mounts.MountOverlay(u.name(i), m.layers(s, u, lower, dir))
 }
 
 // detach takes the claim's mounts away. The tree stays mounted for the next claim.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/fettle-dev/fettle/api/mountpath"
-	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/hostmount"
 	"github.com/fettle-dev/fettle/pkg/kernelcache"
 )
@@ -208,7 +207,7 @@ func (p *parent) close() error {
 }
 
 // fillSeeds makes the claim's directories of links, those that are not there. What the links lead to is mounted with the others.
-func (m *Mounter) fillSeeds(store *artifact.Store, tree *artifact.Tree, found *kernelcache.Cache, u *Use, plan *kernelcache.Plan) error {
+func (m *Mounter) fillSeeds(stored *Stored, u *Use, plan *kernelcache.Plan) error {
 	for i := range plan.Mounts {
 		if there, err := m.Mounts.Has(u.name(i)); there || err != nil {
 			if err != nil {
@@ -216,8 +215,8 @@ func (m *Mounter) fillSeeds(store *artifact.Store, tree *artifact.Tree, found *k
 			}
 			continue
 		}
-		err := store.ReadTree(tree, func(fsys fs.FS) error {
-			s := newSeed(found, &plan.Mounts[i], u.filesPlace(i))
+		err := stored.read(func(fsys fs.FS) error {
+			s := newSeed(stored.Cache, &plan.Mounts[i], u.filesPlace(i))
 			fill, err := s.measure(fsys, 0)
 			if err != nil {
 				return err
