@@ -153,11 +153,11 @@ func (s *Setter) set(ctx context.Context, lock *os.File, p *Params, mode nvml.Co
 // undo takes the claim off the restore point. After the last claim the former mode is restored, unless the GPU or the driver is gone, or
 // another program changed the mode.
 func (s *Setter) undo(ctx context.Context, p *Params) error {
-	points, target := s.config.Points, p.PCIAddress.String()
-	return restorepoint.UndoShared(ctx, points, p.Claim, StepKind, target, func(lock *os.File, first *Params) error {
+	change := restorepoint.Change{Claim: p.Claim, Kind: StepKind, Target: p.PCIAddress.String()}
+	return restorepoint.UndoShared(ctx, s.config.Points, change, func(lock *os.File, first *Params) error {
 		now, err := s.config.Library.ComputeMode(ctx, lock, first.gpu())
 		switch {
-		case errors.Is(err, nvml.ErrGone) || err != nil && s.config.Tree.LetGo(target, "nvidia"):
+		case errors.Is(err, nvml.ErrGone) || err != nil && s.config.Tree.LetGo(change.Target, "nvidia"):
 			return nil // a GPU that comes back has the mode of a new one
 		case errors.Is(err, nvml.ErrVersions):
 			s.stays(first, err)

@@ -130,11 +130,19 @@ func (s *Store) Own(claim, kind, target string) (Point, bool, error) {
 	return p, ok, err
 }
 
+// Change identifies what one claim changes of one device.
+type Change struct {
+	// Claim is the claim's UID.
+	Claim string
+	// Kind and Target are those of the step.
+	Kind, Target string
+}
+
 // Undo undoes a step: it has the values restored that the claim found, if the claim changed any since this boot, and forgets them. The
 // restore point tells them even where the record's step was planned later. If other claims have the point too, nothing is restored, and the
 // claim is taken off it.
-func Undo[Params any](s *Store, claim, kind, target string, restore func(before *Params) error) error {
-	p, mine, err := s.Mine(claim, kind, target)
+func Undo[Params any](s *Store, c Change, restore func(before *Params) error) error {
+	p, mine, err := s.Mine(c.Claim, c.Kind, c.Target)
 	if err != nil {
 		return err
 	}
@@ -147,7 +155,7 @@ func Undo[Params any](s *Store, claim, kind, target string, restore func(before 
 			return err
 		}
 	}
-	return s.End(claim, kind, target)
+	return s.End(c.Claim, c.Kind, c.Target)
 }
 
 // held does not say which claim it is: whoever reads an error of one claim may not know the other. The file in the directory says it.

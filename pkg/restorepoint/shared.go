@@ -220,16 +220,14 @@ func (s *Store) Lock(ctx context.Context, kind, target string) (*os.File, error)
 
 // UndoShared is Undo of a setting that several claims have, with the lock. A claim without the point needs no lock, so it can end where the
 // disk has no space for the lock's file.
-func UndoShared[Params any](
-	ctx context.Context, s *Store, claim, kind, target string, restore func(lock *os.File, before *Params) error,
-) (err error) {
-	lock, err := s.Lock(ctx, kind, target)
+func UndoShared[Params any](ctx context.Context, s *Store, c Change, restore func(lock *os.File, before *Params) error) (err error) {
+	lock, err := s.Lock(ctx, c.Kind, c.Target)
 	if err != nil {
-		if _, mine, again := s.Mine(claim, kind, target); mine || again != nil {
+		if _, mine, again := s.Mine(c.Claim, c.Kind, c.Target); mine || again != nil {
 			return errors.Join(err, again)
 		}
 		return nil
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	return Undo(s, claim, kind, target, func(before *Params) error { return restore(lock, before) })
+	return Undo(s, c, func(before *Params) error { return restore(lock, before) })
 }

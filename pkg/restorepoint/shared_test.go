@@ -38,7 +38,8 @@ func sharedStep(t testing.TB, claim, before string) step.Step {
 // undo undoes a claim's step and returns what was restored, "" for nothing.
 func undo(t testing.TB, s *restorepoint.Store, claim string) (restored string) {
 	t.Helper()
-	check.Must(t, restorepoint.Undo(s, claim, sharedKind, target, func(before *params) error {
+	change := restorepoint.Change{Claim: claim, Kind: sharedKind, Target: target}
+	check.Must(t, restorepoint.Undo(s, change, func(before *params) error {
 		restored = before.Before
 		return nil
 	}))
@@ -257,7 +258,8 @@ func TestRandomSharers(t *testing.T) {
 				}
 			default:
 				has[claim] = false
-				err := restorepoint.Undo(reopened(), claim, sharedKind, target, func(before *params) error {
+				change := restorepoint.Change{Claim: claim, Kind: sharedKind, Target: target}
+				err := restorepoint.Undo(reopened(), change, func(before *params) error {
 					now = before.Before
 					return nil
 				})

@@ -273,7 +273,8 @@ func (m *Maker) set(ctx context.Context, function pci.Address, s Setting) error 
 // undo removes the virtual functions that the step made, and then restores the attributes: a driver refuses some of them before. If there
 // are others than it made, somebody else made those; they stay, with the attributes.
 func (m *Maker) undo(ctx context.Context, p *Params) error {
-	return restorepoint.Undo(m.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
+	change := restorepoint.Change{Claim: p.Claim, Kind: StepKind, Target: p.Function.String()}
+	return restorepoint.Undo(m.config.Points, change, func(before *Params) error {
 		return m.restore(ctx, before)
 	})
 }

@@ -159,8 +159,8 @@ func (s *Setter) apply(ctx context.Context, p *Params) (err error) {
 // undo takes the claim off the restore point. After the last claim the driver's default is set, unless the GPU or the driver is gone: the
 // interval is gone then too.
 func (s *Setter) undo(ctx context.Context, p *Params) error {
-	points, target := s.config.Points, p.PCIAddress.String()
-	return restorepoint.UndoShared(ctx, points, p.Claim, StepKind, target, func(lock *os.File, first *Params) error {
+	change := restorepoint.Change{Claim: p.Claim, Kind: StepKind, Target: p.PCIAddress.String()}
+	return restorepoint.UndoShared(ctx, s.config.Points, change, func(lock *os.File, first *Params) error {
 		return failed(first, Default, s.restore(ctx, lock, first))
 	})
 }

@@ -253,7 +253,8 @@ func (b *Binder) verify(_ context.Context, p *Params) error {
 
 // undo gives the functions back, in the opposite order. A function that left the node took its override with it.
 func (b *Binder) undo(ctx context.Context, p *Params) error {
-	return restorepoint.Undo(b.config.Points, p.Claim, StepKind, p.Function.String(), func(before *Params) error {
+	change := restorepoint.Change{Claim: p.Claim, Kind: StepKind, Target: p.Function.String()}
+	return restorepoint.Undo(b.config.Points, change, func(before *Params) error {
 		return b.restore(ctx, before)
 	})
 }
