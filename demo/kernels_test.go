@@ -57,7 +57,8 @@ func TestKernels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = trust.Judge(t.Context(), source, d.Digest, "demo-16-kernel-cache", []*trust.Policy{policy}, "")
+		object := trust.Object{Namespace: "demo-16-kernel-cache"}
+		_, err = trust.Judge(t.Context(), source, d.Digest, object, []*trust.Policy{policy})
 		if wanted := signer == "team"; (err == nil) != wanted {
 			t.Errorf("%s is accepted: %t (%v), want %t", ref, err == nil, err, wanted)
 		}

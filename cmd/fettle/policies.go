@@ -69,7 +69,7 @@ func (p *policyFlags) judge(ctx context.Context, source imageSource, a *access) 
 	if err != nil {
 		return d, trust.Verdict{}, err
 	}
-	verdict, err := trust.Judge(ctx, source, d.Digest, p.namespace, policies, "")
+	verdict, err := trust.Judge(ctx, source, d.Digest, trust.Object{Namespace: p.namespace}, policies)
 	return d, verdict, err
 }
 

@@ -146,7 +146,8 @@ func (i inquiry) judge(ctx context.Context, d artifact.Digest) {
 		return
 	}
 	i.out.Judged = d.String()
-	i.out.Verdict, i.out.Refusal = trust.Judge(ctx, i.src, d, i.head.GetNamespace(), i.out.Policies, i.head.Mode)
+	object := trust.Object{Namespace: i.head.GetNamespace(), Mode: i.head.Mode}
+	i.out.Verdict, i.out.Refusal = trust.Judge(ctx, i.src, d, object, i.out.Policies)
 }
 
 // Settled says whether a registry can only repeat what the status says.

@@ -172,7 +172,7 @@ func (j *judge) ask(ctx context.Context, b *bitstream, v *verdict, policies []*t
 		return fmt.Errorf("%s %w: %w", &b.identity, errNotVerified, err)
 	}
 	source := j.client.TenantSource(b.signed, keys)
-	judged, err := trust.Judge(ctx, source, b.signed.Digest(), b.namespace, policies, "")
+	judged, err := trust.Judge(ctx, source, b.signed.Digest(), trust.Object{Namespace: b.namespace}, policies)
 	if err != nil {
 		return judgeError(b, err)
 	}

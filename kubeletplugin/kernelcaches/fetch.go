@@ -321,7 +321,8 @@ func (f *fetcher) source(namespace string, ref artifact.Reference, keys *registr
 func (f *fetcher) verifyAndUnpack(
 	ctx context.Context, p *pulling, src *registry.Source, d artifact.Descriptor,
 ) (artifact.Digest, error) {
-	if _, err := trust.Judge(ctx, src, d.Digest, p.GetNamespace(), p.policies, p.VerificationMode()); err != nil {
+	object := trust.Object{Namespace: p.GetNamespace(), Mode: p.VerificationMode()}
+	if _, err := trust.Judge(ctx, src, d.Digest, object, p.policies); err != nil {
 		if errors.Is(err, trust.ErrRefused) {
 			return artifact.Digest{}, fmt.Errorf("%s %w: %w", p, cachemount.ErrRefused, err)
 		}

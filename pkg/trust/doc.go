@@ -6,7 +6,7 @@
 // the tag sha256-HEX.sig. Which one an image has is found out.
 //
 //	policy := trust.Load(object, publicRoot)
-//	verdict, err := trust.Judge(ctx, source, digest, namespace, []*trust.Policy{policy}, asked)
+//	verdict, err := trust.Judge(ctx, source, digest, trust.Object{Namespace: namespace}, []*trust.Policy{policy})
 //
 // What a registry gives is foreign: every byte of it is bounded, compared with its digest, and means nothing until one of a policy's
 // authorities vouches for it. What is in it besides, such as whom a signature says to be by, is neither believed nor looked at. Trusted

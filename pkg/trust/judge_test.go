@@ -57,7 +57,7 @@ func TestJudge(t *testing.T) {
 		"skipped and another's look": {policies: []*Policy{with(skip, bad), with("", good)}, namespace: "a", skipped: 1, results: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Judge(t.Context(), h.source(t), d, c.namespace, c.policies, c.asked)
+			got, err := Judge(t.Context(), h.source(t), d, Object{Namespace: c.namespace, Mode: c.asked}, c.policies)
 			if c.refused != "" {
 				wantRefused(t, err, c.refused, d.String())
 				return
@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 		})
 	}
 	h.fail, h.status = "/referrers/", 503
-	_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{with(warn, good)}, "")
+	_, err := Judge(t.Context(), h.source(t), d, Object{Namespace: "a"}, []*Policy{with(warn, good)})
 	if err == nil || errors.Is(err, ErrRefused) || !artifact.IsRetryable(err) {
 		t.Errorf("a registry that is down is no reason to let an image pass with a warning: %v", err)
 	}
@@ -254,7 +254,7 @@ func TestLoad(t *testing.T) {
 			if c.policy.Fault() == nil {
 				t.Error("it has no fault")
 			}
-			_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{good, c.policy}, "")
+			_, err := Judge(t.Context(), h.source(t), d, Object{Namespace: "a"}, []*Policy{good, c.policy})
 			if c.passes {
 				check.Must(t, err)
 				return
@@ -262,7 +262,7 @@ func TestLoad(t *testing.T) {
 			wantRefused(t, err, "TrustPolicy broken (generation 3)")
 		})
 	}
-	_, err := Judge(t.Context(), h.source(t), d, "a", []*Policy{load(ours, v1alpha1.VerificationSkip, logged)}, "")
+	_, err := Judge(t.Context(), h.source(t), d, Object{Namespace: "a"}, []*Policy{load(ours, v1alpha1.VerificationSkip, logged)})
 	wantRefused(t, err, "spec.authorities[0] (logged)", "set trustedRoot, or give Fettle the public one")
 }
 
@@ -323,7 +323,7 @@ func TestMirrorByItsOwnName(t *testing.T) {
 		"another origin":                   {[]*Policy{of(enforce, "quay.io/team/*"), of(skip, "**")}, d, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Judge(t.Context(), source, c.image, "a", c.policies, "")
+			_, err := Judge(t.Context(), source, c.image, Object{Namespace: "a"}, c.policies)
 			if c.refused == "" {
 				check.Must(t, err)
 				return
@@ -366,7 +366,7 @@ func TestMirrorWithOtherSignatures(t *testing.T) {
 			client, err := registry.NewClient(config)
 			check.Must(t, err)
 			policy := compile(t, func(s *v1alpha1.TrustPolicySpec) { s.Images = []string{"**"} }, good.authority(t, "release"))
-			_, err = Judge(t.Context(), client.TenantSource(h.source(t).Reference(), nil), d, "a", []*Policy{policy}, "")
+			_, err = Judge(t.Context(), client.TenantSource(h.source(t).Reference(), nil), d, Object{Namespace: "a"}, []*Policy{policy})
 			if c.refused == "" {
 				check.Must(t, err)
 				return

@@ -129,14 +129,19 @@ func (v *Verdict) Result() v1alpha1.VerdictResult {
 	return v1alpha1.VerdictSkipped
 }
 
-// Judge asks every policy that is for the image and the namespace, which is empty for an object of the cluster. Each has to be satisfied,
-// and where there is none the image is refused. asked is the mode that the object wants, empty where it wants none; it counts only where
-// it is stricter than the policy's. What signatures there are is not bound to a digest, so a mirror that is behind, or lies, shows others
-// than the registry. So nothing is refused or warned of before the registry itself was asked, or every mirror of one that may not be asked.
-func Judge(
-	ctx context.Context, src Source, d artifact.Digest, namespace string, policies []*Policy, asked v1alpha1.VerificationMode,
-) (Verdict, error) {
-	verdict, err := judge(ctx, src, d, namespace, policies, asked)
+// Object is the object that names an image.
+type Object struct {
+	// Namespace is empty for an object of the cluster.
+	Namespace string
+	// Mode is the mode that the object asks for, or empty. It counts only where it is stricter than a policy's.
+	Mode v1alpha1.VerificationMode
+}
+
+// Judge asks every policy that is for the image and the object's namespace. Each has to be satisfied, and where there is none the image is
+// refused. What signatures there are is not bound to a digest, so a mirror that is behind, or lies, shows others than the registry. So
+// nothing is refused or warned of before the registry itself was asked, or every mirror of one that may not be asked.
+func Judge(ctx context.Context, src Source, d artifact.Digest, o Object, policies []*Policy) (Verdict, error) {
+	verdict, err := judge(ctx, src, d, o, policies)
 	if !errors.Is(err, ErrRefused) && len(verdict.Warnings) == 0 {
 		return verdict, err
 	}
@@ -145,7 +150,7 @@ func Judge(
 		return verdict, err
 	}
 	for direct := s.Direct(); direct != nil; direct = direct.Direct() {
-		verdict, err = judge(ctx, direct, d, namespace, policies, asked)
+		verdict, err = judge(ctx, direct, d, o, policies)
 		if !errors.Is(err, ErrRefused) && len(verdict.Warnings) == 0 {
 			break
 		}
@@ -160,18 +165,16 @@ type mirrored interface {
 }
 
 // judge is Judge by what one source shows.
-func judge(
-	ctx context.Context, src Source, d artifact.Digest, namespace string, policies []*Policy, asked v1alpha1.VerificationMode,
-) (Verdict, error) {
+func judge(ctx context.Context, src Source, d artifact.Digest, o Object, policies []*Policy) (Verdict, error) {
 	var verdict Verdict
 	var errs []error
 	applied := false
 	for _, p := range policies {
-		if !p.Applies(src.Reference(), namespace) {
+		if !p.Applies(src.Reference(), o.Namespace) {
 			continue
 		}
 		applied = true
-		mode := p.mode.Stricter(asked)
+		mode := p.mode.Stricter(o.Mode)
 		if mode == v1alpha1.VerificationSkip {
 			verdict.Skipped = append(verdict.Skipped, p.name)
 			continue
@@ -187,7 +190,7 @@ func judge(
 		}
 	}
 	if !applied {
-		errs = append(errs, noPolicy(src.Reference().WithDigest(d), namespace))
+		errs = append(errs, noPolicy(src.Reference().WithDigest(d), o.Namespace))
 	}
 	if len(errs) > 0 {
 		return Verdict{}, errors.Join(errs...)
