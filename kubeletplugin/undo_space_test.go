@@ -52,7 +52,7 @@ func newSpaceNode(t *testing.T) *spaceNode {
 	dir := t.TempDir()
 	n := &spaceNode{T: t, state: filepath.Join(dir, "state"), root: nodefixture.Expand(t, "4xlocalssd")}
 	check.Must(t, os.Mkdir(n.state, 0o700), os.MkdirAll(filepath.Join(n.root, "sys/bus/pci/devices"), 0o755))
-	check.Mount(t, "test", n.state, "tmpfs", 0, "size=8m,nr_inodes=300")
+	check.Mount(t, n.state, check.Tmpfs("size=8m,nr_inodes=300"))
 	check.Must(t, unix.Mount("", n.state, "", unix.MS_SHARED, ""))
 	var err error
 	n.Plugin, err = New(t.Context(), Config{

@@ -88,7 +88,7 @@ func newNode(t *testing.T) *node {
 	n := &node{
 		T: t, registry: signed.Start(t, true), root: t.TempDir(), password: true, clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
-	check.Mount(t, n.root, n.root, "", unix.MS_BIND, "")
+	check.Mount(t, n.root, check.Filesystem{Source: n.root, Flags: unix.MS_BIND})
 	n.must(unix.Mount("", n.root, "", unix.MS_SHARED, ""))
 	n.client = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		v1alpha1.GroupVersion.WithResource(cacheResource):        "GPUKernelCacheList",

@@ -19,7 +19,7 @@ import (
 // smallDisks mount disks that are soon full: of bytes, of inodes, or of both.
 func smallDisks() map[string]func(t *testing.T, at string) {
 	inMemory := func(options string) func(*testing.T, string) {
-		return func(t *testing.T, at string) { mount(t, "disk", at, "tmpfs", 0, options) }
+		return func(t *testing.T, at string) { mount(t, at, check.Tmpfs(options)) }
 	}
 	return map[string]func(t *testing.T, at string){
 		"tmpfs of few inodes":        inMemory("size=16m,nr_inodes=300"),

@@ -141,7 +141,7 @@ func inMemory(t *testing.T) (root, disk string) {
 	t.Helper()
 	root = t.TempDir()
 	disk = filepath.Join(root, "disk")
-	mount(t, "disk", disk, "tmpfs", 0, "size=1m")
+	mount(t, disk, check.Tmpfs("size=1m"))
 	mark(t, disk, "user.owner", []byte("admin"))
 	return root, disk
 }

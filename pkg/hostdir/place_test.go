@@ -23,10 +23,10 @@ import (
 )
 
 // mount mounts a file system on a directory, which it makes, until the test is over.
-func mount(t *testing.T, source, at, kind string, flags uintptr, data string) {
+func mount(t *testing.T, at string, f check.Filesystem) {
 	t.Helper()
 	check.Must(t, os.MkdirAll(at, 0o755))
-	check.Mount(t, source, at, kind, flags, data)
+	check.Mount(t, at, f)
 }
 
 // attach mounts the image of a disk, as after a boot.
@@ -172,9 +172,9 @@ func TestDiskNotMounted(t *testing.T) {
 			appear := func(disk string) { attach(t, disk, mounted) }
 			switch at.mount {
 			case "":
-				mounted, appear = path, func(string) { mount(t, source, path, "", unix.MS_BIND, "") }
+				mounted, appear = path, func(string) { mount(t, path, check.Filesystem{Source: source, Flags: unix.MS_BIND}) }
 			case "tmpfs":
-				mounted, appear = path, func(string) { mount(t, "disk", path, "tmpfs", 0, "size=1m") }
+				mounted, appear = path, func(string) { mount(t, path, check.Tmpfs("size=1m")) }
 			}
 			keeps(t, path)
 			kind := Kind(root, OpenRoot)

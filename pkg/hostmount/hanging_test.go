@@ -63,7 +63,7 @@ func TestMounted(t *testing.T) {
 	} {
 		at := filepath.Join(n.host, name)
 		if want {
-			check.Mount(t, "test", at, "tmpfs", 0, "size=1m")
+			check.Mount(t, at, check.Tmpfs("size=1m"))
 		}
 		if got, err := mounted(at); got != want || err != nil {
 			t.Errorf("%s: mounted %v, %v", name, got, err)

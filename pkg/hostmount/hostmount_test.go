@@ -29,7 +29,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	root := t.TempDir()
-	check.Mount(t, "test", root, "tmpfs", 0, "size=16m")
+	check.Mount(t, root, check.Tmpfs("size=16m"))
 	if err := unix.Mount("", root, "", unix.MS_SHARED, ""); err != nil {
 		t.Fatal(err)
 	}

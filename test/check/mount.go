@@ -11,14 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount mounts a filesystem on a directory until the test is over, unless the test unmounts it before. Where nobody may mount the test is
+// Filesystem is what can be mounted (mount(2)).
+type Filesystem struct {
+	// Source is a device, or a directory for a bind mount. Type is the type of the file system.
+	Source, Type string
+	Flags        uintptr
+	// Data are the options of the file system.
+	Data string
+}
+
+// Tmpfs is an empty file system in memory with options: "size=1m".
+func Tmpfs(data string) Filesystem { return Filesystem{Source: "test", Type: "tmpfs", Data: data} }
+
+// Mount mounts a file system on a directory until the test is over, unless the test unmounts it before. Where nobody may mount the test is
 // skipped; in CI it fails instead.
-func Mount(t testing.TB, source, at, kind string, flags uintptr, data string) {
+func Mount(t testing.TB, at string, f Filesystem) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		unable(t, "only root may mount")
 	}
-	if err := unix.Mount(source, at, kind, flags, data); err != nil {
+	if err := unix.Mount(f.Source, at, f.Type, f.Flags, f.Data); err != nil {
 		unable(t, "this machine lets nobody mount: %v", err)
 	}
 	t.Cleanup(func() {
@@ -45,7 +57,8 @@ func HangingMount(t testing.TB, at string) {
 	if err != nil {
 		unable(t, "no file system of a process: %v", err)
 	}
-	Mount(t, "hanging", at, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd()))
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
+	Mount(t, at, Filesystem{Source: "hanging", Type: "fuse", Data: data})
 	t.Cleanup(func() { Must(t, server.Close()) }) // before it is unmounted: whoever waits gets an error
 }
 

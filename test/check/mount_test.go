@@ -21,7 +21,7 @@ func TestMount(t *testing.T) {
 	before := on()
 	for _, unmounts := range []bool{false, true} {
 		t.Run("", func(t *testing.T) {
-			check.Mount(t, "test", at, "tmpfs", 0, "size=1m")
+			check.Mount(t, at, check.Tmpfs("size=1m"))
 			if on() == before {
 				t.Error("nothing was mounted")
 			}

@@ -180,7 +180,7 @@ func TestManagerWithoutRoom(t *testing.T) {
 	program := c.program(ours(), image, released(region.ReleaseBlank, blank))
 	check.Must(t, c.apply(program))
 	at := filepath.Join(c.tree, "lib/firmware")
-	check.Mount(t, "disk", at, "tmpfs", 0, "nr_inodes=1")
+	check.Mount(t, at, check.Tmpfs("nr_inodes=1"))
 	err := c.undo(program)
 	check.Must(t, unix.Unmount(at, 0), err)
 	left := held(image, ours())

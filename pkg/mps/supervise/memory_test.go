@@ -27,7 +27,7 @@ func (n *node) hasMemory() {
 	n.memory = true
 	run := filepath.Join(n.root, "run")
 	check.Must(n.t, os.MkdirAll(run, 0o755))
-	check.Mount(n.t, "test", run, "tmpfs", 0, "size=64m")
+	check.Mount(n.t, run, check.Tmpfs("size=64m"))
 	n.t.Cleanup(func() {
 		for _, name := range n.mounts() {
 			_ = unix.Unmount(filepath.Join(mps.HostMemoryDir(n.root), name), unix.MNT_DETACH)

@@ -33,7 +33,7 @@ type mountedTree struct {
 func newMountedTree(t *testing.T) *mountedTree {
 	t.Helper()
 	top := t.TempDir()
-	check.Mount(t, "test", top, "tmpfs", 0, "size=16m,mode=755")
+	check.Mount(t, top, check.Tmpfs("size=16m,mode=755"))
 	check.Must(t, unix.Mount("", top, "", unix.MS_SHARED, ""))
 	root := filepath.Join(top, "host")
 	m := &mountedTree{t: t, root: root, mounts: hostmount.In(filepath.Join(top, "mounts"), root)}
