@@ -233,10 +233,14 @@ func (c cluster) await(t *testing.T, object client.Object, want string) {
 
 // testBitstreams: what is in the registry is in the status, and in the columns.
 func (c cluster) testBitstreams(t *testing.T, r replica) {
-	first := c.registry.Push(t, "team/nlb0", "", `{"interfaceID":"`+shell+`"}`, fpga.GBS, gbs(t, shell))
-	second := c.registry.Push(t, "team/nlb0", "", `{"interfaceID":"`+other+`"}`, fpga.GBS, gbs(t, other))
+	first := c.registry.Push(t, "team/nlb0", "", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + shell + `"}`, Format: fpga.GBS, File: gbs(t, shell),
+	})
+	second := c.registry.Push(t, "team/nlb0", "", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + other + `"}`, Format: fpga.GBS, File: gbs(t, other),
+	})
 	index := c.registry.Manifest(t, "team/nlb0", "both", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{second, first}})
-	c.registry.Push(t, "team/nlb0", "torn", `{}`, fpga.GBS, gbs(t, shell)[:100])
+	c.registry.Push(t, "team/nlb0", "torn", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbs(t, shell)[:100]})
 
 	both := own("both", c.registry.Host+"/team/nlb0:both")
 	pinned := ofCluster("pinned", func(s *v1alpha1.ClusterFPGABitstreamSpec) { s.Image = c.registry.Host + "/team/nlb0@" + first.Digest })
@@ -285,8 +289,12 @@ func (c cluster) testBitstreams(t *testing.T, r replica) {
 
 // testHolders: the nodes that hold a file are counted as they come and go, without any registry.
 func (c cluster) testHolders(t *testing.T) {
-	first := c.registry.Push(t, "team/held", "", `{"interfaceID":"`+shell+`"}`, fpga.GBS, gbs(t, shell))
-	second := c.registry.Push(t, "team/held", "", `{"interfaceID":"`+other+`"}`, fpga.GBS, gbs(t, other))
+	first := c.registry.Push(t, "team/held", "", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + shell + `"}`, Format: fpga.GBS, File: gbs(t, shell),
+	})
+	second := c.registry.Push(t, "team/held", "", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + other + `"}`, Format: fpga.GBS, File: gbs(t, other),
+	})
 	index := c.registry.Manifest(t, "team/held", "both", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{second, first}})
 	at := c.registry.Host + "/team/held@" + index.Digest
 	mine, all := own("held", at), ofCluster("held", func(s *v1alpha1.ClusterFPGABitstreamSpec) { s.Image = at })
@@ -404,7 +412,7 @@ func (c cluster) wantRow(t *testing.T, path string, want map[string]string) {
 // testMovingTag: a tag is followed, an outage loses nothing, and nothing keeps an object.
 func (c cluster) testMovingTag(t *testing.T) {
 	push := func(iface string) string {
-		return c.registry.Push(t, "team/moving", "v1", `{}`, fpga.GBS, gbs(t, iface)).Digest
+		return c.registry.Push(t, "team/moving", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbs(t, iface)}).Digest
 	}
 	before := push(shell)
 	object := own("moving", c.registry.Host+"/team/moving:v1")
@@ -461,7 +469,7 @@ func (c cluster) pullSecret(t *testing.T, namespace, name, password string) {
 
 // testPullSecrets: an object is read with its own secrets, which the kubelet plugin may read as long as the object names them.
 func (c cluster) testPullSecrets(t *testing.T) {
-	c.registry.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, gbs(t, shell))
+	c.registry.Push(t, "private/nlb0", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbs(t, shell)})
 	image := c.registry.Host + "/private/nlb0:v1"
 	c.pullSecret(t, team, "pull", fpgaregistry.Password)
 	c.pullSecret(t, team, "pull2", "wrong")
@@ -525,7 +533,7 @@ func (c cluster) testClusterSecret(t *testing.T, image string) {
 // grantedBitstream is an object for whose secret there is a Role.
 func (c cluster) grantedBitstream(t *testing.T, name string) *v1alpha1.FPGABitstream {
 	t.Helper()
-	c.registry.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, gbs(t, shell))
+	c.registry.Push(t, "private/nlb0", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbs(t, shell)})
 	c.pullSecret(t, team, name, fpgaregistry.Password)
 	object := own(name, c.registry.Host+"/private/nlb0:v1", name)
 	c.create(t, object)

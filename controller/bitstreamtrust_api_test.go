@@ -13,6 +13,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/test/apitest"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -20,7 +21,7 @@ import (
 // was asked.
 func (c cluster) testBitstreamTrust(t *testing.T) {
 	key := signed.NewKey(t)
-	pushed := c.registry.Push(t, "signed/nlb0", "v1", `{}`, fpga.GBS, gbs(t, shell))
+	pushed := c.registry.Push(t, "signed/nlb0", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbs(t, shell)})
 	d, err := artifact.ParseDigest(pushed.Digest)
 	if err != nil {
 		t.Fatal(err)

@@ -92,12 +92,16 @@ func TestRead(t *testing.T) {
 	layer := func(name string, format fpga.Format) string {
 		return r.Blob(t, repo, format.LayerType(), file(t, name)).Digest
 	}
-	gbs := r.Push(t, repo, "gbs", `{"interfaceID":"`+shell+`","name":"nlb_400"}`, fpga.GBS, file(t, "nlb0.gbs"))
-	signed := r.Push(t, repo, "signed", `{}`, fpga.GBS, file(t, "nlb0-signed.gbs"))
-	aocx := r.Push(t, repo, "aocx", `{"format":"aocx"}`, fpga.AOCX, file(t, "vector.aocx"))
-	xclbin := r.Push(t, repo, "xclbin", `{}`, fpga.Xclbin, file(t, "hello.xclbin"))
-	raw := r.Push(t, repo, "rbf", `{"format":"rbf","id":"`+nlb0+`","interfaceID":"`+shell+`"}`, fpga.RBF, file(t, "nlb0.rbf"))
-	second := r.Push(t, repo, "", `{"interfaceID":"`+other+`"}`, fpga.GBS, gbsFor(t, other))
+	gbs := r.Push(t, repo, "gbs", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + shell + `","name":"nlb_400"}`, Format: fpga.GBS, File: file(t, "nlb0.gbs"),
+	})
+	signed := r.Push(t, repo, "signed", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: file(t, "nlb0-signed.gbs")})
+	aocx := r.Push(t, repo, "aocx", fpgaregistry.Bitstream{Config: `{"format":"aocx"}`, Format: fpga.AOCX, File: file(t, "vector.aocx")})
+	xclbin := r.Push(t, repo, "xclbin", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.Xclbin, File: file(t, "hello.xclbin")})
+	raw := r.Push(t, repo, "rbf", fpgaregistry.Bitstream{
+		Config: `{"format":"rbf","id":"` + nlb0 + `","interfaceID":"` + shell + `"}`, Format: fpga.RBF, File: file(t, "nlb0.rbf"),
+	})
+	second := r.Push(t, repo, "", fpgaregistry.Bitstream{Config: `{"interfaceID":"` + other + `"}`, Format: fpga.GBS, File: gbsFor(t, other)})
 	r.Manifest(t, repo, "index", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{second, gbs}})
 
 	nlb := func(manifest fpgaregistry.Descriptor, layer, iface string, size int64) v1alpha1.BitstreamImage {
@@ -147,7 +151,7 @@ func TestReadRefuses(t *testing.T) {
 	config, layer := r.Blob(t, repo, fpga.ConfigType, []byte("{}")), r.Blob(t, repo, fpga.GBS.LayerType(), file(t, "nlb0.gbs"))
 	container := r.Blob(t, repo, "application/vnd.oci.image.config.v1+json", []byte("{}"))
 	push := func(tag, config string, format fpga.Format, content []byte) {
-		r.Push(t, repo, tag, config, format, content)
+		r.Push(t, repo, tag, fpgaregistry.Bitstream{Config: config, Format: format, File: content})
 	}
 	push("mismatch", `{"interfaceID":"`+other+`"}`, fpga.GBS, file(t, "nlb0.gbs"))
 	push("renamed", `{}`, fpga.Xclbin, file(t, "nlb0.gbs"))
@@ -167,7 +171,7 @@ func TestReadRefuses(t *testing.T) {
 	gone.Digest = "sha256:" + strings.Repeat("ab", 32)
 	r.Manifest(t, repo, "gone",
 		fpgaregistry.Manifest{ArtifactType: fpga.ArtifactType, Config: &config, Layers: []fpgaregistry.Descriptor{gone}})
-	r.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
+	r.Push(t, "private/nlb0", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: file(t, "nlb0.gbs")})
 	var many []fpgaregistry.Descriptor
 	for _, iface := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"} {
 		c := r.Blob(t, repo, fpga.ConfigType, []byte(`{"interfaceID":"`+strings.Repeat(iface, 32)+`"}`))
@@ -275,7 +279,7 @@ func TestSlowRegistriesHoldUpEachOther(t *testing.T) {
 func TestReadsAreApart(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	p, _ := newReader(t, r)
-	private := r.Push(t, "private/nlb0", "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
+	private := r.Push(t, "private/nlb0", "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: file(t, "nlb0.gbs")})
 	keys, err := registry.NewKeychain(registry.DockerConfig{Data: dockerConfig(t, r.Host)})
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +316,7 @@ func dockerConfig(t *testing.T, host string) []byte {
 func TestResolveReadsOnce(t *testing.T) {
 	r := fpgaregistry.Start(t)
 	p, _ := newReader(t, r)
-	r.Push(t, repo, "v1", `{}`, fpga.GBS, file(t, "nlb0.gbs"))
+	r.Push(t, repo, "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: file(t, "nlb0.gbs")})
 	b := &v1alpha1.FPGABitstream{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Generation: 3}}
 	b.Spec.Image = r.Host + "/" + repo + ":v1"
 	look := func() (*artifacts.Outcome, []v1alpha1.BitstreamImage) {
@@ -334,7 +338,7 @@ func TestResolveReadsOnce(t *testing.T) {
 	if again, same := look(); again.Err != nil || again.Digest != first.Digest || cmp.Diff(images, same) != "" || r.Reads.Load() != reads {
 		t.Errorf("second look: %+v, %+v after %d reads more", again, same, r.Reads.Load()-reads)
 	}
-	r.Push(t, repo, "v1", `{}`, fpga.GBS, gbsFor(t, other))
+	r.Push(t, repo, "v1", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: gbsFor(t, other)})
 	if moved, images := look(); moved.Err != nil || moved.Digest == first.Digest || images[0].InterfaceID != other {
 		t.Errorf("moved tag: %+v, %+v", moved, images)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/fpga"
 	"github.com/fettle-dev/fettle/pkg/trust"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/signed"
 )
 
@@ -104,7 +105,9 @@ func TestSigned(t *testing.T) {
 				{"bin", strings.Replace(raw, "rbf", "bin", 1), "nlb0.rbf", fpga.BIN},
 			} {
 				t.Run(f.tag, func(t *testing.T) {
-					d, err := artifact.ParseDigest(j.Push(t, repo, f.tag, f.config, f.format, file(t, f.file)).Digest)
+					d, err := artifact.ParseDigest(j.Push(t, repo, f.tag, fpgaregistry.Bitstream{
+						Config: f.config, Format: f.format, File: file(t, f.file),
+					}).Digest)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -146,7 +149,9 @@ func TestSigned(t *testing.T) {
 // TestVerdictInAnOutage: while the registry is down, the verdict stands as long as the policies are the same.
 func TestVerdictInAnOutage(t *testing.T) {
 	j, key := newJudged(t, true), signed.NewKey(t)
-	d, err := artifact.ParseDigest(j.Push(t, repo, "v1", "{}", fpga.GBS, file(t, "nlb0.gbs")).Digest)
+	d, err := artifact.ParseDigest(j.Push(t, repo, "v1", fpgaregistry.Bitstream{
+		Config: "{}", Format: fpga.GBS, File: file(t, "nlb0.gbs"),
+	}).Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +173,7 @@ func TestVerdictInAnOutage(t *testing.T) {
 // TestPinnedAndUnjudged: nothing is asked again of a digest that was read, until a policy is for it.
 func TestPinnedAndUnjudged(t *testing.T) {
 	j, key := newJudged(t, true), signed.NewKey(t)
-	pushed := j.Push(t, repo, "v1", "{}", fpga.GBS, file(t, "nlb0.gbs"))
+	pushed := j.Push(t, repo, "v1", fpgaregistry.Bitstream{Config: "{}", Format: fpga.GBS, File: file(t, "nlb0.gbs")})
 	b := j.object("v1")
 	b.Spec.Image = j.Host + "/" + repo + "@" + pushed.Digest
 	j.look(t, b)

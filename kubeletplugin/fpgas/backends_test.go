@@ -28,6 +28,7 @@ import (
 	"github.com/fettle-dev/fettle/pkg/record"
 	"github.com/fettle-dev/fettle/pkg/step"
 	"github.com/fettle-dev/fettle/test/check"
+	"github.com/fettle-dev/fettle/test/fpgaregistry"
 	"github.com/fettle-dev/fettle/test/nodefixture"
 )
 
@@ -97,7 +98,7 @@ func (l last) Review(context.Context, *inventory.Snapshot) { l() }
 // keep pushes an image and makes its object, team-a/NAME.
 func (b *board) keep(name string, config string, format fpga.Format, file []byte, id, interfaceID string) {
 	b.t.Helper()
-	manifest := b.Push(b.t, "team/"+name, "", config, format, file)
+	manifest := b.Push(b.t, "team/"+name, "", fpgaregistry.Bitstream{Config: config, Format: format, File: file})
 	b.put(b.object("team-a", name, v1alpha1.BitstreamImage{
 		Manifest: manifest.Digest, Layer: digestOf(file), Size: int64(len(file)), Format: string(format), ID: id, AFUID: id,
 		InterfaceID: interfaceID,

@@ -356,9 +356,13 @@ func (s *site) manifestSize(i v1alpha1.BitstreamImage) int64 {
 func TestFindReferenceFails(t *testing.T) {
 	l := newLab(t)
 	image := l.image("team/nlb0", shell, nlb0)
-	silent := l.Push(t, "team/silent", "", `{"format":"rbf","interfaceID":"`+shell+`"}`, fpga.RBF, []byte("raw bytes"))
-	hash := l.Push(t, "team/hash", "", `{"format":"gbs","interfaceID":"`+shell+`","id":"`+strings.Repeat("01234567", 5)+`"}`, fpga.GBS,
-		fpgaregistry.GBS(shell, nlb0))
+	silent := l.Push(t, "team/silent", "", fpgaregistry.Bitstream{
+		Config: `{"format":"rbf","interfaceID":"` + shell + `"}`, Format: fpga.RBF, File: []byte("raw bytes"),
+	})
+	hash := l.Push(t, "team/hash", "", fpgaregistry.Bitstream{
+		Config: `{"format":"gbs","interfaceID":"` + shell + `","id":"` + strings.Repeat("01234567", 5) + `"}`,
+		Format: fpga.GBS, File: fpgaregistry.GBS(shell, nlb0),
+	})
 	config := l.Blob(t, "team/other", "application/vnd.example.config.v1+json", []byte(`{}`))
 	chart := l.Manifest(t, "team/other", "", fpgaregistry.Manifest{Config: &config, Layers: []fpgaregistry.Descriptor{config}})
 	closed := l.image("private/nlb0", shell, nlb0)
@@ -393,7 +397,9 @@ func TestFindReferenceFails(t *testing.T) {
 // TestFindRawReference: what the config says of a raw image goes along.
 func TestFindRawReference(t *testing.T) {
 	l := newLab(t)
-	pushed := l.Push(t, "team/raw", "", `{"format":"rbf","interfaceID":"`+shell+`","id":"`+nlb0+`"}`, fpga.RBF, []byte("raw bytes"))
+	pushed := l.Push(t, "team/raw", "", fpgaregistry.Bitstream{
+		Config: `{"format":"rbf","interfaceID":"` + shell + `","id":"` + nlb0 + `"}`, Format: fpga.RBF, File: []byte("raw bytes"),
+	})
 	b := l.found("team-a", &v1alpha1.BitstreamSource{Ref: l.Host + "/team/raw@" + pushed.Digest}, shell)
 	if b.image.Config.Format != fpga.RBF || b.image.Config.ID != nlb0 || b.image.AFUID != nlb0 {
 		t.Errorf("image %+v", b.image)

@@ -532,7 +532,9 @@ func TestFileSaysTheID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, twoRegions()...)
 			id := inspected(t, tc.file).InterfaceID
-			pushed := l.Push(t, "team/image", "", strings.ReplaceAll(tc.config, shell, id), tc.format, tc.file)
+			pushed := l.Push(t, "team/image", "", fpgaregistry.Bitstream{
+				Config: strings.ReplaceAll(tc.config, shell, id), Format: tc.format, File: tc.file,
+			})
 			for _, r := range l.cards.regions {
 				r.InterfaceID = id
 			}
@@ -559,8 +561,8 @@ func TestRawImage(t *testing.T) {
 	l := newLab(t, twoRegions()...)
 	file := []byte("0123456789abcdef0123456789abcdef")
 	config := func(id string) string { return `{"format":"rbf","id":"` + nlb3 + `","interfaceID":"` + id + `"}` }
-	honest := l.Push(t, "team/raw", "v1", config(otherShell), fpga.RBF, file)
-	forged := l.Push(t, "mallory/raw", "v1", config(shell), fpga.RBF, file)
+	honest := l.Push(t, "team/raw", "v1", fpgaregistry.Bitstream{Config: config(otherShell), Format: fpga.RBF, File: file})
+	forged := l.Push(t, "mallory/raw", "v1", fpgaregistry.Bitstream{Config: config(shell), Format: fpga.RBF, File: file})
 	l.put(l.object("team-a", "forged", v1alpha1.BitstreamImage{
 		Manifest: forged.Digest, Layer: digestOf(file), Size: int64(len(file)), Format: "rbf", ID: nlb3, AFUID: nlb3, InterfaceID: shell,
 	}))

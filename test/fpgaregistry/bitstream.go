@@ -28,7 +28,7 @@ func (r *Registry) Image(t testing.TB, repository, interfaceID, afu string) v1al
 	t.Helper()
 	file := GBS(interfaceID, afu)
 	config := fmt.Sprintf(`{"format":"gbs","interfaceID":%q,"id":%q}`, interfaceID, afu)
-	manifest := r.Push(t, repository, "", config, fpga.GBS, file)
+	manifest := r.Push(t, repository, "", Bitstream{Config: config, Format: fpga.GBS, File: file})
 	layer := r.Blob(t, repository, fpga.GBS.LayerType(), file)
 	return v1alpha1.BitstreamImage{
 		Manifest: manifest.Digest, Layer: layer.Digest, Size: layer.Size, Format: "gbs", ID: afu, AFUID: afu, InterfaceID: interfaceID,

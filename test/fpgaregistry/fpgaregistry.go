@@ -187,12 +187,21 @@ type Manifest struct {
 	Manifests     []Descriptor `json:"manifests,omitempty"`
 }
 
+// Bitstream is a bitstream as its artifact in a registry has it.
+type Bitstream struct {
+	// Config is the artifact's config, in JSON.
+	Config string
+	// Format is that of File.
+	Format fpga.Format
+	File   []byte
+}
+
 // Push puts a bitstream's artifact in its usual form into the repository and gives its manifest's descriptor. No tag leaves it untagged.
-func (r *Registry) Push(t testing.TB, repository, tag, config string, format fpga.Format, file []byte) Descriptor {
+func (r *Registry) Push(t testing.TB, repository, tag string, b Bitstream) Descriptor {
 	t.Helper()
-	described := r.Blob(t, repository, fpga.ConfigType, []byte(config))
+	config := r.Blob(t, repository, fpga.ConfigType, []byte(b.Config))
 	return r.Manifest(t, repository, tag, Manifest{
-		ArtifactType: fpga.ArtifactType, Config: &described, Layers: []Descriptor{r.Blob(t, repository, format.LayerType(), file)},
+		ArtifactType: fpga.ArtifactType, Config: &config, Layers: []Descriptor{r.Blob(t, repository, b.Format.LayerType(), b.File)},
 	})
 }
 

@@ -56,13 +56,15 @@ func TestList(t *testing.T) {
 	empty := r.Blob(t, repo, fpgaregistry.EmptyType, []byte("{}"))
 	plain := r.Blob(t, repo, fpga.ConfigType, []byte("{}"))
 
-	one := r.Push(t, repo, "one", `{"format":"gbs","name":"nlb_400"}`, fpga.GBS, []byte("a file"))
+	one := r.Push(t, repo, "one", fpgaregistry.Bitstream{
+		Config: `{"format":"gbs","name":"nlb_400"}`, Format: fpga.GBS, File: []byte("a file"),
+	})
 	bare := r.Manifest(t, repo, "bare", fpgaregistry.Manifest{
 		ArtifactType: fpga.ArtifactType, Config: &empty, Layers: []fpgaregistry.Descriptor{file},
 	})
 	typed := r.Manifest(t, repo, "typed", fpgaregistry.Manifest{Config: &plain, Layers: []fpgaregistry.Descriptor{file}})
-	second := r.Push(t, repo, "", `{"interfaceID":"`+shellB+`"}`, fpga.GBS, []byte("a file"))
-	first := r.Push(t, repo, "", `{"interfaceID":"`+shellA+`"}`, fpga.GBS, []byte("a file"))
+	second := r.Push(t, repo, "", fpgaregistry.Bitstream{Config: `{"interfaceID":"` + shellB + `"}`, Format: fpga.GBS, File: []byte("a file")})
+	first := r.Push(t, repo, "", fpgaregistry.Bitstream{Config: `{"interfaceID":"` + shellA + `"}`, Format: fpga.GBS, File: []byte("a file")})
 	second.ArtifactType = fpga.ArtifactType
 	r.Manifest(t, repo, "index", fpgaregistry.Manifest{Manifests: []fpgaregistry.Descriptor{second, first}})
 
@@ -103,15 +105,19 @@ func TestListRefuses(t *testing.T) {
 		return fpgaregistry.Manifest{ArtifactType: fpga.ArtifactType, Config: c, Layers: layers}
 	}
 	container := r.Blob(t, repo, "application/vnd.oci.image.config.v1+json", []byte("{}"))
-	forA := r.Push(t, repo, "", `{"interfaceID":"`+shellA+`"}`, fpga.GBS, []byte("a file"))
-	alsoA := r.Push(t, repo, "", `{"interfaceID":"`+shellA+`","name":"other"}`, fpga.GBS, []byte("a file"))
-	forNone := r.Push(t, repo, "", `{}`, fpga.GBS, []byte("a file"))
+	forA := r.Push(t, repo, "", fpgaregistry.Bitstream{Config: `{"interfaceID":"` + shellA + `"}`, Format: fpga.GBS, File: []byte("a file")})
+	alsoA := r.Push(t, repo, "", fpgaregistry.Bitstream{
+		Config: `{"interfaceID":"` + shellA + `","name":"other"}`, Format: fpga.GBS, File: []byte("a file"),
+	})
+	forNone := r.Push(t, repo, "", fpgaregistry.Bitstream{Config: `{}`, Format: fpga.GBS, File: []byte("a file")})
 	index := r.Manifest(t, repo, "", fpgaregistry.Manifest{Manifests: descriptors{forA}})
 	signature := forA
 	signature.ArtifactType = "application/vnd.example.signature"
 	var many descriptors
 	for i := range 65 {
-		many = append(many, r.Push(t, repo, "", fmt.Sprintf(`{"interfaceID":"%032x"}`, i+1), fpga.GBS, []byte("a file")))
+		many = append(many, r.Push(t, repo, "", fpgaregistry.Bitstream{
+			Config: fmt.Sprintf(`{"interfaceID":"%032x"}`, i+1), Format: fpga.GBS, File: []byte("a file"),
+		}))
 	}
 	for i, test := range []struct {
 		name     string
