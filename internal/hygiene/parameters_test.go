@@ -16,7 +16,6 @@ const maxParameters = 5
 // manyParameters are the functions that have more, with their present numbers. Each number only falls, and no function is added.
 func manyParameters() map[string]int {
 	return map[string]int{
-		"test/fpgasim.node.Ioctl":          6,
 		"test/signed.Registry.SignKeyless": 6,
 	}
 }

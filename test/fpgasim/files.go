@@ -32,7 +32,7 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 
 func (n *node) Open(ctx context.Context, _ uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	pid := callerOf(ctx)
-	h := &handle{port: n.port, path: n.path, exclusive: exclusive(pid)}
+	h := &handle{node: n, exclusive: exclusive(pid)}
 	if errno := n.model.open(h, pid); errno != 0 {
 		return nil, 0, errno
 	}

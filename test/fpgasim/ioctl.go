@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/hanwen/go-fuse/v2/fs"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,8 +27,8 @@ const (
 )
 
 // Ioctl gets the payload of an _IOW request; for the others it is the pointer alone, into the caller's memory.
-func (n *node) Ioctl(ctx context.Context, _ fs.FileHandle, cmd uint32, arg uint64, in, _ []byte) (int32, syscall.Errno) {
-	pid := callerOf(ctx)
+func (h *handle) Ioctl(ctx context.Context, cmd uint32, arg uint64, in, _ []byte) (int32, syscall.Errno) {
+	n, pid := h.node, callerOf(ctx)
 	switch {
 	case n.port != nil && cmd == requestReset:
 		return 0, n.model.simple(n.path, OnReset, n.port, pid, func() syscall.Errno {

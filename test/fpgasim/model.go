@@ -62,8 +62,7 @@ type port struct {
 
 // handle is one open of a node.
 type handle struct {
-	port      *port
-	path      string
+	node      *node
 	exclusive bool
 	flushed   bool // closed by somebody, so its release may be under way
 }
@@ -130,9 +129,9 @@ func (s *model) open(h *handle, pid int) (errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() {
-		s.log(Event{Op: "open", Path: h.path, PID: pid, Exclusive: h.exclusive, Errno: unix.ErrnoName(errno)})
+		s.log(Event{Op: "open", Path: h.node.path, PID: pid, Exclusive: h.exclusive, Errno: unix.ErrnoName(errno)})
 	}()
-	p := h.port
+	p := h.node.port
 	if p == nil {
 		return 0
 	}
@@ -171,8 +170,8 @@ func (s *model) flush(h *handle) {
 func (s *model) release(h *handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log(Event{Op: "close", Path: h.path})
-	if p := h.port; p != nil {
+	s.log(Event{Op: "close", Path: h.node.path})
+	if p := h.node.port; p != nil {
 		p.opens = slices.DeleteFunc(p.opens, func(o *handle) bool { return o == h })
 	}
 	s.changed.Broadcast()
