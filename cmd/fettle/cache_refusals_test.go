@@ -124,7 +124,7 @@ func refusals() []refusal {
 		return func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			d := r.push(t, name)
-			r.SignKeyless(t, "team/"+name, d, r.ci, issuer, subject)
+			r.SignKeyless(t, "team/"+name, d, signed.Identity{World: r.ci, Issuer: issuer, Subject: subject})
 			return d
 		}
 	}
@@ -163,7 +163,7 @@ func refusals() []refusal {
 		{"world", func(t *testing.T, r *refusing) artifact.Digest {
 			t.Helper()
 			d := r.push(t, "world")
-			r.SignKeyless(t, "team/world", d, signed.NewWorld(t), ciIssuer, ciSubject)
+			r.SignKeyless(t, "team/world", d, signed.Identity{World: signed.NewWorld(t), Issuer: ciIssuer, Subject: ciSubject})
 			return d
 		}, verify, []string{policy, "authority ci (keyless), trustedRoot: "}},
 		{"sbom", func(t *testing.T, r *refusing) artifact.Digest {

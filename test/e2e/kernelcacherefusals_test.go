@@ -103,9 +103,9 @@ func (k *kernelCaches) strangers(ctx context.Context, world signed.World) []refu
 			name: name, image: r.Host + "/" + repository + ":v1", condition: v1alpha1.ConditionVerified, status: metav1.ConditionFalse, words: words,
 		}
 	}
-	keyless := func(name string, by signed.World, issuer, subject string, words ...string) refusal {
+	keyless := func(name string, by signed.Identity, words ...string) refusal {
 		return refused(name, "ci/"+name, k.Registry, func(d artifact.Digest) {
-			k.SignKeyless(t, "ci/"+name, d, by, issuer, subject)
+			k.SignKeyless(t, "ci/"+name, d, by)
 		}, append(words, "TrustPolicy e2e-ci (generation 1)", "CosignV3 sha256:")...)
 	}
 	const identities, root = "authority ci (keyless), keyless.identities: ", "authority ci (keyless), trustedRoot: "
@@ -116,9 +116,11 @@ func (k *kernelCaches) strangers(ctx context.Context, world signed.World) []refu
 		refused("sbom", "team/sbom", k.Registry, func(d artifact.Digest) {
 			k.AttestV3(t, "team/sbom", d, k.key, signed.SBOMPredicate)
 		}, "TrustPolicy e2e (generation 1)", "authority release", "predicate type", signed.SBOMPredicate, signed.SignPredicate),
-		keyless("issuer", world, "https://other.example", builderSubject, identities, builderIssuer, "https://other.example"),
-		keyless("subject", world, builderIssuer, "somebody@team.example", identities, builderSubject, "somebody@team.example"),
-		keyless("world", signed.NewWorld(t), builderIssuer, builderSubject, root),
+		keyless("issuer", signed.Identity{World: world, Issuer: "https://other.example", Subject: builderSubject},
+			identities, builderIssuer, "https://other.example"),
+		keyless("subject", signed.Identity{World: world, Issuer: builderIssuer, Subject: "somebody@team.example"},
+			identities, builderSubject, "somebody@team.example"),
+		keyless("world", signed.Identity{World: signed.NewWorld(t), Issuer: builderIssuer, Subject: builderSubject}, root),
 	}
 }
 
@@ -189,7 +191,8 @@ func (k *kernelCaches) passes(ctx context.Context, ns string, world signed.World
 		k.claim(ctx, ns, name, v1alpha1.KernelCacheSource{Name: name})
 		return newPod(ctx, ns, name, withTemplate(name))
 	}
-	k.SignKeyless(t, "ci/good", k.Files(t, "ci/good", "v1", mi300("good"), nil), world, builderIssuer, builderSubject)
+	image := k.Files(t, "ci/good", "v1", mi300("good"), nil)
+	k.SignKeyless(t, "ci/good", image, signed.Identity{World: world, Issuer: builderIssuer, Subject: builderSubject})
 	key := signed.NewKey(t)
 	k.policy(ctx, "e2e-revoked", []string{"revoked/**"}, nil, v1alpha1.TrustAuthority{Name: "old", Key: &v1alpha1.TrustKey{PEM: key.PEM(t)}})
 	k.SignV3(t, "revoked/add", k.Files(t, "revoked/add", "v1", mi300("revoked"), nil), key)

@@ -225,11 +225,17 @@ func (r *Registry) AttestV3(t testing.TB, repository string, d artifact.Digest, 
 	r.attach(t, repository, d, b)
 }
 
-// SignKeyless attaches a bundle with a certificate of the world's for somebody.
-func (r *Registry) SignKeyless(t testing.TB, repository string, d artifact.Digest, w World, issuer, subject string) {
+// Identity is a person or a build that an authority of a world gives certificates to.
+type Identity struct {
+	World           World
+	Issuer, Subject string
+}
+
+// SignKeyless attaches a bundle with a certificate.
+func (r *Registry) SignKeyless(t testing.TB, repository string, d artifact.Digest, by Identity) {
 	t.Helper()
-	by := Attested{Issuer: issuer, Subject: subject, After: 5 * time.Minute} // certificates of the world begin then
-	r.attach(t, repository, d, w.Attest(t, statement(d, SignPredicate), by))
+	signed := Attested{Issuer: by.Issuer, Subject: by.Subject, After: 5 * time.Minute} // certificates of the world begin then
+	r.attach(t, repository, d, by.World.Attest(t, statement(d, SignPredicate), signed))
 }
 
 func (r *Registry) attach(t testing.TB, repository string, d artifact.Digest, b *bundlepb.Bundle) {
