@@ -63,30 +63,22 @@ func receiverType(e ast.Expr) string {
 
 // checkMethods returns which types have too many methods.
 func checkMethods(counts map[string]int) []string {
-	return limit{most: maxMethods, of: "methods", mend: "give a part with state of its own a type of its own"}.check(counts, nil)
+	return limit{most: maxMethods, of: "methods", mend: "give a part with state of its own a type of its own"}.check(counts)
 }
 
 // limit is how many of something a thing may have.
 type limit struct {
 	most int
-	// of is what is counted, mend what to do about too many, and list the function with the exceptions.
-	of, mend, list string
+	// of is what is counted, and mend what to do about too many.
+	of, mend string
 }
 
-// check returns what is wrong with numbers: too many, or fewer than an exception allows.
-func (l limit) check(counts, exceptions map[string]int) []string {
+// check returns which things have too many.
+func (l limit) check(counts map[string]int) []string {
 	var wrong []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		if allowed := max(exceptions[name], l.most); counts[name] > allowed {
-			wrong = append(wrong, fmt.Sprintf("%s has %d %s, want at most %d: %s", name, counts[name], l.of, allowed, l.mend))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(exceptions)) {
-		switch has := counts[name]; {
-		case has <= l.most:
-			wrong = append(wrong, fmt.Sprintf("%s has %d %s: remove it from %s", name, has, l.of, l.list))
-		case has < exceptions[name]:
-			wrong = append(wrong, fmt.Sprintf("%s has %d %s: lower its %d in %s to that", name, has, l.of, exceptions[name], l.list))
+		if counts[name] > l.most {
+			wrong = append(wrong, fmt.Sprintf("%s has %d %s, want at most %d: %s", name, counts[name], l.of, l.most, l.mend))
 		}
 	}
 	return wrong

@@ -13,14 +13,9 @@ import (
 // maxParameters is how many parameters a function may have, a context included. What belongs together is a value with a name.
 const maxParameters = 5
 
-// manyParameters are the functions that have more, with their present numbers. Each number only falls, and no function is added.
-func manyParameters() map[string]int {
-	return map[string]int{}
-}
-
 // TestFunctionsHaveFewParameters counts the parameters of each function outside of tests.
 func TestFunctionsHaveFewParameters(t *testing.T) {
-	for _, message := range checkParameters(countParameters(goFiles(t)), manyParameters()) {
+	for _, message := range checkParameters(countParameters(goFiles(t))) {
 		t.Error(message)
 	}
 }
@@ -57,35 +52,31 @@ func parameters(f *ast.FuncType) (n int) {
 	return n
 }
 
-// checkParameters returns what is wrong with the numbers of parameters: too many, or fewer than an exception allows.
-func checkParameters(counts, exceptions map[string]int) []string {
-	return limit{maxParameters, "parameters", "give what belongs together a type", "manyParameters"}.check(counts, exceptions)
+// checkParameters returns which functions have too many parameters.
+func checkParameters(counts map[string]int) []string {
+	return limit{most: maxParameters, of: "parameters", mend: "give what belongs together a type"}.check(counts)
 }
 
-// TestPlantedParameters plants functions that have too many parameters, and exceptions that allow too much.
+// TestPlantedParameters plants functions that have too many parameters.
 func TestPlantedParameters(t *testing.T) {
 	const five, six = "(a, b int, c, d string, e ...any)", "(a, b int, _ string, d, e bool, f ...any)"
 	for name, tt := range map[string]struct {
-		source     string
-		test       bool
-		exceptions map[string]int
-		want       []string
+		source string
+		test   bool
+		want   []string
 	}{
-		"as many as may be":     {source: "func f" + five + " {}"},
-		"one more":              {source: "func f" + six + " {}", want: []string{"pkg/p.f has 6 parameters, want at most 5"}},
-		"of a method":           {source: "func (t *T[K]) f" + six + " {}", want: []string{"pkg/p.T.f has 6"}},
-		"without names":         {source: "func f(int, int, int, int, int, int) {}", want: []string{"pkg/p.f has 6"}},
-		"of a test":             {source: "func f" + six + " {}", test: true},
-		"excepted":              {source: "func f" + six + " {}", exceptions: map[string]int{"pkg/p.f": 6}},
-		"fewer than excepted":   {source: "func f" + six + " {}", exceptions: map[string]int{"pkg/p.f": 7}, want: []string{"lower its 7"}},
-		"excepted without need": {source: "func f" + five + " {}", exceptions: map[string]int{"pkg/p.f": 6}, want: []string{"remove it"}},
+		"as many as may be": {source: "func f" + five + " {}"},
+		"one more":          {source: "func f" + six + " {}", want: []string{"pkg/p.f has 6 parameters, want at most 5"}},
+		"of a method":       {source: "func (t *T[K]) f" + six + " {}", want: []string{"pkg/p.T.f has 6"}},
+		"without names":     {source: "func f(int, int, int, int, int, int) {}", want: []string{"pkg/p.f has 6"}},
+		"of a test":         {source: "func f" + six + " {}", test: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			syntax, err := parser.ParseFile(token.NewFileSet(), "p.go", "package p\n"+tt.source+"\n", 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := checkParameters(countParameters([]goFile{{dir: "pkg/p", test: tt.test, syntax: syntax}}), tt.exceptions)
+			got := checkParameters(countParameters([]goFile{{dir: "pkg/p", test: tt.test, syntax: syntax}}))
 			if len(got) != len(tt.want) {
 				t.Fatalf("found %q, want %q", got, tt.want)
 			}
