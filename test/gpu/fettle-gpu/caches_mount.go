@@ -267,7 +267,7 @@ func (n *cacheNode) use(ctx context.Context, tree *artifact.Tree, at string, acc
 		u.Mounts = append(u.Mounts, cachemount.Mount{Source: m.Source, Target: m.Target})
 	}
 	u.Key = u.NewKey()
-	u.Fill, err = n.mounter.Measure(ctx, n.store, tree, found, u, &plan)
+	u.Fill, err = n.mounter.Measure(ctx, &cachemount.Stored{Store: n.store, Tree: tree, Cache: found}, u, &plan)
 	return u, err
 }
 
