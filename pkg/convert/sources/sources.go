@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -150,7 +151,11 @@ func isName(path string) bool {
 
 // walk looks through a mapping, and returns the paths of the parts that have no file in them.
 func (f *Found) walk(object map[string]any, title string, path []string) (rest []string) {
-	f.reference(object, title, path)
+	defer func(before int) {
+		if len(f.Files) == before { // else the chart makes the ConfigMap of what is here
+			f.reference(object, title, path)
+		}
+	}(len(f.Files))
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		at := append(slices.Clone(path), key)
 		below, isMap := object[key].(map[string]any)
@@ -178,12 +183,20 @@ func (f *Found) walk(object map[string]any, title string, path []string) (rest [
 	return rest
 }
 
-// reference notes a ConfigMap that an operator's object or the values of a chart name.
+// reference notes a ConfigMap that an operator's object or the values of a chart name. Those of the device plugin's own chart have it at
+// the top.
 func (f *Found) reference(object map[string]any, title string, path []string) {
-	if len(path) < 2 || path[len(path)-1] != "config" || textOf(object["name"]) == "" {
+	if len(path) == 0 || path[len(path)-1] != "config" || textOf(object["name"]) == "" {
 		return
 	}
-	kind := map[string]Kind{"devicePlugin": DevicePlugin, "migManager": MigParted, "configManager": AMDProfiles}[path[len(path)-2]]
+	of := "devicePlugin"
+	if len(path) > 1 {
+		of = path[len(path)-2]
+	}
+	kind := map[string]Kind{"devicePlugin": DevicePlugin, "migManager": MigParted, "configManager": AMDProfiles}[of]
+	if len(path) == 1 && title != titleOf(nil) {
+		kind = ""
+	}
 	if kind == "" {
 		return
 	}
@@ -206,11 +219,27 @@ func kindOf(object map[string]any) Kind {
 			return ""
 		}
 	}
-	if object["version"] != nil || object["sharing"] != nil {
+	if sharing, ok := object["sharing"].(map[string]any); versionForm.MatchString(textOf(object["version"])) || ok && isShared(sharing) {
 		return DevicePlugin
 	}
 	return ""
 }
+
+// isShared reports whether a mapping can be what the device plugin's configuration has at sharing. PartitionPolicies and claims for
+// NVIDIA's driver have another at the same key.
+func isShared(sharing map[string]any) bool {
+	for key := range sharing {
+		if key != "timeSlicing" && key != "mps" {
+			return false
+		}
+	}
+	return true
+}
+
+// versionForm matches the version of a configuration. The values of charts have versions of images at the same key, such as 550.54.15.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var versionForm = regexp.MustCompile(`^v[0-9]$`)
 
 // kindOfText reads a text. Empty: it is no configuration.
 func kindOfText(text string) Kind {

@@ -58,6 +58,24 @@ func TestFind(t *testing.T) {
 			elsewhere: "ClusterPolicy c: spec.devicePlugin.config.name is ConfigMap slices, which has the file: kubectl get configmap slices",
 			rest:      "ClusterPolicy c",
 		},
+		"values that only name a ConfigMap": {
+			in: "config: {map: {}, name: plugin-configs}\ngfd: {enabled: true}", files: []string{},
+			elsewhere: "values: config.name is ConfigMap plugin-configs, which has the file: kubectl get configmap plugin-configs",
+		},
+		"an object with a config": {
+			in: "kind: Other\nmetadata: {name: o}\nconfig: {name: c}", files: []string{},
+		},
+		"values with versions of images": {
+			in: "driver: {version: 550.54.15}\ntoolkit: {version: v1.14.3}\ndcgm: {version: 3.3.5, resources: {limits: {cpu: 1}}}\n" +
+				"devicePlugin: {version: v0.17.0, config: {name: made, create: true, data: {any: 'version: v1'}}}",
+			files: []string{`device-plugin any at values: devicePlugin.config.data."any"`},
+			rest:  "dcgm, devicePlugin.config.create, devicePlugin.config.name, devicePlugin.version, driver, toolkit",
+		},
+		"a PartitionPolicy and a claim": {
+			in: "kind: PartitionPolicy\nmetadata: {name: p}\nspec: {devices: {sharing: {maxClaims: 4}}}\n---\nkind: ResourceClaim\n" +
+				"metadata: {name: c}\nspec: {parameters: {sharing: {strategy: MPS}}}",
+			files: []string{}, rest: "PartitionPolicy p\nResourceClaim c",
+		},
 		"a DeviceConfig": {
 			in: "kind: DeviceConfig\nmetadata: {name: d, namespace: n}\nspec: {configManager: {config: {name: profiles}}}", files: []string{},
 			elsewhere: "then --kind amd-config-manager -f profiles.yaml",
