@@ -3,22 +3,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
+
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // manifestReader reads objects of files. Those of kinds without a taker are passed over.
@@ -55,15 +53,8 @@ func (r *manifestReader) file(name string) error {
 	if err != nil {
 		return err
 	}
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			document, err = yaml.YAMLToJSONStrict(document)
-		}
+	for _, d := range manifest.Split(data) {
+		document, err := manifest.JSON(d.Text)
 		if err == nil {
 			err = r.object(document, title)
 		}
@@ -71,6 +62,7 @@ func (r *manifestReader) file(name string) error {
 			return fmt.Errorf("%s: %w", title, err)
 		}
 	}
+	return nil
 }
 
 // object takes one of a document, or the items of a list.
@@ -84,7 +76,7 @@ func (r *manifestReader) object(raw []byte, file string) error {
 		return nil
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return fmt.Errorf("want a Kubernetes object: %w", err)
+		return fmt.Errorf("want a Kubernetes object: %w", manifest.WithoutTypes(err))
 	}
 	if strings.HasSuffix(head.Kind, "List") && head.Items != nil {
 		for _, item := range head.Items {
@@ -104,7 +96,7 @@ func (r *manifestReader) object(raw []byte, file string) error {
 	}
 	r.seen[title] = file
 	if err := take(raw); err != nil {
-		return fmt.Errorf("%s: %w", title, err)
+		return fmt.Errorf("%s: %w", title, manifest.WithoutTypes(err))
 	}
 	return nil
 }

@@ -3,22 +3,20 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/artifact"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/trust"
 )
 
@@ -108,28 +106,21 @@ func readPolicies(name string) ([]*v1alpha1.TrustPolicy, error) {
 		return nil, err
 	}
 	var all []*v1alpha1.TrustPolicy
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for _, d := range manifest.Split(data) {
+		document, err := manifest.JSON(d.Text)
 		if err != nil {
 			return nil, err
 		}
 		var head metav1.TypeMeta
-		if err := yaml.Unmarshal(document, &head); err != nil {
-			return nil, err
-		}
-		if head == (metav1.TypeMeta{}) && len(bytes.TrimSpace(document)) == 0 {
-			continue
+		if err := json.Unmarshal(document, &head); err != nil {
+			return nil, manifest.WithoutTypes(err)
 		}
 		if head.APIVersion != v1alpha1.GroupVersion.String() || head.Kind != "TrustPolicy" {
 			return nil, fmt.Errorf("got %s %s, want %s TrustPolicy", orNone(head.APIVersion), orNone(head.Kind), v1alpha1.GroupVersion)
 		}
 		policy := &v1alpha1.TrustPolicy{}
 		if err := yaml.UnmarshalStrict(document, policy); err != nil {
-			return nil, err
+			return nil, manifest.WithoutTypes(err)
 		}
 		all = append(all, policy)
 	}

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/manifest"
@@ -76,7 +75,7 @@ func parse(m Manifest) []parsed {
 }
 
 func parseDocument(text []byte) []parsed {
-	raw, err := yaml.YAMLToJSONStrict(text)
+	raw, err := manifest.JSON(text)
 	if err != nil {
 		return []parsed{{findings: []Finding{{Message: "must be YAML, each key once: " + oneLine(err)}}}}
 	}

@@ -4,10 +4,13 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"go.yaml.in/yaml/v3"
+	sigsyaml "sigs.k8s.io/yaml"
 )
 
 // ErrExpanded: a document has too many bytes with what its aliases stand for.
@@ -55,4 +58,38 @@ func (c *copies) size(n *yaml.Node) int {
 	}
 	c.known[n] = size
 	return size
+}
+
+// JSON makes JSON of a YAML document, by the rules of the API server's clients. A key that is written twice in a mapping is an error. A key
+// that stands beside a merge (<<) which has it too is not: it takes the place of the merged one.
+func JSON(text []byte) ([]byte, error) {
+	raw, err := sigsyaml.YAMLToJSONStrict(text)
+	if err == nil {
+		return raw, wholly(text)
+	}
+	if !bytes.Contains(text, []byte("<<")) {
+		return raw, err
+	}
+	var content any
+	if yaml.Unmarshal(text, &content) != nil {
+		return nil, err
+	}
+	return sigsyaml.YAMLToJSON(text)
+}
+
+// wholly wants that nothing follows what a parser takes for the document: in "{a: 1} {b: 2}" that is the first alone.
+func wholly(text []byte) error {
+	if begin := contentAt(text); begin == len(text) || !bytes.ContainsAny(text[begin:begin+1], "{[\"'") || json.Valid(text[begin:]) {
+		return nil // what does not begin so ends where the text does
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document yaml.Node
+	err := decoder.Decode(&document)
+	if err == nil {
+		err = decoder.Decode(&document)
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return fmt.Errorf("more follows what ends like a document: write --- between two: %w", err)
 }

@@ -5,6 +5,7 @@ package manifest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 )
@@ -26,6 +27,25 @@ func WrongType(err error) (field, message string, ok bool) {
 		message += ": put the number into quotes"
 	}
 	return wrong.Field, message, true
+}
+
+// WithoutTypes says an error of decoding in the words of WrongType, and each of several that were joined. It returns any other as it is.
+func WithoutTypes(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, one := range joined.Unwrap() {
+			all = append(all, WithoutTypes(one))
+		}
+		return errors.Join(all...)
+	}
+	field, message, ok := WrongType(err)
+	switch {
+	case !ok:
+		return err
+	case field == "":
+		return errors.New(message)
+	}
+	return fmt.Errorf("%s: %s", field, message)
 }
 
 // kindWords are the kinds of JSON in encoding/json's words.

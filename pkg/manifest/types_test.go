@@ -48,6 +48,11 @@ func TestWrongType(t *testing.T) {
 	if field != "object.number" {
 		t.Errorf("field %q", field)
 	}
+	wrong := json.Unmarshal([]byte(`{"number":"a"}`), &inner{})
+	all := WithoutTypes(errors.Join(wrong, errors.New("another"), json.Unmarshal([]byte(`[]`), &inner{})))
+	if want := "number: got text, want a number\nanother\ngot a list, want an object"; all.Error() != want {
+		t.Errorf("got %q, want %q", all, want)
+	}
 	if _, _, ok := WrongType(errors.New("another")); ok {
 		t.Error("another error is of a type")
 	}

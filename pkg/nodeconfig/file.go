@@ -5,12 +5,9 @@
 package nodeconfig
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -19,12 +16,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/device"
 	"github.com/fettle-dev/fettle/pkg/discover"
 	"github.com/fettle-dev/fettle/pkg/foreign"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/preset"
 )
 
@@ -99,7 +96,7 @@ func Load(path string) (File, error) {
 func Parse(data []byte) (File, error) {
 	var c File
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
-		return File{}, err
+		return File{}, manifest.WithoutTypes(err)
 	}
 	if err := singleDocument(data); err != nil {
 		return File{}, err
@@ -157,18 +154,10 @@ func (c *File) validateHostDevices() (errs []error) {
 
 // singleDocument refuses what the YAML library would leave unread.
 func singleDocument(data []byte) error {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for n := 0; ; n++ {
-		_, err := documents.Read()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case n > 0:
-			return errors.New("holds more than one document, expected one: remove the line --- and what follows it")
-		}
+	if len(manifest.Split(data)) > 1 {
+		return errors.New("holds more than one document, expected one: remove the line --- and what follows it")
 	}
+	return nil
 }
 
 // WithDefaults returns the configuration with what it leaves out.

@@ -83,6 +83,12 @@ health:
   - {source: aer, code: nonfatal.*, severity: degraded, recoverAfter: 2h}
 `},
 		{name: "JSON", text: `{"apiVersion":"config.fettle.dev/v1alpha1","kind":"KubeletPluginConfiguration"}`, want: bare},
+		{name: "comments before the document", text: "# Made by hand.\n---\n" + header + "---\n", want: bare},
+		{
+			name: "two objects", text: `{"apiVersion":"config.fettle.dev/v1alpha1","kind":"KubeletPluginConfiguration"}{}`,
+			wantErrs: []string{"one document"},
+		},
+		{name: "a list for an object", text: header + "nvml: []", wantErrs: []string{"nvml: got a list, want an object"}},
 		{name: "empty", text: "", wantErrs: []string{Kind}},
 		{name: "another kind", text: strings.Replace(header, "Kubelet", "Cubelet", 1), wantErrs: []string{"CubeletPlugin", "expected"}},
 		{name: "another version", text: strings.Replace(header, "v1alpha1", "v1", 1), wantErrs: []string{"config.fettle.dev/v1\""}},

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/claimspec"
 	"github.com/fettle-dev/fettle/pkg/manifest"
@@ -74,7 +73,7 @@ func (r *reader) document(text []byte, where string) error {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(trimmed) {
 		return r.object(trimmed, where)
 	}
-	raw, err := yaml.YAMLToJSONStrict(text)
+	raw, err := manifest.JSON(text)
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ func (r *reader) object(raw []byte, where string) error {
 	}
 	var h head
 	if err := json.Unmarshal(raw, &h); err != nil {
-		return fmt.Errorf("want a Kubernetes object: %w", err)
+		return fmt.Errorf("want a Kubernetes object: %w", manifest.WithoutTypes(err))
 	}
 	if h.Kind == "" || h.APIVersion == "" {
 		return errors.New("want a Kubernetes object with apiVersion and kind")
@@ -209,7 +208,7 @@ func (r *reader) refused(kind string) error {
 func (r *reader) header(raw []byte) error {
 	var h Header
 	unknown, err := strictjson.UnmarshalStrict(raw, &h)
-	if err = errors.Join(append(unknown, err)...); err != nil {
+	if err = errors.Join(append(unknown, manifest.WithoutTypes(err))...); err != nil {
 		return fmt.Errorf("%s: %w", HeaderKind, err)
 	}
 	if r.Version != "" || r.Gates != nil {

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/manifest"
@@ -68,7 +67,7 @@ func Parse(text []byte) (*Document, error) {
 	if err := manifest.CheckAliases(text, maxExpanded); err != nil {
 		return nil, err
 	}
-	raw, err := yaml.YAMLToJSONStrict(text)
+	raw, err := manifest.JSON(text)
 	if err != nil {
 		return nil, fmt.Errorf("want JSON with each key once: %w", err)
 	}
@@ -80,7 +79,7 @@ func Parse(text []byte) (*Document, error) {
 	}
 	faults, err := strictjson.UnmarshalStrict(raw, &read)
 	if err != nil {
-		return nil, fmt.Errorf("want a configuration of AMD's config manager: %w", err)
+		return nil, fmt.Errorf("want a configuration of AMD's config manager: %w", manifest.WithoutTypes(err))
 	}
 	if len(read.Profiles) == 0 {
 		faults = append(faults, errors.New("gpu-config-profiles: want at least one profile"))

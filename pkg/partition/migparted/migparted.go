@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/pkg/manifest"
 )
@@ -73,7 +72,7 @@ func Parse(text []byte) (*Document, error) {
 	if err := manifest.CheckAliases(text, maxExpanded); err != nil {
 		return nil, err
 	}
-	raw, err := yaml.YAMLToJSONStrict(text)
+	raw, err := manifest.JSON(text)
 	if err != nil {
 		return nil, fmt.Errorf("want YAML with each key once: %w", err)
 	}
@@ -83,7 +82,7 @@ func Parse(text []byte) (*Document, error) {
 	}
 	strict, err := strictjson.UnmarshalStrict(raw, &read)
 	if err != nil {
-		return nil, fmt.Errorf("want a mig-parted configuration: %w", err)
+		return nil, fmt.Errorf("want a mig-parted configuration: %w", manifest.WithoutTypes(err))
 	}
 	faults := slices.Clone(strict)
 	if read.Version != "v1" {

@@ -130,7 +130,7 @@ func parse(text []byte, namespace string) (m Manifest, length int, err error) {
 	case err != nil:
 		return m, 0, err
 	}
-	data, err := yaml.YAMLToJSONStrict(text)
+	data, err := manifest.JSON(text)
 	if err != nil {
 		return m, 0, fmt.Errorf("read the object: %w", err)
 	}
