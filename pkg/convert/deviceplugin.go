@@ -13,10 +13,10 @@ import (
 	"strings"
 
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/convert/sources"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // pluginConfig is a configuration of NVIDIA's device plugin (k8s-device-plugin, api/config/v1). What has no meaning for shares is named.
@@ -106,14 +106,14 @@ func (g *timeSlicedGPU) policy(name string, o PolicyOptions) ([]byte, error) {
 
 // readPlugin reads a configuration strictly.
 func readPlugin(text string) (*pluginConfig, error) {
-	raw, err := yaml.YAMLToJSONStrict([]byte(text))
+	raw, err := manifest.JSON([]byte(text))
 	if err != nil {
 		return nil, errors.New(oneLine(err))
 	}
 	c := &pluginConfig{}
 	unknown, err := strictjson.UnmarshalStrict(raw, c)
 	if err != nil {
-		return nil, errors.New(oneLine(err))
+		return nil, errors.New(oneLine(manifest.WithoutTypes(err)))
 	}
 	return c, errors.Join(unknown...)
 }
@@ -241,10 +241,15 @@ func (c *pluginConfig) sliced() ([]timeSlicedGPU, error) {
 	}
 	entries, at := c.Sharing.TimeSlicing.Resources, map[string]int{}
 	for i := range entries {
+		if name := entries[i].Name; name != gpuResource {
+			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %.80q: expected %s: convert without this entry; to share MIG instances write "+
+				"sharing.maxClaims into the PartitionPolicy that has their layout", i, name, gpuResource)
+		}
+	}
+	for i := range entries {
 		one := &entries[i]
-		if one.Name != gpuResource {
-			return nil, fmt.Errorf("timeSlicing.resources[%d].name: %.80q: expected %s; to share MIG instances write sharing.maxClaims into the "+
-				"PartitionPolicy that has their layout", i, one.Name, gpuResource)
+		if one.Devices == nil {
+			one.Devices = "all"
 		}
 		gpus, some := one.Devices.([]any)
 		if !some && len(entries) > 1 {

@@ -47,11 +47,19 @@ func (d document) verbatim() []byte {
 	return append(bytes.TrimRight(d.text, " \t\r\n"), '\n')
 }
 
+// expanded writes out what the document's aliases stand for, unless that is too long.
+func (d document) expanded(n *node) (*node, error) {
+	if err := manifest.CheckAliases(d.text, maxInput); err != nil {
+		return nil, err
+	}
+	return expanded(n)
+}
+
 // reserve notes the names that templates and presets of the input have.
 func (c *conversion) reserve(d document) {
 	n, err := parse(d.text)
 	if err == nil && !isPlain(n) {
-		n, err = expanded(n)
+		n, err = d.expanded(n)
 	}
 	if err != nil {
 		return // document says it
@@ -102,7 +110,7 @@ func (c *conversion) usesOld(raw []byte) bool {
 
 // document converts one. What has nothing older in it is left as it is.
 func (c *conversion) document(d document) ([][]byte, error) {
-	raw, err := yaml.YAMLToJSONStrict(d.text)
+	raw, err := manifest.JSON(d.text)
 	if _, invalid := yaml.YAMLToJSON(d.text); invalid != nil {
 		hint := ""
 		if bytes.Contains(d.text, []byte("{{")) {
@@ -121,8 +129,8 @@ func (c *conversion) document(d document) ([][]byte, error) {
 	}
 	root, err := parse(d.text)
 	if err == nil && !isPlain(root) {
-		c.notef("%s: anchors, aliases and tags are written out, and comments are lost", d.place)
-		root, err = expanded(root)
+		c.notef("%s: anchors, aliases and tags are written out", d.place)
+		root, err = d.expanded(root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("invalid YAML: %s", oneLine(err))
@@ -339,7 +347,7 @@ func (w *workload) check(text []byte) error {
 	}
 	strict, err := strictjson.UnmarshalStrict(raw, w.typed)
 	if err != nil {
-		return fmt.Errorf("%s: a field has a value of the wrong type: %s", w.title, oneLine(err))
+		return fmt.Errorf("%s: a field has a value of the wrong type: %s", w.title, oneLine(manifest.WithoutTypes(err)))
 	}
 	var faults []error
 	for _, fault := range strict {

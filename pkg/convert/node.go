@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	goyaml "go.yaml.in/yaml/v3"
@@ -47,12 +48,19 @@ func isPlain(n *node) bool {
 	return !slices.ContainsFunc(n.Content, func(c *node) bool { return !isPlain(c) })
 }
 
-// unflow makes JSON look like YAML.
+// olderBoolean matches what YAML 1.1, by which the API server's clients read, takes for true or false, and YAML 1.2 for a text.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var olderBoolean = regexp.MustCompile(`^([yYnN]|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)$`)
+
+// unflow makes JSON look like YAML. Texts that YAML's older rules take for true or false stay in quotes.
 func unflow(n *node) {
 	if n == nil {
 		return
 	}
-	n.Style = 0
+	if n.Style = 0; n.Tag == "!!str" && olderBoolean.MatchString(n.Value) {
+		n.Style = goyaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
 		unflow(c)
 	}
@@ -90,24 +98,83 @@ func nodeOf(content any) (*node, error) {
 	return n, err
 }
 
-// expanded writes aliases and merged keys out. What YAML 1.2 takes for a text stays one: y is no boolean, and a day no time.
+// expanded writes aliases, merged keys and tags out. What was in quotes stays so, and what was not is read as the API server's clients read
+// it.
 func expanded(n *node) (*node, error) {
-	var content any
-	undated(n)
-	if err := n.Decode(&content); err != nil {
-		return nil, err
+	switch {
+	case n.Kind == goyaml.AliasNode:
+		return expanded(n.Alias)
+	case isScalar(n):
+		return untagged(n)
+	case isMapping(n):
+		n = withMerged(n)
 	}
-	return nodeOf(content)
+	out := *n
+	out.Anchor, out.Style, out.Content = "", n.Style&^goyaml.TaggedStyle, nil
+	for _, part := range n.Content {
+		written, err := expanded(part)
+		if err != nil {
+			return nil, err
+		}
+		out.Content = append(out.Content, written)
+	}
+	return &out, nil
 }
 
-// undated makes texts of times.
-func undated(n *node) {
-	if n.Tag == "!!timestamp" {
-		n.Tag = "!!str"
+// untagged returns a scalar without its anchor and tag.
+func untagged(n *node) (*node, error) {
+	out := *n
+	out.Anchor, out.Style = "", n.Style&^goyaml.TaggedStyle
+	switch {
+	case n.Style&goyaml.TaggedStyle == 0:
+	case n.Tag == "!!str":
+		out.Style = goyaml.DoubleQuotedStyle
+	default:
+		var content any
+		if err := n.Decode(&content); err != nil {
+			return nil, err
+		}
+		return nodeOf(content)
 	}
-	for _, c := range n.Content {
-		undated(c)
+	return &out, nil
+}
+
+// withMerged returns a mapping with the keys of those that it merges. As the API server's clients read it, a key takes the place of one
+// that stands before it, whichever of the two was merged.
+func withMerged(n *node) *node {
+	out := *n
+	out.Content = nil
+	at := map[string]int{}
+	for _, p := range pairs(n) {
+		written := []pair{p}
+		if p.key.Tag == "!!merge" {
+			written = mergedPairs(p.value)
+		}
+		for _, one := range written {
+			if i, before := at[one.key.Value]; before {
+				out.Content[i+1] = one.value
+				continue
+			}
+			at[one.key.Value] = len(out.Content)
+			out.Content = append(out.Content, one.key, one.value)
+		}
 	}
+	return &out
+}
+
+// mergedPairs are the keys of the mapping, or of the mappings, that a merge names. Of several mappings the first one wins.
+func mergedPairs(n *node) []pair {
+	switch {
+	case n.Kind == goyaml.AliasNode:
+		return mergedPairs(n.Alias)
+	case isSequence(n):
+		var all []pair
+		for _, one := range slices.Backward(n.Content) {
+			all = append(all, mergedPairs(one)...)
+		}
+		return all
+	}
+	return pairs(withMerged(n))
 }
 
 func isMapping(n *node) bool { return n != nil && n.Kind == goyaml.MappingNode }

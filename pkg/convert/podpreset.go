@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	strictjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // podPresetKind is what Kubernetes had from 1.6 to 1.19 in alpha.
@@ -66,14 +68,19 @@ func readStrict(n *node, into any) error {
 	}
 	unknown, err := strictjson.UnmarshalStrict(raw, into)
 	if err != nil {
-		return fmt.Errorf("a field has a value of the wrong type: %s", oneLine(err))
+		return fmt.Errorf("a field has a value of the wrong type: %s", oneLine(manifest.WithoutTypes(err)))
 	}
 	return errors.Join(unknown...)
 }
 
-// asText makes a string of what is the value of a variable or a label, however it looks.
+// asText makes a string of what is the value of a variable or a label, however it looks. What is true or false by its field may be written
+// as YAML's older rules have it.
 func asText(n *node) {
 	for _, p := range pairs(n) {
+		if v := p.value; slices.Contains([]string{"readOnly", "optional"}, p.key.Value) && isScalar(v) && v.Style == 0 &&
+			olderBoolean.MatchString(v.Value) {
+			v.Tag, v.Value = "!!bool", strconv.FormatBool(strings.ContainsAny(v.Value[:1], "yY") || strings.EqualFold(v.Value, "on"))
+		}
 		texts := []*node{p.value}
 		if p.key.Value == "matchLabels" {
 			texts = p.value.Content

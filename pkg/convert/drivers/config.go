@@ -16,6 +16,7 @@ import (
 	strictjson "sigs.k8s.io/json"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/manifest"
 )
 
 // Config is what an opaque configuration became.
@@ -61,7 +62,7 @@ func ConvertConfig(driver string, raw []byte) (Config, error) {
 	var from foreignConfig
 	unknown, err := strictjson.UnmarshalStrict(raw, &from)
 	if err != nil {
-		return Config{}, fmt.Errorf("a field has a value of the wrong type: %w", err)
+		return Config{}, fmt.Errorf("a field has a value of the wrong type: %w", manifest.WithoutTypes(err))
 	}
 	if len(unknown) > 0 {
 		return Config{}, errors.Join(unknown...)
