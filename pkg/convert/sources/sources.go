@@ -70,6 +70,7 @@ func Find(in []byte) (*Found, error) {
 		}
 		empty = false
 		f.document(content, string(d.Text))
+		f.splits(content, "", 0)
 	}
 	if empty {
 		return nil, errors.New("expected YAML: a document without content")
@@ -167,6 +168,9 @@ func (f *Found) walk(object map[string]any, title string, path []string) (rest [
 			}
 		}
 		before := len(f.Files)
+		if fault := brokenFile(text); fault != "" {
+			f.Elsewhere = append(f.Elsewhere, fmt.Sprintf("%s: %s: expected YAML: %s", title, dotted(at), fault))
+		}
 		if kind := kindOfText(text); kind != "" {
 			f.Files = append(f.Files, File{Kind: kind, Name: key, At: title + ": " + dotted(at), Text: text})
 			continue
@@ -205,6 +209,36 @@ func (f *Found) reference(object map[string]any, title string, path []string) {
 		"-o yaml > %[3]s.yaml, then --kind %s -f %[3]s.yaml", title, dotted(path), name, kind))
 }
 
+// splits says what the number of shares is here that HAMi makes of a GPU: its chart has it in the values, and its ConfigMaps have it in
+// texts.
+func (f *Found) splits(content any, where string, depth int) {
+	switch v := content.(type) {
+	case map[string]any:
+		if _, isObject := v["metadata"].(map[string]any); isObject || where == "" {
+			where = titleOf(v)
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if !strings.EqualFold(key, "deviceSplitCount") {
+				f.splits(v[key], where, depth)
+				continue
+			}
+			f.Elsewhere = append(f.Elsewhere, fmt.Sprintf("%s: %s %v is HAMi's: a PartitionPolicy with spec.devices.sharing.maxClaims %[3]v "+
+				"makes as many shares of each GPU; they have no more memory together than it has", where, key, v[key]))
+		}
+	case []any:
+		for _, item := range v {
+			f.splits(item, where, depth)
+		}
+	case string:
+		const deepest = 2 // a ConfigMap in a text, as kubectl notes it in an annotation
+		var inner any
+		if depth < deepest && strings.Contains(strings.ToLower(v), "devicesplitcount") && manifest.CheckAliases([]byte(v), maxExpanded) == nil &&
+			goyaml.Unmarshal([]byte(v), &inner) == nil {
+			f.splits(inner, where, depth+1)
+		}
+	}
+}
+
 // kindOf tells the configurations apart by their first keys.
 func kindOf(object map[string]any) Kind {
 	switch {
@@ -213,17 +247,28 @@ func kindOf(object map[string]any) Kind {
 	case object["gpu-config-profiles"] != nil:
 		return AMDProfiles
 	}
+	sharing, shares := object["sharing"].(map[string]any)
+	shares = shares && isShared(sharing)
+	version := versionForm.MatchString(textOf(object["version"]))
+	if version && shares && len(sharing) > 0 {
+		return DevicePlugin // a key that is not known is said of it later
+	}
 	known := []string{"version", "flags", "resources", "sharing", "imex"}
 	for key := range object {
 		if !slices.Contains(known, key) {
 			return ""
 		}
 	}
-	if sharing, ok := object["sharing"].(map[string]any); versionForm.MatchString(textOf(object["version"])) || ok && isShared(sharing) {
+	if version || shares {
 		return DevicePlugin
 	}
 	return ""
 }
+
+// versionForm matches the version of a configuration. The values of charts have versions of images at the same key, such as 550.54.15.
+//
+//nolint:gochecknoglobals // a constant that Go cannot express as one
+var versionForm = regexp.MustCompile(`^v[0-9]$`)
 
 // isShared reports whether a mapping can be what the device plugin's configuration has at sharing. PartitionPolicies and claims for
 // NVIDIA's driver have another at the same key.
@@ -236,11 +281,6 @@ func isShared(sharing map[string]any) bool {
 	return true
 }
 
-// versionForm matches the version of a configuration. The values of charts have versions of images at the same key, such as 550.54.15.
-//
-//nolint:gochecknoglobals // a constant that Go cannot express as one
-var versionForm = regexp.MustCompile(`^v[0-9]$`)
-
 // kindOfText reads a text. Empty: it is no configuration.
 func kindOfText(text string) Kind {
 	if !strings.ContainsAny(text, ":") {
@@ -251,6 +291,19 @@ func kindOfText(text string) Kind {
 		return ""
 	}
 	return kindOf(object)
+}
+
+// brokenFile says why a text is no YAML that looks like a configuration. Empty: it does not, or it is.
+func brokenFile(text string) string {
+	words := []string{"mig-configs", "gpu-config-profiles", "timeSlicing:"}
+	if !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) }) {
+		return ""
+	}
+	var content any
+	if err := goyaml.Unmarshal([]byte(text), &content); err != nil {
+		return strings.Join(strings.Fields(err.Error()), " ")
+	}
+	return ""
 }
 
 func textOf(content any) string {

@@ -76,6 +76,23 @@ func TestFind(t *testing.T) {
 				"metadata: {name: c}\nspec: {parameters: {sharing: {strategy: MPS}}}",
 			files: []string{}, rest: "PartitionPolicy p\nResourceClaim c",
 		},
+		"a key that is not known": {
+			in: "version: v1\nflag: {}\nsharing: {timeSlicing: {resources: []}}", files: []string{"device-plugin  at the file"},
+		},
+		"a file that is broken": {
+			in: "kind: ConfigMap\nmetadata: {name: c}\ndata:\n  config.yaml: |\n    mig-configs:\n    \ta: []\n", files: []string{},
+			elsewhere: `ConfigMap c: data."config.yaml": expected YAML: yaml: line `,
+		},
+		"values of HAMi": {
+			in: "scheduler: {leaderElect: true}\ndevicePlugin: {deviceSplitCount: 10}", files: []string{},
+			elsewhere: "values: deviceSplitCount 10 is HAMi's: a PartitionPolicy with spec.devices.sharing.maxClaims 10 makes as many shares",
+		},
+		"HAMi's ConfigMaps": {
+			in: "kind: List\nitems:\n- kind: ConfigMap\n  metadata: {name: d}\n  data:\n    device-config.yaml: |\n      nvidia:\n" +
+				"        deviceSplitCount: 8\n- kind: ConfigMap\n  metadata: {name: n}\n" +
+				`  data: {config.json: '{"nodeconfig": [{"name": "m", "devicesplitcount": 5}]}'}`, files: []string{},
+			elsewhere: "ConfigMap n: devicesplitcount 5 is HAMi's: a PartitionPolicy with spec.devices.sharing.maxClaims 5",
+		},
 		"a DeviceConfig": {
 			in: "kind: DeviceConfig\nmetadata: {name: d, namespace: n}\nspec: {configManager: {config: {name: profiles}}}", files: []string{},
 			elsewhere: "then --kind amd-config-manager -f profiles.yaml",
