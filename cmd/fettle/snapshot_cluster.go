@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -166,17 +167,19 @@ func (r *snapshotReader) problem(object, format string, args ...any) {
 // Of an object that is kept, keep may drop parts.
 func listInto[T any](r *snapshotReader, versions []schema.GroupVersionResource, namespaced bool, keep func(*T) bool) ([]*T, error) {
 	resource := versions[0].Resource
-	var objects []*T
-	var err error
-	for _, version := range versions {
-		if objects, err = listOf(r.ctx, r.client, version, choice[T]{keep: keep}); !apierrors.IsNotFound(err) {
-			break
+	list := func(namespace string) (objects []*T, err error) {
+		for _, version := range versions {
+			if objects, err = listOf(r.ctx, r.client, version, choice[T]{namespace: namespace, keep: keep}); !apierrors.IsNotFound(err) {
+				break
+			}
 		}
-		resource = version.Resource
+		return objects, err
 	}
+	objects, err := list(metav1.NamespaceAll)
 	if apierrors.IsForbidden(err) && namespaced && r.namespace != "" {
+		// Who may not list a resource is not told which versions of it are served.
 		r.problem("Snapshot "+resource, "only those of namespace %s were read: %v", r.namespace, err)
-		objects, err = listOf(r.ctx, r.client, versions[0], choice[T]{namespace: r.namespace, keep: keep})
+		objects, err = list(r.namespace)
 	}
 	switch {
 	case apierrors.IsForbidden(err):

@@ -33,6 +33,7 @@ func planObjects() map[string]string {
 		"/apis/resource.k8s.io/v1/resourceclaimtemplates": `{"metadata":{"name":"one","namespace":"team"},"spec":{"spec":
 {"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}}]}}}}`,
 		"/apis/resource.k8s.io/v1alpha3/devicetaintrules": ``,
+		"/apis/scheduling.k8s.io/v1alpha3/podgroups":      `{"metadata":{"name":"gang","namespace":"team"},"spec":{}}`,
 		"/metrics": "kubernetes_feature_enabled{name=\"DRADeviceTaints\",stage=\"BETA\"} 0\n",
 	}
 }
@@ -127,6 +128,18 @@ func TestPlanOfCluster(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestVersionsOfOneNamespace: who may read one namespace gets its objects in the version that is served, whichever that is.
+func TestVersionsOfOneNamespace(t *testing.T) {
+	const groups = "/apis/scheduling.k8s.io/v1beta1/podgroups"
+	for _, forbidden := range [][]string{nil, {groups, strings.Replace(groups, "v1beta1", "v1alpha3", 1)}} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), []string{"snapshot", "--kubeconfig", planCluster(t, forbidden...), "-o", "-"}, &stdout, &stderr)
+		if code != 0 || !strings.Contains(stdout.String(), "kind: PodGroup") || !strings.Contains(stdout.String(), "name: gang") {
+			t.Errorf("forbidden %q: exit status %d, no PodGroup in\n%s%s", forbidden, code, &stdout, &stderr)
+		}
 	}
 }
 

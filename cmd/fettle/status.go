@@ -13,12 +13,15 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/cmd/fettle/internal/overview"
+	"github.com/fettle-dev/fettle/pkg/plan"
+	"github.com/fettle-dev/fettle/pkg/plan/gates"
 )
 
 const statusHelp = `
@@ -113,11 +116,29 @@ func clusterOverview(ctx context.Context, r *reader) (c overview.Cluster, err er
 			return err
 		})
 	}
+	var classes []*resourceapi.DeviceClass
+	read("deviceclasses", func() (err error) {
+		classes, err = listOf(ctx, r, resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), choice[resourceapi.DeviceClass]{})
+		return err
+	})
 	read("pods", func() (err error) {
-		c.Pods, err = listOf(ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), choice[corev1.Pod]{
-			fields: fields.Set{"status.phase": string(corev1.PodPending)}, keep: func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 },
-		})
+		c.Pods, err = waitingPods(ctx, r, classes)
 		return err
 	})
 	return c, errors.Join(failed...)
+}
+
+// waitingPods reads the pods that do not run, and that ask for devices: by claims, or by resources that classes stand for.
+func waitingPods(ctx context.Context, r *reader, classes []*resourceapi.DeviceClass) ([]*corev1.Pod, error) {
+	set, _, err := gates.For("", nil)
+	if err != nil {
+		return nil, err
+	}
+	extended := plan.ExtendedClasses(set, classes)
+	return listOf(ctx, r, corev1.SchemeGroupVersion.WithResource("pods"), choice[corev1.Pod]{
+		fields: fields.Set{"status.phase": string(corev1.PodPending)},
+		keep: func(p *corev1.Pod) bool {
+			return len(p.Spec.ResourceClaims) > 0 || len(plan.PodCharge(p, extended)) > 0
+		},
+	})
 }

@@ -23,9 +23,13 @@ func statusCluster(t *testing.T, answers map[string]any) string {
 		if workload != (labels == "app.kubernetes.io/name=fettle") || (resource == "pods") != (fields == "status.phase=Pending") {
 			t.Errorf("%s are asked for by labels %q and fields %q", resource, labels, fields)
 		}
-		kind, version := map[string]string{"daemonsets": "DaemonSetList", "deployments": "DeploymentList", "pods": "PodList"}[resource], "v1"
-		if strings.HasPrefix(r.URL.Path, "/apis/apps/") {
-			version = "apps/v1"
+		kind, version := map[string]string{
+			"daemonsets": "DaemonSetList", "deployments": "DeploymentList", "pods": "PodList", "deviceclasses": "DeviceClassList",
+		}[resource], "v1"
+		for _, group := range []string{"apps/v1", "resource.k8s.io/v1"} {
+			if strings.HasPrefix(r.URL.Path, "/apis/"+group+"/") {
+				version = group
+			}
 		}
 		if kind == "" {
 			kind, version = "List", "fettle.dev/v1alpha1"
@@ -54,6 +58,12 @@ const (
 "resourceClaims":[{"name":"gpu","resourceClaimName":"gpu"}]},"status":{"phase":"Pending"}}`
 )
 
+// statusAsks is a pod that waits and asks for a resource.
+func statusAsks(name, resource string) string {
+	return fmt.Sprintf(`{"metadata":{"namespace":"ml","name":%q,"creationTimestamp":"2026-01-01T00:00:00Z"},"spec":{"containers":[{"name":"c",
+"resources":{"requests":{%q:"1"},"limits":{%[2]q:"1"}}}]},"status":{"phase":"Pending"}}`, name, resource)
+}
+
 // TestStatus: what is wrong on a cluster is told with a command, and sets the exit status; what may not be read is named.
 func TestStatus(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -73,6 +83,20 @@ func TestStatus(t *testing.T) {
 			[]string{
 				"next: fettle explain pod train -n ml", "wrong: GPUKernelCache ml/llm: Verified is False: NotSigned: nobody", "in 2 places",
 			},
+		},
+		"by extended resources": {
+			map[string]any{
+				"daemonsets": statusPlugin, "deviceclasses": `{"metadata":{"name":"gpu.fettle.dev"},"spec":{"extendedResourceName":"fettle.dev/gpu"}}`,
+				"pods": statusAsks("named", "fettle.dev/gpu") + "," + statusAsks("by-class", "deviceclass.resource.kubernetes.io/gpu.fettle.dev") +
+					"," + statusAsks("other", "example.com/nic"),
+			},
+			"status", 3,
+			[]string{"next: fettle explain pod named -n ml", "next: fettle explain pod by-class -n ml", "in 2 places"},
+		},
+		"without the right to see classes": {
+			map[string]any{"daemonsets": statusPlugin, "deviceclasses": http.StatusForbidden, "pods": statusPod},
+			"status", 3,
+			[]string{"note: deviceclasses are not known: ", "in 1 place"},
 		},
 		"as JSON": {map[string]any{"pods": statusPod, "daemonsets": statusPlugin}, "status -o json", 3, []string{`"about": "Pod ml/train"`}},
 		"without Fettle": {
