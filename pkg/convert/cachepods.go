@@ -47,6 +47,9 @@ func (c *conversion) cachePods(w *workload) (template []byte, changed bool, err 
 	c.caches.rename(w)
 	c.caches.dropPermissions(w, volumes)
 	users, err := c.cacheUsers(w, volumes)
+	if err == nil {
+		err = c.shareOfCaches(w, users)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -191,7 +194,7 @@ func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, c
 		return fmt.Errorf("%s: %w", w.title, err)
 	}
 	names := make([][]string, len(group))
-	var first []string
+	first := []string{}
 	requests, notes := requestsOf(group)
 	c.notesOf(w.title, notes)
 	for _, r := range requests {
@@ -201,6 +204,7 @@ func (c *conversion) cacheGroup(w *workload, devices *resourceapi.DeviceClaim, c
 			names[i] = append(names[i], name)
 		}
 	}
+	c.apart(devices, group, requests, first)
 	if len(first) == 0 {
 		first = append(first, addRequest(devices, resourceapi.DeviceRequest{
 			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: c.options.GPUClass},

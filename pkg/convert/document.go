@@ -18,6 +18,7 @@ import (
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/convert/drivers"
+	"github.com/fettle-dev/fettle/pkg/convert/shares"
 	"github.com/fettle-dev/fettle/pkg/convert/traces"
 	"github.com/fettle-dev/fettle/pkg/manifest"
 	"github.com/fettle-dev/fettle/pkg/message"
@@ -252,12 +253,30 @@ func (c *conversion) pods(n *node, w *workload) (texts [][]byte, changed bool, e
 
 // untouched names the resources of an object that has no pods, or has them in a way that is not known.
 func untouched(n *node) []string {
-	names := traces.Resources(n)
+	names := append(traces.Resources(n), sharesIn(n)...)
 	if len(names) == 0 {
 		return nil
 	}
 	return []string{clip(fmt.Sprintf("%s names %s and is left as it is: only pods and what has a template for them are converted", titleOf(n),
 		strings.Join(names, ", ")))}
+}
+
+// sharesIn lists the annotations of an object by which its pods ask for shares, wherever the pods are.
+func sharesIn(n *node) []string {
+	if n == nil {
+		return nil
+	}
+	var names []string
+	for name := range textsOf(child(n, "annotations")) {
+		if name == shares.KAIFraction || name == shares.KAIMemory {
+			names = append(names, name)
+		}
+	}
+	for _, part := range n.Content {
+		names = append(names, sharesIn(part)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // leftNotes names what a pod keeps of the software that gave it GPUs before. offered are the resources that classes of the input give out.

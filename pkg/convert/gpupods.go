@@ -83,7 +83,7 @@ func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 			if !isGPU(p.key.Value) {
 				continue
 			}
-			if before, seen := asked[p.key.Value]; seen && before != p.value.Value {
+			if before, seen := asked[p.key.Value]; seen && !sameAmount(before, p.value.Value) {
 				faults = append(faults, fmt.Errorf("%s: resource %s: %.40q in limits and %.40q in requests: expected the same",
 					u.title, clip(p.key.Value), p.value.Value, before))
 			}
@@ -108,6 +108,7 @@ func (c *conversion) takeGPUs(u *cacheUser) (bool, error) {
 		}
 		if count == 0 {
 			c.notef("%s: resource %s: 0 is left out: it asks for nothing", u.title, clip(name))
+			c.notesOf(u.title, ofNothing(sizes[name]))
 			continue
 		}
 		request := wish.request(name, count)
@@ -128,6 +129,14 @@ func ofShare(request *resourceapi.DeviceRequest, share shares.Share) []string {
 	}
 	return append(share.Lost, fmt.Sprintf("it asks for %s of the memory of each GPU (%s): where no PartitionPolicy shares GPUs, "+
 		"it gets a whole one that has as much", share.Memory, share.From))
+}
+
+// ofNothing says what is lost with a share of no GPU.
+func ofNothing(share shares.Share) []string {
+	if share.Memory == nil {
+		return share.Lost
+	}
+	return append(share.Lost, fmt.Sprintf("resource %s is left out: the container has no GPU that it is of", share.From))
 }
 
 // wishNote says what became of a resource.
@@ -185,36 +194,73 @@ func (c *conversion) gpuPods(w *workload) (template []byte, changed bool, err er
 // annotatedUsers returns the container whose pod asks for shares by annotations, none if it does not.
 func (c *conversion) annotatedUsers(w *workload) ([]*cacheUser, error) {
 	annotations := child(w.meta, "annotations")
-	texts := textsOf(annotations)
-	kai, err := shares.FromKAI(texts, c.options.GPUMemory)
+	kai, err := shares.FromKAI(textsOf(annotations), c.options.GPUMemory)
 	if err != nil || kai.Devices == 0 {
 		return nil, prefixed(w.title, err)
 	}
-	for _, n := range items(child(w.spec, "containers")) {
-		if kai.Container != "" && value(n, "name") != kai.Container {
-			continue
-		}
-		u := &cacheUser{node: n, title: w.title + ": container " + clip(value(n, "name"))}
-		wish, ok := c.gpuWish(nvidiaResource)
-		if !ok {
-			return nil, fmt.Errorf("%s: annotations ask for a share of a GPU, and class %s gives out %s: write a claim",
-				w.title, c.offered[nvidiaResource], nvidiaResource)
-		}
-		request := wish.request(nvidiaResource, kai.Devices)
-		var names []string
-		for _, name := range slices.Sorted(maps.Keys(texts)) {
-			if shares.IsKAI(name) {
-				names = append(names, name)
+	n := annotatedContainer(w, kai)
+	if n == nil {
+		return nil, fmt.Errorf("%s: annotation %s: no container is called %s", w.title, shares.KAIContainer, clip(kai.Container))
+	}
+	u := &cacheUser{node: n, title: w.title + ": container " + clip(value(n, "name"))}
+	wish, ok := c.gpuWish(nvidiaResource)
+	if !ok {
+		return nil, fmt.Errorf("%s: annotations ask for a share of a GPU, and class %s gives out %s: write a claim",
+			w.title, c.offered[nvidiaResource], nvidiaResource)
+	}
+	request := wish.request(nvidiaResource, kai.Devices)
+	names := removeAnnotations(w, shares.IsKAI)
+	slices.Sort(names)
+	c.notef("%s: the annotations of a share (%s) are a request of the claim now, for %d of class %s", u.title, strings.Join(names, ", "),
+		kai.Devices, wish.class)
+	c.notesOf(u.title, ofShare(&request, kai.Share))
+	u.gpus = append(u.gpus, request)
+	return []*cacheUser{u}, nil
+}
+
+// annotatedContainer returns the container that has the share which annotations ask for. Nil: the pod has none of the name.
+func annotatedContainer(w *workload, kai shares.KAI) *node {
+	containers := items(child(w.spec, "containers"))
+	at := slices.IndexFunc(containers, func(n *node) bool { return kai.Container == "" || value(n, "name") == kai.Container })
+	if at < 0 {
+		return nil
+	}
+	return containers[at]
+}
+
+// shareOfCaches has the request of a container with caches ask for the share that annotations ask for: the caches are for that GPU. Where
+// containers ask for GPUs by resources, annotations ask for none.
+func (c *conversion) shareOfCaches(w *workload, users []*cacheUser) error {
+	kai, err := shares.FromKAI(textsOf(child(w.meta, "annotations")), c.options.GPUMemory)
+	if err != nil || kai.Devices == 0 || c.asksForGPUs(w, users) {
+		return nil //nolint:nilerr // gpuPods says what is wrong with the annotations
+	}
+	at := slices.IndexFunc(users, func(u *cacheUser) bool { return u.node == annotatedContainer(w, kai) })
+	if at < 0 {
+		return nil
+	}
+	annotated, err := c.annotatedUsers(w)
+	for _, u := range annotated {
+		users[at].gpus = u.gpus
+	}
+	return err
+}
+
+// asksForGPUs reports whether a container asks for GPUs by resources, which those of users did already.
+func (c *conversion) asksForGPUs(w *workload, users []*cacheUser) bool {
+	if slices.ContainsFunc(users, func(u *cacheUser) bool { return len(u.gpus) > 0 }) {
+		return true
+	}
+	for _, n := range slices.Concat(items(child(w.spec, "initContainers")), items(child(w.spec, "containers"))) {
+		for _, key := range []string{"requests", "limits"} {
+			for _, p := range pairs(child(child(n, "resources"), key)) {
+				if _, ok := c.gpuWish(p.key.Value); ok || c.isSize(p.key.Value) {
+					return true
+				}
 			}
 		}
-		c.notef("%s: the annotations of a share (%s) are a request of the claim now, for %d of class %s", u.title, strings.Join(names, ", "),
-			kai.Devices, wish.class)
-		c.notesOf(u.title, ofShare(&request, kai.Share))
-		u.gpus = append(u.gpus, request)
-		removeAnnotations(w, shares.IsKAI)
-		return []*cacheUser{u}, nil
 	}
-	return nil, fmt.Errorf("%s: annotation %s: no container is called %s", w.title, shares.KAIContainer, clip(kai.Container))
+	return false
 }
 
 // chosenGPUs takes the annotations of HAMi that say which NVIDIA GPUs a pod may have, and has the requests for these select them. Notes say
@@ -299,16 +345,18 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 	return c.ownTemplate(w, func(devices *resourceapi.DeviceClaim, claim string) error {
 		requests, notes := requestsOf(users)
 		c.notesOf(w.title, notes)
-		mine := make([][]string, len(users))
+		mine, names := make([][]string, len(users)), []string{}
 		for _, r := range requests {
 			if ofVendor(r.Name, c.options.Classes) || !labelled {
 				r.Exactly.Selectors = append(r.Exactly.Selectors, selectors...)
 			}
 			name := addRequest(devices, r.DeviceRequest)
+			names = append(names, name)
 			for _, i := range r.users {
 				mine[i] = append(mine[i], name)
 			}
 		}
+		c.apart(devices, users, requests, names)
 		for i, u := range users {
 			if err := nameRequests(u.node, claim, mine[i]); err != nil {
 				return fmt.Errorf("%s: %w", u.title, err)
@@ -316,6 +364,30 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 		}
 		return nil
 	})
+}
+
+// apart has shares that a container asks for together be of different GPUs, as they are for the other software: where they are in several
+// requests of a claim, these may have shares of one GPU. Names are those of the requests in the claim.
+func (c *conversion) apart(devices *resourceapi.DeviceClaim, users []*cacheUser, requests []usedRequest, names []string) {
+	for i, u := range users {
+		for _, g := range u.gpus {
+			if g.Exactly.Capacity == nil || g.Exactly.Count < 2 {
+				continue
+			}
+			constraint := resourceapi.DeviceConstraint{DistinctAttribute: new(resourceapi.FullyQualifiedName(drivers.BusID))}
+			for j, r := range requests {
+				if r.Name == g.Name && slices.Contains(r.users, i) {
+					constraint.Requests = append(constraint.Requests, names[j])
+				}
+			}
+			if len(constraint.Requests) < 2 {
+				continue
+			}
+			devices.Constraints = append(devices.Constraints, constraint)
+			c.notef("%s: its %d shares are of different GPUs by the claim's distinctAttribute, which needs what shares need: Kubernetes 1.36, or "+
+				"the feature gate DRAConsumableCapacity", u.title, g.Exactly.Count)
+		}
+	}
 }
 
 // usedRequest is a request of a claim, with the containers that have its devices, by their places in a list.

@@ -53,6 +53,7 @@ spec: {extendedResourceName: nvidia.com/gpu}
 func TestAnnotatedShares(t *testing.T) {
 	for annotations, want := range map[string]string{
 		`gpu-fraction: "0.5"`:                                "Pod p: annotation gpu-fraction: \"0.5\": a claim asks for an amount of memory",
+		`gpu-memory: "2Mi"`:                                  `annotation gpu-memory: "2Mi": expected a whole number of MiB`,
 		`gpu-memory: "much"`:                                 `annotation gpu-memory: "much": expected a whole number of MiB`,
 		`gpu-memory: "1", gpu-fraction-num-devices: "0"`:     `annotation gpu-fraction-num-devices: "0": expected a whole number`,
 		`gpu-memory: "1", gpu-fraction-container-name: "no"`: "annotation gpu-fraction-container-name: no container is called no",

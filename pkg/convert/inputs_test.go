@@ -3,9 +3,13 @@
 package convert
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/fettle-dev/fettle/test/check"
 )
@@ -159,6 +163,124 @@ func TestWrongTypesInWords(t *testing.T) {
 		check.WantErr(t, err, nil, tc.want)
 		if err != nil && goWords.MatchString(err.Error()) {
 			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+// gpusOf converts an input and returns the requests of its claims, in order, with all notes in one text.
+func gpusOf(t *testing.T, in string, o Options) (requests []string, notes string) {
+	t.Helper()
+	got, err := IntelFPGA([]byte(in), "in", o)
+	check.Must(t, err)
+	checkOutput(t, got.YAML, o)
+	for _, d := range split(Input{Data: got.YAML}) {
+		var template resourceapi.ResourceClaimTemplate
+		check.Must(t, yaml.Unmarshal(d.text, &template))
+		for _, r := range template.Spec.Spec.Devices.Requests {
+			memory := "all"
+			if r.Exactly.Capacity != nil {
+				q := r.Exactly.Capacity.Requests["memory"]
+				memory = q.String()
+			}
+			requests = append(requests, fmt.Sprintf("%d of %s with %s", max(r.Exactly.Count, 1), r.Exactly.DeviceClassName, memory))
+		}
+	}
+	return requests, strings.Join(got.Notes, "\n")
+}
+
+// TestSharesOfRenamedResources: the sizes of shares are of the GPUs that the administrator gave another name, and ask for no GPU beside
+// these.
+func TestSharesOfRenamedResources(t *testing.T) {
+	options := Options{Classes: map[string]string{"nvidia.com/vgpu": "shares.example.com", "example.com/nic": "nic.example.com"}}
+	const own = "1 of nvidia.gpu.fettle.dev with 3000Mi"
+	for limits, want := range map[string]string{
+		`"nvidia.com/vgpu":2,"nvidia.com/gpumem":3000`:                     "2 of shares.example.com with 3000Mi",
+		`"nvidia.com/gpumem":3000,"example.com/nic":1`:                     "1 of nic.example.com with all, " + own,
+		`"nvidia.com/gpu":1,"nvidia.com/gpumem":3000,"nvidia.com/vgpu":2`:  own + ", 2 of shares.example.com with all",
+		`"nvidia.com/vgpu":"2","nvidia.com/gpumem":1000,"example.com/x":1`: "2 of shares.example.com with 1000Mi",
+	} {
+		requests, notes := gpusOf(t, strings.Replace(plainPod("p", ""), `"nvidia.com/gpu":1`, limits, 1), options)
+		if got := strings.Join(requests, ", "); got != want {
+			t.Errorf("%s: got %s, want %s\n%s", limits, got, want, notes)
+		}
+	}
+}
+
+// TestSizesOfNothing: what says how large the shares of no GPU are is named when it goes.
+func TestSizesOfNothing(t *testing.T) {
+	limits := `"nvidia.com/gpu":0,"nvidia.com/gpumem":3000,"nvidia.com/gpucores":30`
+	requests, notes := gpusOf(t, strings.Replace(plainPod("p", ""), `"nvidia.com/gpu":1`, limits, 1), Options{})
+	for _, name := range []string{"nvidia.com/gpu: 0 is left out", "nvidia.com/gpumem is left out", "nvidia.com/gpucores: 30 is left out"} {
+		if !strings.Contains(notes, name) {
+			t.Errorf("no note says %q: %s", name, notes)
+		}
+	}
+	if len(requests) > 0 {
+		t.Errorf("got %q, want no request", requests)
+	}
+}
+
+// TestSameAmounts: limits and requests that are equal may be written in several ways, as the API server has it.
+func TestSameAmounts(t *testing.T) {
+	for _, of := range []string{"nvidia.com/gpu", ce48} {
+		for _, amount := range []string{`"1"`, `1.0`, `"1000m"`, `"1e0"`} {
+			both := `{"limits":{"` + of + `":1},"requests":{"` + of + `":` + amount + `}}`
+			in := strings.Replace(plainPod("p", ""), `{"limits":{"nvidia.com/gpu":1}}`, both, 1)
+			if requests, _ := gpusOf(t, in, Options{}); len(requests) != 1 {
+				t.Errorf("%s of %s: got %q, want a request", amount, of, requests)
+			}
+		}
+	}
+}
+
+// TestShareOfCaches: a pod that asks for a share by annotations, and mounts a cache of kernels, gets one GPU: the cache is for the share.
+func TestShareOfCaches(t *testing.T) {
+	const cache = `{"apiVersion":"gkm.io/v1alpha1","kind":"GKMCache","metadata":{"name":"k"},"spec":{"image":"registry.example/k:1"}}`
+	pod := func(containers string) string {
+		return cache + "\n---\n" + `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","annotations":{"gpu-memory":"2000",` +
+			`"gpu-fraction-num-devices":"2"}},` +
+			`"spec":{"containers":[` + containers + `],"volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"k"}}]}}`
+	}
+	const mounts = `{"name":"a","image":"i","volumeMounts":[{"name":"v","mountPath":"/cache"}]}`
+	const plain, gpu = `{"name":"b","image":"i"}`, `{"name":"c","image":"i","resources":{"limits":{"nvidia.com/gpu":1}}}`
+	for containers, want := range map[string]string{
+		mounts:               "2 of nvidia.gpu.fettle.dev with 2000Mi",
+		mounts + "," + plain: "2 of nvidia.gpu.fettle.dev with 2000Mi",
+		plain + "," + mounts: "1 of gpu.fettle.dev with all, 2 of nvidia.gpu.fettle.dev with 2000Mi",
+		mounts + "," + gpu:   "1 of gpu.fettle.dev with all, 1 of nvidia.gpu.fettle.dev with all",
+	} {
+		requests, notes := gpusOf(t, pod(containers), Options{})
+		if got := strings.Join(requests, ", "); got != want {
+			t.Errorf("%s: got %s, want %s\n%s", containers, got, want, notes)
+		}
+		if !strings.Contains(notes, "gpu-memory") || !strings.Contains(notes, "gpu-fraction-num-devices") {
+			t.Errorf("%s: the notes do not name the annotations: %s", containers, notes)
+		}
+	}
+}
+
+// TestOthersAreNamed: an object that is left as it is, and that asks for GPUs or limits them, is named with what it has, wherever that is.
+func TestOthersAreNamed(t *testing.T) {
+	const metadata = "metadata: {name: o}, "
+	for in, want := range map[string]string{
+		"v1, kind: LimitRange, " + metadata + "spec: {limits: [{type: Container, max: {nvidia.com/gpu: 4}}]}}": "nvidia.com/gpu",
+		"v1, kind: LimitRange, " + metadata + "spec: {limits: [{default: {amd.com/gpu: 1}}]}}":                 "amd.com/gpu",
+		"v1, kind: ResourceQuota, " + metadata + "spec: {hard: {requests.nvidia.com/gpu: 4}}}":                 "nvidia.com/gpu",
+		"kueue.x-k8s.io/v1beta1, kind: ClusterQueue, " + metadata + "spec: {resourceGroups: [{coveredResources: [cpu, nvidia.com/gpu]}]}}"://
+		"nvidia.com/gpu",
+		"scheduling.volcano.sh/v1beta1, kind: Queue, " + metadata + "spec: {capability: {volcano.sh/vgpu-number: 8}, " +
+			"guarantee: {resource: {nvidia.com/gpu: 1}}}}": "nvidia.com/gpu, volcano.sh/vgpu-number",
+		"kubevirt.io/v1, kind: VirtualMachine, " + metadata + "spec: {template: {spec: {domain: {devices: {gpus: [{name: g, " +
+			"deviceName: nvidia.com/TU104GL_Tesla_T4}]}}}}}}": "nvidia.com/TU104GL_Tesla_T4",
+		"ray.io/v1, kind: RayCluster, " + metadata + "spec: {headGroupSpec: {template: {metadata: {annotations: " +
+			"{gpu-fraction: '0.5'}}}}}}": "gpu-fraction",
+		"example.com/v1, kind: Devices, " + metadata + "data: {deviceSplitCount: 10, gpu: nvidia.com/gpu}}": "deviceSplitCount 10",
+	} {
+		got, err := IntelFPGA([]byte("{apiVersion: "+in), "in", Options{})
+		check.Must(t, err)
+		if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, " o names "+want+" and is left as it is") &&
+			!strings.Contains(notes, " o: "+want) {
+			t.Errorf("no note names %s: %q of\n%s", want, got.Notes, in)
 		}
 	}
 }

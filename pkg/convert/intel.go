@@ -90,11 +90,19 @@ func wholeQuantity(quantity string, most int64, what string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("quantity %.40q: expected a number of %s", quantity, what)
 	}
-	count, whole := q.AsInt64()
+	// As the API server has it, 1000m is a whole number.
+	count, whole := q.Value(), q.MilliValue()%1000 == 0
 	if !whole || count < 0 || count > most {
 		return 0, fmt.Errorf("quantity %.40q: expected 0 to %d whole %s", quantity, most, what)
 	}
 	return int(count), nil
+}
+
+// sameAmount reports whether two quantities are the same, however they are written.
+func sameAmount(a, b string) bool {
+	x, errX := resource.ParseQuantity(a)
+	y, errY := resource.ParseQuantity(b)
+	return a == b || errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
 // wish is what the variables of one number say.

@@ -100,14 +100,31 @@ func (m *meanings) takeShares(u *cacheUser, asked map[string]string) (map[string
 		if len(sizes) == 0 {
 			continue
 		}
-		if asked[project.Count] == "" {
-			asked[project.Count] = "1"
+		count := m.countOf(project, asked)
+		if asked[count] == "" {
+			asked[count] = "1"
 		}
 		share, err := project.Read(sizes, m.options.GPUMemory)
-		all[project.Count] = share
+		all[count] = share
 		faults = append(faults, prefixed(u.title, err))
 	}
 	return all, errors.Join(faults...)
+}
+
+// countOf is the resource that says how many shares a container has. An administrator may have given it another name in the project's
+// domain, which --map says what it means.
+func (m *meanings) countOf(project shares.Resources, asked map[string]string) string {
+	domain, _, _ := strings.Cut(project.Count, "/")
+	var others []string
+	for name := range asked {
+		if m.options.Classes[name] != "" && strings.HasPrefix(name, domain+"/") {
+			others = append(others, name)
+		}
+	}
+	if asked[project.Count] == "" && len(others) == 1 {
+		return others[0]
+	}
+	return project.Count
 }
 
 // parseResource says what one unit of a resource is.
@@ -143,7 +160,7 @@ func (m *meanings) regionsOf(container *node) ([]region, error) {
 			continue
 		}
 		before, seen := quantities[name]
-		if seen && before != p.value.Value {
+		if seen && !sameAmount(before, p.value.Value) {
 			faults = append(faults, fmt.Errorf("resource %s: %.40q in limits and %.40q in requests: expected the same",
 				clip(p.key.Value), before, p.value.Value))
 		}

@@ -83,12 +83,13 @@ func (r rule) qualified() string {
 const (
 	noNumber = "it has no stable meaning: ask for a count, name a constraint, or select by pciAddress"
 	noShares = "a claim has one share of a GPU, and the scheduler counts them: leave it out"
-	busID    = "resource.kubernetes.io/pciBusID"
 
+	// BusID is the attribute with the PCI address of a card.
+	BusID = "resource.kubernetes.io/pciBusID"
 	// ModelID is the attribute with the PCI device id of a device, which all devices of a model share.
 	ModelID = v1alpha1.DriverName + "/" + string(device.AttributePCIDeviceID)
 	// SameCard says how a constraint names a card.
-	SameCard = "cards of one model are equal in it: for parts of one card, or of different ones, name " + busID
+	SameCard = "cards of one model are equal in it: for parts of one card, or of different ones, name " + BusID
 )
 
 // forVMs and isNot compare the type of a device.
@@ -192,8 +193,8 @@ func amd() *Driver {
 		// AMD's driver writes blanks as _ and leaves parentheses out.
 		"productName":       {name: "productName", as: `%s.replace(" ", "_").replace("(", "").replace(")", "")`},
 		"pciAddr":           address,
-		"parentPciAddr":     {refused: "compare it in a constraint, where it is the address of the card", constraint: busID},
-		"parentDeviceID":    refused("Fettle publishes the id of a model, pciDeviceID; for parts of one card name " + busID + " in a constraint"),
+		"parentPciAddr":     {refused: "compare it in a constraint, where it is the address of the card", constraint: BusID},
+		"parentDeviceID":    refused("Fettle publishes the id of a model, pciDeviceID; for parts of one card name " + BusID + " in a constraint"),
 		"partitionProfile":  profile,
 		"vendorID":          {constant: "0x1002", only: forVMs(), ignored: "only VFIO devices have it, and all have the same"},
 		"driverVersionFull": refused("Fettle publishes driverVersion, a semantic version"),

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -114,6 +115,9 @@ func FromKAI(annotations map[string]string, total *resource.Quantity) (KAI, erro
 		return KAI{}, nil
 	}
 	k := KAI{Share: Share{From: KAIMemory}, Devices: 1, Container: annotations[KAIContainer]}
+	if strings.Trim(memory, "0123456789") != "" {
+		return KAI{}, fmt.Errorf("annotation %s: %q: expected a whole number of MiB", KAIMemory, memory)
+	}
 	var err error
 	if k.Memory, err = mebibytes("annotation "+KAIMemory, memory); err != nil {
 		return KAI{}, err

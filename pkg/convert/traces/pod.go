@@ -83,6 +83,13 @@ func Of(own, meta, spec *goyaml.Node) []Name {
 	return all
 }
 
+// amounts are the keys of mappings from resources to quantities: of containers, quotas and LimitRanges, and of the queues of Volcano.
+func amounts() []string {
+	return []string{
+		"limits", "requests", "hard", "max", "min", "default", "defaultRequest", "maxLimitRequestRatio", "capability", "deserved", "resource",
+	}
+}
+
 // Resources lists the resources of the older software that an object of any kind has in limits, requests or a quota, each once and sorted.
 func Resources(n *goyaml.Node) []string {
 	all := resourcesIn(n)
@@ -101,17 +108,22 @@ func resourcesIn(n *goyaml.Node) (all []string) {
 		return all
 	}
 	for kv := range slices.Chunk(n.Content, 2) {
-		if !slices.Contains([]string{"limits", "requests", "hard"}, kv[0].Value) || kv[1].Kind != goyaml.MappingNode {
+		switch kv[0].Value {
+		case "coveredResources": // of Kueue's queues
+			for _, item := range kv[1].Content {
+				all = append(all, item.Value)
+			}
+		case "deviceName": // of KubeVirt's virtual machines
+			all = append(all, kv[1].Value)
+		}
+		if !slices.Contains(amounts(), kv[0].Value) || kv[1].Kind != goyaml.MappingNode {
 			continue
 		}
 		for of := range slices.Chunk(kv[1].Content, 2) {
-			name := strings.TrimPrefix(strings.TrimPrefix(of[0].Value, "requests."), "limits.")
-			if ofDomain(name) {
-				all = append(all, name)
-			}
+			all = append(all, strings.TrimPrefix(strings.TrimPrefix(of[0].Value, "requests."), "limits."))
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, func(name string) bool { return !ofDomain(name) })
 }
 
 // read reads what it can of a node. A field of another type stays empty.
