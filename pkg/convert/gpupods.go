@@ -251,16 +251,14 @@ func (c *conversion) asksForGPUs(w *workload, users []*cacheUser) bool {
 	if slices.ContainsFunc(users, func(u *cacheUser) bool { return len(u.gpus) > 0 }) {
 		return true
 	}
-	for _, n := range slices.Concat(items(child(w.spec, "initContainers")), items(child(w.spec, "containers"))) {
-		for _, key := range []string{"requests", "limits"} {
-			for _, p := range pairs(child(child(n, "resources"), key)) {
-				if _, ok := c.gpuWish(p.key.Value); ok || c.isSize(p.key.Value) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	all := slices.Concat(items(child(w.spec, "initContainers")), items(child(w.spec, "containers")))
+	return slices.ContainsFunc(all, func(n *node) bool {
+		resources := child(n, "resources")
+		return slices.ContainsFunc(append(pairs(child(resources, "requests")), pairs(child(resources, "limits"))...), func(p pair) bool {
+			_, ok := c.gpuWish(p.key.Value)
+			return ok || c.isSize(p.key.Value)
+		})
+	})
 }
 
 // chosenGPUs takes the annotations of HAMi that say which NVIDIA GPUs a pod may have, and has the requests for these select them. Notes say
@@ -371,23 +369,27 @@ func (c *conversion) gpuTemplate(w *workload, users []*cacheUser, selectors []re
 func (c *conversion) apart(devices *resourceapi.DeviceClaim, users []*cacheUser, requests []usedRequest, names []string) {
 	for i, u := range users {
 		for _, g := range u.gpus {
-			if g.Exactly.Capacity == nil || g.Exactly.Count < 2 {
+			of := requestsFor(g.Name, i, requests, names)
+			if g.Exactly.Capacity == nil || len(of) < 2 {
 				continue
 			}
-			constraint := resourceapi.DeviceConstraint{DistinctAttribute: new(resourceapi.FullyQualifiedName(drivers.BusID))}
-			for j, r := range requests {
-				if r.Name == g.Name && slices.Contains(r.users, i) {
-					constraint.Requests = append(constraint.Requests, names[j])
-				}
-			}
-			if len(constraint.Requests) < 2 {
-				continue
-			}
-			devices.Constraints = append(devices.Constraints, constraint)
+			devices.Constraints = append(devices.Constraints, resourceapi.DeviceConstraint{
+				Requests: of, DistinctAttribute: new(resourceapi.FullyQualifiedName(drivers.BusID)),
+			})
 			c.notef("%s: its %d shares are of different GPUs by the claim's distinctAttribute, which needs what shares need: Kubernetes 1.36, or "+
 				"the feature gate DRAConsumableCapacity", u.title, g.Exactly.Count)
 		}
 	}
+}
+
+// requestsFor returns the names of the requests that a container, by its place, has for a resource.
+func requestsFor(resource string, user int, requests []usedRequest, names []string) (of []string) {
+	for i, r := range requests {
+		if r.Name == resource && slices.Contains(r.users, user) {
+			of = append(of, names[i])
+		}
+	}
+	return of
 }
 
 // usedRequest is a request of a claim, with the containers that have its devices, by their places in a list.
