@@ -17,6 +17,9 @@ const (
 	deliveries = 1000
 	// ahead is for how many seconds' deliveries may be sent at once after nothing was sent for as long.
 	ahead = 10 * time.Second
+	// aheadCounts is how much of that counts may take. The rest is for other writes, so that counts of many objects, which tenants make,
+	// hold up no rollout.
+	aheadCounts = ahead / 2
 
 	// shortest is the least time between two writes of one object's counts. While they go on changing it doubles up to longest.
 	shortest = 5 * time.Second
@@ -60,7 +63,7 @@ func (b *Budget) Take(nodes int) (wait time.Duration) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.take(nodes)
+	return b.take(nodes, ahead)
 }
 
 // TakeCounts is Take for a write that says nothing but how many nodes there are of a kind, or which. A rollout changes that each second for
@@ -75,7 +78,7 @@ func (b *Budget) TakeCounts(object types.UID, nodes int) (wait time.Duration) {
 	if wait = last.at.Add(last.pause).Sub(now); wait > 0 {
 		return wait
 	}
-	if wait = b.take(nodes); wait > 0 {
+	if wait = b.take(nodes, aheadCounts); wait > 0 {
 		return wait
 	}
 	maps.DeleteFunc(b.counted, func(_ types.UID, p pace) bool { return now.Sub(p.at) >= 2*longest })
@@ -83,8 +86,8 @@ func (b *Budget) TakeCounts(object types.UID, nodes int) (wait time.Duration) {
 	return 0
 }
 
-// take is Take for a caller that holds the lock.
-func (b *Budget) take(nodes int) (wait time.Duration) {
+// take is Take for a caller that holds the lock, and that may be so far ahead.
+func (b *Budget) take(nodes int, ahead time.Duration) (wait time.Duration) {
 	now := b.clock.Now()
 	paid := b.paid
 	if paid.Before(now) {

@@ -3,6 +3,7 @@
 package status
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -71,5 +72,33 @@ func TestCountsOfARollout(t *testing.T) {
 	}
 	if len(b.counted) != 2 {
 		t.Errorf("it keeps %d objects", len(b.counted))
+	}
+}
+
+// TestTurnsBeforeCounts: however many objects have counts that go on changing, which a tenant can see to, the next wave of a rollout
+// of another waits for one of these writes at most, also if they are always faster.
+func TestTurnsBeforeCounts(t *testing.T) {
+	for _, nodes := range []int{100, 5000, 20000} {
+		clock := clocktesting.NewFakePassiveClock(time.Now())
+		b := NewBudget(clock)
+		var since time.Time
+		var longest time.Duration
+		for begin := clock.Now(); clock.Since(begin) < 5*time.Minute; clock.SetTime(clock.Now().Add(time.Second)) {
+			for i := range 2000 {
+				b.TakeCounts(types.UID(fmt.Sprint(i)), nodes)
+			}
+			switch {
+			case clock.Since(begin)%(time.Minute) == 0:
+				since = clock.Now()
+				fallthrough
+			case !since.IsZero():
+				if longest = max(longest, clock.Since(since)); b.Take(nodes) == 0 {
+					since = time.Time{}
+				}
+			}
+		}
+		if most := time.Duration(nodes)*time.Second/deliveries + time.Second; longest > most {
+			t.Errorf("%d nodes: a wave waits %s, want at most %s", nodes, longest, most)
+		}
 	}
 }
