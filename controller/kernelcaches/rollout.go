@@ -66,7 +66,7 @@ func (r *rollouts) advance(o object, nodes []v1alpha1.AcceleratorNode, now time.
 	}
 	w := waveOf(o, nodes)
 	changed := r.note(key, s.ResolvedDigest, w.Done, now)
-	if s.AdmittedSince != nil {
+	if s.AdmittedSince != nil && !s.AdmittedSince.After(now) { // the clock of a leader before this one may be ahead
 		w.Since = now.Sub(s.AdmittedSince.Time)
 		if s.AdmittedSince.After(changed) {
 			changed = s.AdmittedSince.Time

@@ -112,3 +112,19 @@ func TestNoWaves(t *testing.T) {
 		}
 	}
 }
+
+// TestWaveOfAnotherClock: a wave that a leader with a clock ahead of this one's began is not waited for until this clock is there, too.
+func TestWaveOfAnotherClock(t *testing.T) {
+	o := kernels("a", "kernels", "registry.example/team/kernels:v1")
+	c := newCacheCase(t, append(gpuNodes(100), o, skipping("ours", "p1", 1, "registry.example/team/*"))...)
+	c.reconcile(t, o)
+	o.Status.AdmittedSince.Time = c.clock.Now().Add(10 * time.Hour)
+	check.Must(t, c.client.Status().Update(t.Context(), o))
+	if look := c.reconcile(t, o); look > 10*time.Minute || *o.Status.Admitted != 80 {
+		t.Errorf("looks again after %s, %d are admitted", look, *o.Status.Admitted)
+	}
+	c.clock.Step(6 * time.Minute)
+	if c.reconcile(t, o); *o.Status.Admitted != 640 {
+		t.Errorf("after six minutes in which no node got it %d are admitted", *o.Status.Admitted)
+	}
+}
