@@ -77,16 +77,17 @@ func ReasonOf(err error) string {
 const firstRetry = 15 * time.Second
 
 // retryAfter returns when to try an object again whose condition is not true: the wait grows with the age of the condition, so nothing
-// else has to be remembered. A registry may ask for a longer wait. The interval is the longest.
-func retryAfter(c *metav1.Condition, interval time.Duration, err error, now time.Time) time.Duration {
+// else has to be remembered, up to longest. A registry may ask for a longer wait. The interval is the longest of all.
+func retryAfter(c *metav1.Condition, longest, interval time.Duration, err error, now time.Time) time.Duration {
 	wait := firstRetry
 	if c != nil {
-		wait = max(wait, now.Sub(c.LastTransitionTime.Time))
+		wait = max(wait, min(now.Sub(c.LastTransitionTime.Time), longest))
 	}
 	return min(max(wait, registry.RetryAfter(err)), interval)
 }
 
-// Next returns when an artifact is due again; 0 is when the object or a policy changes. The error is that of the last outcome.
+// Next returns when an artifact is due again; 0 is when the object or a policy changes. The error is that of the last outcome. What failed
+// is tried as often as others of the kind, also if its interval is a day: claims wait for it.
 func Next(k *Kind, h Head, err error, now time.Time) time.Duration {
 	interval := k.Interval
 	if h.Interval > 0 {
@@ -95,7 +96,7 @@ func Next(k *Kind, h Head, err error, now time.Time) time.Duration {
 	next, settled := interval, pinned(h) && len(h.PullSecrets) == 0 // otherwise a tag or the right to read a secret may change
 	for _, name := range []string{v1alpha1.ConditionResolved, v1alpha1.ConditionVerified} {
 		if c := meta.FindStatusCondition(*h.Conditions, name); !final(c) {
-			settled, next = false, min(next, retryAfter(c, interval, err, now))
+			settled, next = false, min(next, retryAfter(c, k.Interval, interval, err, now))
 		}
 	}
 	if settled {

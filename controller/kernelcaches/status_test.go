@@ -464,6 +464,11 @@ func TestNext(t *testing.T) {
 		{"refused long ago", tag, 0, refused, time.Hour, 10 * time.Minute},
 		{"failed now", tag, 0, &artifacts.Outcome{Err: artifact.ErrNotFound}, 0, 15 * time.Second},
 		{"failed long ago", tag, time.Minute, &artifacts.Outcome{Err: artifact.ErrNotFound}, time.Hour, time.Minute},
+		{"tag with a long interval", tag, 24 * time.Hour, found("a"), time.Hour, 24 * time.Hour},
+		{
+			"failed long ago, with a long interval", tag, 24 * time.Hour, &artifacts.Outcome{Err: artifact.ErrUnavailable},
+			8 * time.Hour, 10 * time.Minute,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := namespaced()
