@@ -50,10 +50,11 @@ func New(s reconciler.Services) reconciler.Row {
 }
 
 // enqueueDeleted adds the nodes of an allocated claim that is gone. Kubernetes takes the allocation from a claim before it removes the
-// claim's finalizer, so a claim that ends in the usual way has none.
+// claim's finalizer, so a claim that ends in the usual way has none. A watch that was cut tells of a claim that was deleted and made again
+// as of one that changed.
 func enqueueDeleted(_ context.Context, q reconciler.RequestQueue, before, now client.Object) {
 	claim, ok := before.(*resourceapi.ResourceClaim)
-	if !ok || now != nil {
+	if !ok || now != nil && now.GetUID() == before.GetUID() {
 		return
 	}
 	for _, node := range nodesOf(claim) {

@@ -40,6 +40,8 @@ func TestEnqueue(t *testing.T) {
 	}
 	theirs := resourceapi.DeviceRequestAllocationResult{Driver: "gpu.example.com", Pool: "node-9/gpu"}
 	none := []resourceapi.DeviceRequestAllocationResult{}
+	another := claimWith() // a watch that was cut tells of both as of a change
+	another.UID = "another"
 	for _, tt := range []struct {
 		name        string
 		before, now client.Object
@@ -53,6 +55,7 @@ func TestEnqueue(t *testing.T) {
 		{name: "odd pool", before: claimWith(ours("pool"))},
 		{name: "changed", before: claimWith(ours("node-1/gpu")), now: claimWith()},
 		{name: "new", now: claimWith(ours("node-1/gpu"))},
+		{name: "deleted while allocated, and made again", before: claimWith(ours("node-1/gpu")), now: another, want: []string{"node-1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
