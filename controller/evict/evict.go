@@ -49,8 +49,11 @@ func create(
 	return c.SubResource("eviction").Create(ctx, pod, eviction, options...)
 }
 
-// Refused says whether a PodDisruptionBudget refuses the eviction for now.
-func Refused(err error) bool { return apierrors.IsTooManyRequests(err) }
+// Refused says whether a PodDisruptionBudget refuses the eviction for now. An API server with too many requests has the same status, and
+// refuses nothing.
+func Refused(err error) bool {
+	return apierrors.IsTooManyRequests(err) && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause)
+}
 
 // Unanswered says whether the API server did not say what comes of the eviction: it is not there, or what it asks, such as a webhook, does
 // not answer. A pod with two PodDisruptionBudgets is refused as an error of the server, too, which has no reason then. A call that took too

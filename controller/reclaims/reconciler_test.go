@@ -120,7 +120,9 @@ func (w *world) evict(
 		return err
 	}
 	if how, kept := w.kept[pod.GetName()]; kept && dry == (how == "") {
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+		refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+		refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
+		return refused
 	}
 	if dry {
 		return nil
