@@ -24,6 +24,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/fettle-dev/fettle/controller/uninstall"
+	"github.com/fettle-dev/fettle/pkg/apicall"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 )
 
@@ -140,6 +141,7 @@ func (c *common) start() (*rest.Config, error) {
 	}
 	config.QPS, config.Burst = float32(c.qps), c.burst
 	config.UserAgent = "fettle-controller"
+	config.Wrap(apicall.Bounded)
 	return config, nil
 }
 

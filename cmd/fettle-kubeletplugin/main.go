@@ -35,6 +35,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/fettle-dev/fettle/kubeletplugin"
+	"github.com/fettle-dev/fettle/pkg/apicall"
 	"github.com/fettle-dev/fettle/pkg/artifact/registry"
 	"github.com/fettle-dev/fettle/pkg/httpserver"
 	"github.com/fettle-dev/fettle/pkg/nodeconfig"
@@ -192,6 +193,7 @@ func connect(o options) (kubeletplugin.Clients, error) {
 	}
 	config.QPS, config.Burst = float32(o.qps), o.burst
 	config.UserAgent = "fettle-kubeletplugin/" + version
+	config.Wrap(apicall.Bounded)
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return kubeletplugin.Clients{}, fmt.Errorf("make a client: %w", err)
