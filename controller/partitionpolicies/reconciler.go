@@ -108,15 +108,25 @@ func (j *judge) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: reconciler.Sooner(again, early)}, nil
 }
 
-// weigh tells what nodes report from more: another spec, another verdict, what was read for it, or which taints new pods tolerate.
+// weigh tells what nodes report, counts or conditions that follow from them, from more: another spec, another verdict, what was read for
+// it, or which taints new pods tolerate.
 func weigh(before, now *v1alpha1.PartitionPolicy) status.Weight {
 	was, is := before.Status.Conditions, now.Status.Conditions
 	read := func(c []metav1.Condition) metav1.Condition { return status.Condition(c, v1alpha1.ConditionRepelling) }
-	if before.Status.ObservedGeneration == now.Status.ObservedGeneration && read(was) == read(is) &&
-		slices.Equal(before.Status.ToleratedTaints, now.Status.ToleratedTaints) && status.SameConditions(was, is) {
-		return status.Counts
+	switch {
+	case before.Status.ObservedGeneration != now.Status.ObservedGeneration, read(was) != read(is),
+		!slices.Equal(before.Status.ToleratedTaints, now.Status.ToleratedTaints), !status.SameConditions(ofPolicy(was), ofPolicy(is)):
+		return status.News
+	case !status.SameConditions(was, is):
+		return status.Turn
 	}
-	return status.News
+	return status.Counts
+}
+
+// ofPolicy returns the conditions that do not follow from nodes, of which there may be thousands.
+func ofPolicy(all []metav1.Condition) []metav1.Condition {
+	ofNodes := []string{v1alpha1.ConditionApplied, v1alpha1.ConditionOverruled, v1alpha1.ConditionTainted}
+	return slices.DeleteFunc(slices.Clone(all), func(c metav1.Condition) bool { return slices.Contains(ofNodes, c.Type) })
 }
 
 // announce makes an Event if the policy became valid or invalid, or is invalid for another reason, if nodes got all of its taints or

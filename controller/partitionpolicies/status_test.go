@@ -250,3 +250,29 @@ func nodes(machines []machine) (out []corev1.Node) {
 	}
 	return out
 }
+
+// TestWeight: a condition that follows from what nodes report is written within the budget, since thousands of nodes may change it every
+// few seconds. What the spec or its check says is written at once.
+func TestWeight(t *testing.T) {
+	cond := func(kind, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	before := &v1alpha1.PartitionPolicy{}
+	before.Status.Conditions = []metav1.Condition{cond(v1alpha1.ConditionValid, "A"), cond(v1alpha1.ConditionApplied, "A")}
+	for name, test := range map[string]struct {
+		now  []metav1.Condition
+		want status.Weight
+	}{
+		"counts":           {before.Status.Conditions, status.Counts},
+		"a node waits":     {[]metav1.Condition{cond(v1alpha1.ConditionValid, "A"), cond(v1alpha1.ConditionApplied, "B")}, status.Turn},
+		"not valid":        {[]metav1.Condition{cond(v1alpha1.ConditionValid, "B"), cond(v1alpha1.ConditionApplied, "A")}, status.News},
+		"both":             {[]metav1.Condition{cond(v1alpha1.ConditionValid, "B"), cond(v1alpha1.ConditionApplied, "B")}, status.News},
+		"no taints so far": {append(before.DeepCopy().Status.Conditions, cond(v1alpha1.ConditionTainted, "A")), status.Turn},
+	} {
+		now := before.DeepCopy()
+		now.Status.Conditions = test.now
+		if got := weigh(before, now); got != test.want {
+			t.Errorf("%s: weight %d, want %d", name, got, test.want)
+		}
+	}
+}

@@ -88,7 +88,7 @@ func TestTurnsBeforeCounts(t *testing.T) {
 				b.TakeCounts(types.UID(fmt.Sprint(i)), nodes)
 			}
 			switch {
-			case clock.Since(begin)%(time.Minute) == 0:
+			case clock.Since(begin)%time.Minute == 0:
 				since = clock.Now()
 				fallthrough
 			case !since.IsZero():
