@@ -3,25 +3,9 @@
 package reconciler
 
 import (
-	"time"
-
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
-
-// longestRetry is how long an object waits that failed again and again: all may fail for an hour, as while no API server answers, and some
-// things are only looked at in an object's next turn.
-const longestRetry = 2 * time.Minute
-
-// frequent has what failed wait as another limiter says, and longestRetry at most.
-type frequent struct {
-	workqueue.TypedRateLimiter[reconcile.Request]
-}
-
-// When implements [workqueue.TypedRateLimiter].
-func (f frequent) When(r reconcile.Request) time.Duration {
-	return min(f.TypedRateLimiter.When(r), longestRetry)
-}
 
 // newQueue returns the queue of a reconciler, which serves namespaces in turn.
 func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) RequestQueue {
@@ -30,7 +14,7 @@ func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]
 		Name: name, Queue: &fairQueue{waiting: map[string][]reconcile.Request{}},
 	})
 	delaying := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: ready})
-	return workqueue.NewTypedRateLimitingQueueWithConfig(frequent{limiter}, config{Name: name, DelayingQueue: delaying})
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, config{Name: name, DelayingQueue: delaying})
 }
 
 // fairQueue has the requests that wait for a worker. Each namespace gets one of its own served before any gets a second, so that thousands
