@@ -19,35 +19,35 @@ import (
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
-// programsOf reads the DaemonSets and the Modules of KMM of the whole cluster, from the API server: these are many bytes for a cache, and
-// are looked at seldom. Of each only what selects nodes is kept.
-func programsOf(ctx context.Context, live client.Reader) ([]nodepolicy.Program, error) {
-	var sets, loaders []nodepolicy.Program
+// eachProgram reads the DaemonSets and the Modules of KMM of the whole cluster, from the API server: these are many bytes for a cache, and
+// are looked at seldom. Tenants make them, as many and as large as they like, so none is kept after each has looked at it. Begin is called
+// when a list begins, also when it begins anew, with what it is a list of.
+func eachProgram(ctx context.Context, live client.Reader, begin func(modules bool), each func(*nodepolicy.Program)) error {
 	listing := reconciler.Listing{Reader: live, List: &appsv1.DaemonSetList{}}
-	err := listing.Read(ctx, func() { sets = nil }, func(o runtime.Object) error {
+	err := listing.Read(ctx, func() { begin(false) }, func(o runtime.Object) error {
 		if d, ok := o.(*appsv1.DaemonSet); ok && d.DeletionTimestamp == nil {
-			sets = append(sets, nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec))
+			each(new(nodepolicy.NewProgram(d.Namespace+"/"+d.Name, false, &d.Spec.Template.Spec)))
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list DaemonSets: %w", err)
+		return fmt.Errorf("list DaemonSets: %w", err)
 	}
 	modules := &unstructured.UnstructuredList{}
 	modules.SetGroupVersionKind(stack.KMMGroupVersion().WithKind("ModuleList"))
 	listing = reconciler.Listing{Reader: live, List: modules}
-	err = listing.Read(ctx, func() { loaders = nil }, func(o runtime.Object) error {
+	err = listing.Read(ctx, func() { begin(true) }, func(o runtime.Object) error {
 		if m, ok := o.(*unstructured.Unstructured); ok && m.GetDeletionTimestamp() == nil {
 			if p, loads := programOf(m); loads {
-				loaders = append(loaders, p)
+				each(&p)
 			}
 		}
 		return nil
 	})
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) { // KMM may not be installed
-		return nil, fmt.Errorf("list Modules of KMM: %w", err)
+		return fmt.Errorf("list Modules of KMM: %w", err)
 	}
-	return append(sets, loaders...), nil
+	return nil
 }
 
 // programOf returns a Module of KMM as a program. One that loads no driver is none, and neither is one whose fields have another form. KMM

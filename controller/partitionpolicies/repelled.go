@@ -5,6 +5,7 @@ package partitionpolicies
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/controller/reconciler"
@@ -59,7 +61,7 @@ func (j *judge) checkRepelled(ctx context.Context, p *v1alpha1.PartitionPolicy, 
 	if left := j.readings[p.Name].remaining(p, of, now); left > 0 {
 		return left, nil
 	}
-	programs, err := programsOf(ctx, j.Live)
+	found, err := repelledFrom(ctx, j.Live, nodepolicy.NewGate(p.Spec.Nodes.Taints, nodes, j.noExecute))
 	if err != nil {
 		if status.Condition(p.Status.Conditions, v1alpha1.ConditionRepelling).ObservedGeneration != p.Generation {
 			set(p, now, metav1.Condition{
@@ -69,45 +71,92 @@ func (j *judge) checkRepelled(ctx context.Context, p *v1alpha1.PartitionPolicy, 
 		}
 		return 0, err
 	}
-	set(p, now, repelling(nodepolicy.Repelled(p.Spec.Nodes.Taints, nodes, programs, j.noExecute)))
+	set(p, now, found.condition())
 	j.readings[p.Name] = reading{uid: p.UID, generation: p.Generation, nodes: of, at: now}
 	return wait.Jitter(programsInterval, reconciler.Jitter), nil
 }
 
-// repelling returns the condition for the programs that the taints of a policy keep away.
-func repelling(programs []nodepolicy.Program) metav1.Condition {
-	var daemonSets, modules []string
-	for i := range programs {
-		if programs[i].Module {
-			modules = append(modules, programs[i].Name)
+// repelled are the programs that the taints of a policy keep away.
+type repelled struct {
+	daemonSets, modules named
+	// large are those that are too large to be looked at.
+	largeSets, largeModules int
+}
+
+// repelledFrom reads all programs of the cluster and keeps the first names of those that a gate repels.
+func repelledFrom(ctx context.Context, live client.Reader, gate nodepolicy.Gate) (repelled, error) {
+	var found repelled
+	begin := func(modules bool) {
+		if modules {
+			found.modules, found.largeModules = named{}, 0
 		} else {
-			daemonSets = append(daemonSets, programs[i].Name)
+			found.daemonSets, found.largeSets = named{}, 0
 		}
 	}
+	err := eachProgram(ctx, live, begin, func(p *nodepolicy.Program) { found.add(gate, p) })
+	return found, err
+}
+
+// add counts a program.
+func (f *repelled) add(gate nodepolicy.Gate, p *nodepolicy.Program) {
+	names, large := &f.daemonSets, &f.largeSets
+	if p.Module {
+		names, large = &f.modules, &f.largeModules
+	}
+	switch {
+	case p.TooLarge:
+		*large++
+	case gate.Repels(p):
+		names.add(p.Name)
+	}
+}
+
+// condition says what is repelled.
+func (f *repelled) condition() metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionRepelling, Status: metav1.ConditionTrue, Reason: ReasonDaemonSetsRepelled}
 	var parts []string
-	if n := len(modules); n > 0 {
+	if n := f.modules.count; n > 0 {
 		c.Reason = ReasonModulesRepelled
 		parts = append(parts, fmt.Sprintf("KMM unloads the driver on the policy's nodes for %s without a toleration of the taints: %s; "+
-			"add one to spec.tolerations", counted(int64(n), "Module"), firstOf(modules)))
+			"add one to spec.tolerations", counted(int64(n), "Module"), &f.modules))
 	}
-	if n := len(daemonSets); n > 0 {
+	if n := f.daemonSets.count; n > 0 {
 		parts = append(parts, fmt.Sprintf("no new pods run on the policy's nodes for %s without a toleration of the taints: %s; "+
 			"if they belong there, add one to spec.template.spec.tolerations, or to the values of their charts",
-			counted(int64(n), "DaemonSet"), firstOf(daemonSets)))
+			counted(int64(n), "DaemonSet"), &f.daemonSets))
 	}
 	if len(parts) == 0 {
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonNoneRepelled
 		parts = []string{"all DaemonSets and Modules of KMM that run on the policy's nodes tolerate the taints"}
 	}
+	if n := f.largeSets + f.largeModules; n > 0 {
+		parts = append(parts, counted(int64(n), "program")+" not looked at, since their tolerations and selectors of nodes are too large")
+	}
 	c.Message = strings.Join(parts, ". ")
 	return c
 }
 
-// firstOf names the first of some things, and counts the rest.
-func firstOf(names []string) string {
+// named counts names, and keeps the first of them.
+type named struct {
+	count int
+	first []string
+}
+
+// add counts a name.
+func (n *named) add(name string) {
+	at, _ := slices.BinarySearch(n.first, name)
+	n.count++
+	n.first = slices.Insert(n.first, at, name)
+	n.first = n.first[:min(len(n.first), maxNamed)]
+}
+
+// String names the first, and counts the rest.
+func (n *named) String() string { return firstOf(n.first, n.count) }
+
+// firstOf names the first of so many things, and counts the rest.
+func firstOf(names []string, count int) string {
 	text := strings.Join(names[:min(len(names), maxNamed)], ", ")
-	if more := len(names) - maxNamed; more > 0 {
+	if more := count - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

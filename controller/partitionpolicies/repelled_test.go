@@ -24,12 +24,13 @@ import (
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/controller/status"
 	"github.com/fettle-dev/fettle/pkg/partition/nodepolicy"
+	"github.com/fettle-dev/fettle/test/check"
 	"github.com/fettle-dev/fettle/test/large"
 )
 
-func programs(module bool, names ...string) (out []nodepolicy.Program) {
-	for _, name := range names {
-		out = append(out, nodepolicy.NewProgram(name, module, &corev1.PodSpec{}))
+func names(all ...string) (out named) {
+	for _, name := range all {
+		out.add(name)
 	}
 	return out
 }
@@ -41,26 +42,30 @@ func TestRepelling(t *testing.T) {
 		many = append(many, fmt.Sprintf("a/d%d", i))
 	}
 	for _, test := range []struct {
-		name     string
-		programs []nodepolicy.Program
-		want     string
-		says     []string
+		name  string
+		found repelled
+		want  string
+		says  []string
 	}{
-		{"none", nil, "False NoneRepelled", []string{"tolerate the taints"}},
+		{"none", repelled{}, "False NoneRepelled", []string{"tolerate the taints"}},
 		{
-			"a DaemonSet", programs(false, "mon/dcgm"), "True DaemonSetsRepelled",
+			"a DaemonSet", repelled{daemonSets: names("mon/dcgm")}, "True DaemonSetsRepelled",
 			[]string{"no new pods run on the policy's nodes for 1 DaemonSet without", "mon/dcgm;", "spec.template.spec.tolerations"},
 		},
 		{
-			"many", programs(false, many...), "True DaemonSetsRepelled",
+			"many", repelled{daemonSets: names(many...)}, "True DaemonSetsRepelled",
 			[]string{"10 DaemonSets", "a/d0, a/d1, a/d2, a/d3, a/d4, a/d5, a/d6, a/d7 and 2 more;"},
 		},
 		{
-			"a Module, too", slices.Concat(programs(false, "a/b", "a/d"), programs(true, "a/c")), "True ModulesRepelled",
+			"a Module, too", repelled{daemonSets: names("a/d", "a/b"), modules: names("a/c")}, "True ModulesRepelled",
 			[]string{"KMM unloads the driver on the policy's nodes for 1 Module without", ": a/c;", "2 DaemonSets", ": a/b, a/d;"},
 		},
+		{
+			"some are too large", repelled{largeSets: 2, largeModules: 1}, "False NoneRepelled",
+			[]string{"tolerate the taints. 3 programs not looked at, since"},
+		},
 	} {
-		c := repelling(test.programs)
+		c := test.found.condition()
 		if string(c.Status)+" "+c.Reason != test.want {
 			t.Errorf("%s: %+v, want %s", test.name, c, test.want)
 		}
@@ -112,13 +117,10 @@ func TestModules(t *testing.T) {
 			true,
 		},
 	} {
-		var all []nodepolicy.Program
-		if p, loads := programOf(kmmModule(test.spec)); loads {
-			all = append(all, p)
-		}
+		p, loads := programOf(kmmModule(test.spec))
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: test.labels}}
 		taints := []v1alpha1.NodeTaint{{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}}
-		if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, all, nil)) == 1; got != test.want {
+		if got := loads && nodepolicy.NewGate(taints, []*corev1.Node{node}, nil).Repels(&p); got != test.want {
 			t.Errorf("%s: repelled: %t", test.name, got)
 		}
 	}
@@ -235,5 +237,42 @@ func TestCheckRepelled(t *testing.T) {
 	expect("no nodes", 0, 0, "")
 	if len(j.readings) != 0 {
 		t.Errorf("readings are %v", j.readings)
+	}
+}
+
+// TestManyLargeDaemonSetsOfATenant: a tenant makes DaemonSets whose tolerations and affinities are large. The controller keeps none of them
+// while it reads the others, or it would have no memory left.
+func TestManyLargeDaemonSetsOfATenant(t *testing.T) {
+	const pages, large = 12, 300_000
+	before, most, page := int64(0), int64(0), 0
+	live := interceptor.NewClient(cluster(t), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			sets, is := list.(*appsv1.DaemonSetList)
+			if !is {
+				return c.List(ctx, list, options...)
+			}
+			if page++; page == 1 {
+				before = check.Heap()
+			}
+			most = max(most, check.Heap()-before)
+			for i := range reconciler.TenantPage {
+				d := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: fmt.Sprintf("d-%d-%d", page, i)}}
+				d.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: strings.Repeat("a", large*(i%2)+1)}}
+				sets.Items = append(sets.Items, d)
+			}
+			if page < pages {
+				sets.Continue = "next"
+			}
+			return nil
+		},
+	})
+	gate := nodepolicy.NewGate([]v1alpha1.NodeTaint{{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}},
+		[]*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}, nil)
+	found, err := repelledFrom(t.Context(), live, gate)
+	if err != nil || found.daemonSets.count != pages*13 || found.largeSets != pages*12 || len(found.daemonSets.first) != maxNamed {
+		t.Errorf("%+v, error %v", found, err)
+	}
+	if most > large*reconciler.TenantPage {
+		t.Errorf("%d bytes are kept while DaemonSets are read, want no more than a page", most)
 	}
 }

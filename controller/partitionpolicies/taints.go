@@ -89,7 +89,7 @@ func (j *judge) recordTaints(
 		c.Message = fmt.Sprintf("node %s does not have the taint %s yet: look at the log of Fettle's controller if this lasts", s.Node, s.Missing)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, ReasonTainted
-		c.Message = fmt.Sprintf("%s with all taints: %s", counted(int64(len(names)), "node"), firstOf(names))
+		c.Message = fmt.Sprintf("%s with all taints: %s", counted(int64(len(names)), "node"), firstOf(names, len(names)))
 	}
 	set(p, j.Clock.Now(), c)
 }

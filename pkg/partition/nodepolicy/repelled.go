@@ -20,12 +20,18 @@ import (
 // temporary begins the keys of taints that Kubernetes has on a node for a time, while it is cordoned or not healthy.
 const temporary = "node.kubernetes.io/"
 
+// maxProgram bounds the bytes of what selects nodes of a program, tolerations included. Tenants make DaemonSets of any size, and each
+// toleration and term is compared with each node.
+const maxProgram = 16 << 10
+
 // Program is what runs on every node that it fits: the pods of a DaemonSet, or the driver of a Module of KMM.
 type Program struct {
 	// Name is NAMESPACE/NAME.
 	Name string
 	// Module says that it is a Module of KMM, which unloads the driver from a node with a taint that the Module does not tolerate.
 	Module bool
+	// TooLarge says that what selects nodes is larger than is looked at.
+	TooLarge bool
 
 	nodeName    string
 	affinity    nodeaffinity.RequiredNodeAffinity
@@ -34,11 +40,33 @@ type Program struct {
 
 // NewProgram returns a program whose pods are as specified. Of the specification only what selects nodes counts, and the tolerations.
 func NewProgram(name string, module bool, spec *corev1.PodSpec) Program {
+	everything := corev1.Toleration{Operator: corev1.TolerationOpExists}
+	if slices.Contains(spec.Tolerations, everything) { // as the DaemonSets of drivers, which name each of their nodes
+		return Program{Name: name, Module: module, tolerations: []corev1.Toleration{everything}}
+	}
+	if sizeOf(spec) > maxProgram {
+		return Program{Name: name, Module: module, TooLarge: true}
+	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}}
 	return Program{
 		Name: name, Module: module,
 		nodeName: spec.NodeName, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), tolerations: spec.Tolerations,
 	}
+}
+
+// sizeOf returns about how many bytes a specification has of what selects nodes.
+func sizeOf(spec *corev1.PodSpec) int {
+	size := 0
+	for key, value := range spec.NodeSelector {
+		size += len(key) + len(value)
+	}
+	if spec.Affinity != nil && spec.Affinity.NodeAffinity != nil {
+		size += spec.Affinity.NodeAffinity.Size()
+	}
+	for i := range spec.Tolerations {
+		size += spec.Tolerations[i].Size()
+	}
+	return size
 }
 
 // fits says whether the program runs on a node, taints aside.
@@ -96,7 +124,7 @@ func foreign(node *corev1.Node) (out []corev1.Taint) {
 }
 
 // Fingerprint returns a number for what decides of nodes which programs run there, beside the taints of policies: while it is the same,
-// [Repelled] gives the same answer for the same programs and policy.
+// a [Gate] gives the same answer for the same programs and policy.
 func Fingerprint(nodes []*corev1.Node) uint64 {
 	h := fnv.New64a()
 	for _, n := range nodes {
@@ -111,22 +139,22 @@ func Fingerprint(nodes []*corev1.Node) uint64 {
 	return h.Sum64()
 }
 
-// Repelled returns the programs, sorted by name, that run on nodes which a policy selects, and that its taints keep away from one of them.
-// A program that another taint of a node keeps away from there loses nothing by the policy.
-func Repelled(taints []v1alpha1.NodeTaint, nodes []*corev1.Node, programs []Program, keys NoExecuteKeys) []Program {
-	sites := make([]site, 0, len(nodes))
+// Gate is what the taints of a policy keep away from the nodes that it selects.
+type Gate struct{ sites []site }
+
+// NewGate returns the gate of taints at nodes.
+func NewGate(taints []v1alpha1.NodeTaint, nodes []*corev1.Node, keys NoExecuteKeys) Gate {
+	g := Gate{sites: make([]site, 0, len(nodes))}
 	for _, n := range nodes {
-		sites = append(sites, siteOf(n, taints, keys))
+		g.sites = append(g.sites, siteOf(n, taints, keys))
 	}
-	var out []Program
-	for i := range programs {
-		p := &programs[i]
-		if slices.ContainsFunc(sites, func(s site) bool {
-			return !p.toleratesAll(s.ours) && p.toleratesAll(s.others) && p.fits(s.node)
-		}) {
-			out = append(out, *p)
-		}
-	}
-	slices.SortFunc(out, func(a, b Program) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return g
+}
+
+// Repels says whether a program runs on the nodes and the taints keep it away from one of them. A program that another taint of a node
+// keeps away from there loses nothing by the policy. Of one that is too large it is not known, and the answer is no.
+func (g Gate) Repels(p *Program) bool {
+	return !p.TooLarge && slices.ContainsFunc(g.sites, func(s site) bool {
+		return !p.toleratesAll(s.ours) && p.toleratesAll(s.others) && p.fits(s.node)
+	})
 }

@@ -3,7 +3,7 @@
 package nodepolicy_test
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -76,39 +76,64 @@ func TestRepelled(t *testing.T) {
 				Name: "n", Labels: map[string]string{"disk": "fast"}, Annotations: map[string]string{v1alpha1.TaintsAnnotation: test.noted},
 			}}
 			node.Spec.Taints = parse(test.has)
-			programs := []nodepolicy.Program{nodepolicy.NewProgram("a/b", false, &test.spec)}
-			taints := policyOf("p", 0, test.wants).Spec.Nodes.Taints
-			if got := len(nodepolicy.Repelled(taints, []*corev1.Node{node}, programs, listed())) == 1; got != test.want {
+			gate := nodepolicy.NewGate(policyOf("p", 0, test.wants).Spec.Nodes.Taints, []*corev1.Node{node}, listed())
+			if got := gate.Repels(new(nodepolicy.NewProgram("a/b", false, &test.spec))); got != test.want {
 				t.Errorf("repelled: %t, want %t", got, test.want)
 			}
 		})
 	}
 }
 
-// TestRepelledFromOne: one node is enough, each program is named once, and the names are sorted.
+// TestRepelledFromOne: one node is enough.
 func TestRepelledFromOne(t *testing.T) {
 	var nodes []*corev1.Node
 	for _, disk := range []string{"slow", "fast", "fast"} {
 		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: disk, Labels: map[string]string{"disk": disk}}})
 	}
 	nodes[0].Spec.Taints = parse(foreign)
-	program := func(name string, module bool, disk ...string) nodepolicy.Program {
-		return nodepolicy.NewProgram(name, module, &corev1.PodSpec{Affinity: onlyOn(disk...)})
-	}
-	var got []string
-	for _, p := range nodepolicy.Repelled(policyOf("p", 0, gpu).Spec.Nodes.Taints, nodes, []nodepolicy.Program{
-		program("c/d", false, "fast"), program("b/e", false, "slow"), program("a/f", true, "slow", "fast"), program("b/d", true, "none"),
-	}, nil) {
-		if p.Module {
-			p.Name += " (Module)"
+	gate := nodepolicy.NewGate(policyOf("p", 0, gpu).Spec.Nodes.Taints, nodes, nil)
+	for _, test := range []struct {
+		disks string
+		want  bool
+	}{{"fast", true}, {"slow", false}, {"slow fast", true}, {"none", false}} {
+		p := nodepolicy.NewProgram("a/b", false, &corev1.PodSpec{Affinity: onlyOn(strings.Fields(test.disks)...)})
+		if got := gate.Repels(&p); got != test.want {
+			t.Errorf("on nodes with %s: repelled: %t, want %t", test.disks, got, test.want)
 		}
-		got = append(got, p.Name)
+		if none := nodepolicy.NewGate(nil, nodes, nil); none.Repels(&p) {
+			t.Errorf("on nodes with %s: repelled without taints", test.disks)
+		}
 	}
-	if want := []string{"a/f (Module)", "c/d"}; !slices.Equal(got, want) {
-		t.Errorf("repelled are %s, want %s", strings.Join(got, ", "), want)
+}
+
+// TestLargeProgram: a program whose tolerations or selectors of nodes are large is not compared with all nodes, unless it tolerates
+// everything.
+func TestLargeProgram(t *testing.T) {
+	var many []string
+	for i := range 2000 {
+		many = append(many, fmt.Sprintf("disk-%d", i))
 	}
-	if got := nodepolicy.Repelled(nil, nodes, []nodepolicy.Program{program("c/d", false, "fast")}, nil); got != nil {
-		t.Errorf("without taints %v are repelled", got)
+	var tolerations []corev1.Toleration
+	for _, name := range many {
+		tolerations = append(tolerations, corev1.Toleration{Key: name})
+	}
+	gate := nodepolicy.NewGate(policyOf("p", 0, gpu).Spec.Nodes.Taints, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}, nil)
+	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	for _, test := range []struct {
+		name  string
+		spec  corev1.PodSpec
+		large bool
+	}{
+		{"affinity", corev1.PodSpec{Affinity: onlyOn(many...)}, true},
+		{"tolerations", corev1.PodSpec{Tolerations: tolerations}, true},
+		{"selector", corev1.PodSpec{NodeSelector: map[string]string{"a": strings.Repeat("a", 20<<10)}}, true},
+		{"large, and tolerates everything", corev1.PodSpec{Affinity: onlyOn(many...), Tolerations: everything}, false},
+		{"other fields", corev1.PodSpec{Containers: []corev1.Container{{Args: many}}, Tolerations: everything}, false},
+	} {
+		p := nodepolicy.NewProgram("a/b", false, &test.spec)
+		if p.TooLarge != test.large || gate.Repels(&p) {
+			t.Errorf("%s: too large %t, repelled %t; want %t, false", test.name, p.TooLarge, gate.Repels(&p), test.large)
+		}
 	}
 }
 
