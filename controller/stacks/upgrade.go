@@ -189,13 +189,13 @@ func (u *upgrader) nameOthers(ctx context.Context, step *stack.Step, n *stack.Up
 	if !step.Stuck && !step.Failed || step.Phase != stack.PhaseQuiescing && step.Phase != stack.PhaseChanging {
 		return
 	}
-	var pods []*corev1.Pod
-	begin := func() { pods = nil }
+	var found []stack.PossibleHolder // the pods may have a megabyte and a half each
+	begin := func() { found = nil }
 	onNode := []client.ListOption{client.MatchingFields{"spec.nodeName": n.Name}}
 	listing := reconciler.Listing{Reader: u.Live, List: &corev1.PodList{}, Options: onNode}
 	err := listing.Read(ctx, begin, func(o runtime.Object) error {
 		if pod, ok := o.(*corev1.Pod); ok {
-			pods = append(pods, pod)
+			found = append(found, stack.PossibleHolders([]*corev1.Pod{pod}, n.Name, n.Holders, u.own...)...)
 		}
 		return nil
 	})
@@ -203,7 +203,7 @@ func (u *upgrader) nameOthers(ctx context.Context, step *stack.Step, n *stack.Up
 		step.Message += "; which pods may hold the driver without a claim is not known: " + err.Error()
 		return
 	}
-	step.MayHold(stack.PossibleHolders(pods, n.Name, n.Holders, u.own...))
+	step.MayHold(found)
 }
 
 // evict evicts pods and says what refuses that. The claims of those that went are released by and by.

@@ -342,6 +342,44 @@ func TestStuckNamesPods(t *testing.T) {
 	}
 }
 
+// TestLargePodsOfAStuckNode: a tenant keeps a node's driver from being changed, and has many large pods there. The controller keeps none of
+// them while it reads the others.
+func TestLargePodsOfAStuckNode(t *testing.T) {
+	const pages, text = 4, 300_000
+	before, most, page := int64(0), int64(0), 0
+	live := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+			pods, _ := list.(*corev1.PodList)
+			if page++; page == 1 {
+				before = check.Heap()
+			}
+			most = max(most, check.Heap()-before)
+			for i := range reconciler.TenantPage {
+				p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: fmt.Sprintf("p-%d", (pages+1-page)*reconciler.TenantPage-1-i)}}
+				p.Spec.NodeName = "a"
+				p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+					Path: "/dev/nvidia" + strings.Repeat("0", text),
+				}}}}
+				pods.Items = append(pods.Items, p)
+			}
+			if page < pages {
+				pods.Continue = "next"
+			}
+			return nil
+		},
+	})
+	u := &upgrader{Services: reconciler.Services{Live: live}}
+	step := stack.Step{Phase: stack.PhaseChanging, Failed: true}
+	u.nameOthers(t.Context(), &step, &stack.UpgradeNode{Node: &stack.Node{Name: "a"}})
+	m := step.Message
+	if !strings.Contains(m, "b/p-0 (hostPath /dev/nvidia00") || !strings.Contains(m, "and 97 more") || len(m) > 4096 {
+		t.Errorf("%d bytes: %.300q", len(m), m)
+	}
+	if most > text*reconciler.TenantPage {
+		t.Errorf("%d bytes are kept while pods are read, want no more than a page", most)
+	}
+}
+
 // TestDriversOffMeanwhile: where the controller may not run drivers any more, a node whose driver was being changed is let go of: its
 // plugin serves again, and no taint stays.
 func TestDriversOffMeanwhile(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fettle-dev/fettle/pkg/message"
 	"github.com/fettle-dev/fettle/pkg/plan/podspec"
 	"github.com/fettle-dev/fettle/pkg/vendors"
 )
@@ -24,14 +25,22 @@ type PossibleHolder struct {
 	Why string `json:"why"`
 }
 
+func (p PossibleHolder) compare(o PossibleHolder) int {
+	return strings.Compare(p.Namespace+"/"+p.Name, o.Namespace+"/"+o.Name)
+}
+
+// maxWhy bounds the bytes of why a pod may hold a driver: paths and values of a pod may be as large as the pod.
+const maxWhy = 256
+
 // String returns NAMESPACE/NAME and why.
 func (p PossibleHolder) String() string { return fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Why) }
 
-// MayHold adds to what a step waits for the pods that may hold the driver without a claim, which no step evicts.
+// MayHold adds to what a step waits for the pods that may hold the driver without a claim, which no step evicts. It sorts them.
 func (s *Step) MayHold(pods []PossibleHolder) {
 	if len(pods) == 0 {
 		return
 	}
+	slices.SortFunc(pods, PossibleHolder.compare)
 	var names []string
 	for i, p := range pods {
 		if i == namedHolders {
@@ -129,10 +138,8 @@ func PossibleHolders(pods []*corev1.Pod, node string, holders []Holder, own ...s
 		if why == "" || slices.ContainsFunc(holders, func(h Holder) bool { return h.UID == string(pod.UID) }) {
 			continue
 		}
-		out = append(out, PossibleHolder{Namespace: pod.Namespace, Name: pod.Name, Why: why})
+		out = append(out, PossibleHolder{Namespace: pod.Namespace, Name: pod.Name, Why: message.Clip(why, maxWhy)})
 	}
-	slices.SortFunc(out, func(a, b PossibleHolder) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
-	})
+	slices.SortFunc(out, PossibleHolder.compare)
 	return out
 }
