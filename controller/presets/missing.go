@@ -31,11 +31,13 @@ func Missing(
 		if !needed || !what.FromNode || !vendors[m.vendor] {
 			continue
 		}
+		// Tenants write the conditions, so each is evaluated once and not for each class.
+		able := slices.DeleteFunc(slices.Clone(givers), func(p preset.Preset) bool { return !couldHold(ctx, &p, m, c) })
 		for i := range classes {
 			class := &classes[i]
-			could := func(p preset.Preset) bool { return couldSelect(ctx, &p, class.Name, m, c) }
+			could := func(p preset.Preset) bool { return couldBeOf(&p, class.Name) }
 			need := Need{Vendor: m.vendor, Needs: what.What}
-			if gives(ctx, class, m, c) && !slices.ContainsFunc(givers, could) && !slices.Contains(out[class.Name], need) {
+			if gives(ctx, class, m, c) && !slices.ContainsFunc(able, could) && !slices.Contains(out[class.Name], need) {
 				out[class.Name] = append(out[class.Name], need)
 			}
 		}
@@ -59,15 +61,24 @@ func gives(ctx context.Context, class *resourceapi.DeviceClass, m maker, c *pres
 	return ours
 }
 
-// couldSelect says whether a preset may be for a request of the class that holds a device of the maker.
-func couldSelect(ctx context.Context, p *preset.Preset, class string, m maker, c *preset.Conditions) bool {
+// couldHold says whether the conditions of a preset may hold for a device of the maker.
+func couldHold(ctx context.Context, p *preset.Preset, m maker, c *preset.Conditions) bool {
 	s := p.Rules.DeviceSelector
 	if s == nil {
 		return true
 	}
-	if len(s.DeviceClassNames) > 0 && !slices.Contains(s.DeviceClassNames, class) || s.CEL != "" && ask(ctx, c, s.CEL, m) == never {
+	if s.CEL != "" && ask(ctx, c, s.CEL, m) == never {
 		return false
 	}
-	a := s.Absent
-	return a == nil || !slices.Contains(a.DeviceClassNames, class) && (a.CEL == "" || ask(ctx, c, a.CEL, m) != always)
+	return s.Absent == nil || s.Absent.CEL == "" || ask(ctx, c, s.Absent.CEL, m) != always
+}
+
+// couldBeOf says whether a preset may be for a request of the class.
+func couldBeOf(p *preset.Preset, class string) bool {
+	s := p.Rules.DeviceSelector
+	if s == nil {
+		return true
+	}
+	return (len(s.DeviceClassNames) == 0 || slices.Contains(s.DeviceClassNames, class)) &&
+		(s.Absent == nil || !slices.Contains(s.Absent.DeviceClassNames, class))
 }

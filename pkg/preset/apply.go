@@ -35,6 +35,9 @@ type resolver struct {
 	// told that it is too much.
 	size, values int
 	over         map[int]bool
+	// metered says that the preset that is applied now is the namespace's own. costs is what the conditions of such presets cost.
+	metered bool
+	costs   uint64
 }
 
 // entry is what one preset gives to requests: a value for a variable, a mount, a device node or a driver.
@@ -60,10 +63,13 @@ func (r *resolver) apply(ctx context.Context, p *Preset) {
 	if fault == nil && !ours {
 		return
 	}
+	r.metered = p.Namespace != ""
 	var to []requestKey
 	for i := range r.Claims {
 		requests, field, err := r.selectRequests(ctx, p, &r.Claims[i])
 		switch {
+		case errors.Is(err, errCosts):
+			r.tooMuch(i, p.Origin(), "", field, err.Error())
 		case err != nil:
 			r.refuse(p, i, field, err)
 		case len(requests) == 0:

@@ -10,17 +10,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
 	"github.com/fettle-dev/fettle/pkg/selector"
 )
+
+// The most that conditions may cost, in CEL's units, of which the API server lets a selector have a million, or about 0.1 s. Tenants have
+// many presets with two conditions each, and a condition is evaluated for each device of a pod, and by the controller for each maker.
+const (
+	// maxCost is for one evaluation. Hundreds of comparisons cost less.
+	maxCost = 10_000
+	// maxCosts is for all evaluations of the namespace's own presets for the claims of a pod.
+	maxCosts = 2_000_000
+)
+
+// errCosts ends the evaluation of a namespace's presets.
+var errCosts = fmt.Errorf("the conditions (cel) of the namespace's DevicePresets cost more than %d to evaluate for the claims of the pod: "+
+	"let fewer or simpler ones, or deviceClassNames, select the claims", maxCosts)
 
 // Conditions evaluates conditions, and keeps them compiled.
 type Conditions struct{ compiled selector.Compiled }
 
 // Check returns what is wrong with an expression.
 func (c *Conditions) Check(expression string) error {
-	if result := c.compiled.Get(expression); result.Error != nil {
+	if result := c.compiled.GetWithin(expression, maxCost); result.Error != nil {
 		return fmt.Errorf("CEL %q: %w", expression, result.Error)
 	}
 	return nil
@@ -29,15 +43,36 @@ func (c *Conditions) Check(expression string) error {
 // Holds evaluates a condition for a device of the driver. An attribute that the device does not have is an error, as in a DeviceClass:
 // write has() or a default. If some attributes are unknown, an error says that the answer depends on them.
 func (c *Conditions) Holds(ctx context.Context, expression, driver string, d *Device) (bool, error) {
-	result := c.compiled.Get(expression)
+	ok, _, err := c.evaluate(ctx, expression, driver, d)
+	return ok, err
+}
+
+// evaluate is Holds, and says what it cost.
+func (c *Conditions) evaluate(ctx context.Context, expression, driver string, d *Device) (ok bool, cost uint64, err error) {
+	result := c.compiled.GetWithin(expression, maxCost)
 	if result.Error != nil {
-		return false, fmt.Errorf("CEL %q: %w", expression, result.Error)
+		return false, 0, fmt.Errorf("CEL %q: %w", expression, result.Error)
 	}
-	ok, _, err := result.DeviceMatches(ctx, cel.Device{Driver: driver, Attributes: d.Attributes, Capacity: d.Capacity})
+	ok, details, err := result.DeviceMatches(ctx, cel.Device{Driver: driver, Attributes: d.Attributes, Capacity: d.Capacity})
+	if details != nil {
+		cost = ptr.Deref(details.ActualCost(), 0)
+	}
 	if err != nil {
-		return false, fmt.Errorf("CEL %q: %w", expression, err)
+		return false, cost, fmt.Errorf("CEL %q: %w", expression, err)
 	}
-	return ok, nil
+	return ok, cost, nil
+}
+
+// holds evaluates a condition of the preset that is applied now.
+func (r *resolver) holds(ctx context.Context, expression string, d *Device) (bool, error) {
+	if r.metered && r.costs > maxCosts {
+		return false, errCosts
+	}
+	ok, cost, err := r.conditions.evaluate(ctx, expression, r.Driver, d)
+	if r.metered {
+		r.costs += cost
+	}
+	return ok, err
 }
 
 // selectsNamespace reports whether a preset selects the namespace of the claims.
@@ -121,7 +156,7 @@ func (r *resolver) selectsDevice(ctx context.Context, s *v1alpha1.PresetDeviceSe
 	if s.CEL == "" {
 		return true, nil
 	}
-	return r.conditions.Holds(ctx, s.CEL, r.Driver, d)
+	return r.holds(ctx, s.CEL, d)
 }
 
 // holdsEnough reports whether the claims hold minCount of the devices that a preset selects.
@@ -157,7 +192,7 @@ func (r *resolver) holdsAny(ctx context.Context, a *v1alpha1.PresetAbsent, claim
 	}
 	for _, c := range claims {
 		for i := range c.Devices {
-			if there, err := r.conditions.Holds(ctx, a.CEL, r.Driver, &c.Devices[i]); err != nil || there {
+			if there, err := r.holds(ctx, a.CEL, &c.Devices[i]); err != nil || there {
 				return there, err
 			}
 		}

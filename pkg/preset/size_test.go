@@ -95,6 +95,49 @@ func TestMuchForOneClaim(t *testing.T) {
 	}
 }
 
+// TestCostlyConditions: a tenant has many presets whose conditions take as long as they can, and a claim with many devices. To find out
+// which are for the claim costs a bounded time, and the claim waits and is told why. Conditions like those of people keep no claim waiting.
+func TestCostlyConditions(t *testing.T) {
+	nested := func(depth int) string {
+		condition := "a0 > 99"
+		for i := range depth {
+			condition = fmt.Sprintf("[0,1,2,3,4,5,6,7,8,9].exists(a%d, %s)", i, condition)
+		}
+		return "!" + condition
+	}
+	plain := `device.attributes["fettle.dev"].?vendor.orValue("nvidia") == "nvidia"`
+	presets := func(n int, condition string) (all []preset.Preset) {
+		for i := range n {
+			all = append(all, own(t, fmt.Sprintf("p%03d", i),
+				fmt.Sprintf("deviceSelector: {cel: %q, absent: {cel: %q}}\n", condition, "!("+condition+")")))
+		}
+		return all
+	}
+	var devices []preset.Device
+	for i := range 32 {
+		devices = append(devices, device(fmt.Sprintf("r%02d", i), "gpu"))
+	}
+	for _, tt := range []struct {
+		name              string
+		presets           []preset.Preset
+		missing, refusals string
+	}{
+		{"one that costs too much by itself", presets(1, nested(5)), "", "cost limit exceeded"},
+		{"many that cost too much by themselves", presets(256, nested(5)), "cost more than", "cost limit exceeded"},
+		{"many that cost too much together", presets(256, nested(2)), "cost more than", ""},
+		{"many like people's", presets(256, plain), "", ""},
+	} {
+		r := resolve(t, input(pod(container("main", "a")), tt.presets, claim("a", devices...)))
+		missing, refusals := told(r.Missing), told(r.Refusals)
+		if len(missing) > 1 || strings.Contains(strings.Join(missing, ""), "cost more than") != (tt.missing != "") {
+			t.Errorf("%s: missing: %.300q, want %q", tt.name, missing, tt.missing)
+		}
+		if strings.Contains(strings.Join(refusals, ""), "cost limit exceeded") != (tt.refusals != "") {
+			t.Errorf("%s: refusals: %.300q, want %q", tt.name, refusals, tt.refusals)
+		}
+	}
+}
+
 // wantSmall wants that a resolution takes no more than is allowed, as it is recorded.
 func wantSmall(t *testing.T, r preset.Resolution) {
 	t.Helper()

@@ -5,6 +5,7 @@ package selector
 import (
 	"sync"
 
+	resourceapi "k8s.io/api/resource/v1"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 )
 
@@ -26,12 +27,17 @@ func weight(expression string) int { return 20<<10 + 64*len(expression) }
 
 // Get returns an expression compiled as the API server does.
 func (c *Compiled) Get(expression string) dracel.CompilationResult {
+	return c.GetWithin(expression, resourceapi.CELSelectorExpressionMaxCost)
+}
+
+// GetWithin is Get with another limit of what an evaluation may cost. All expressions of a Compiled have the same.
+func (c *Compiled) GetWithin(expression string, limit uint64) dracel.CompilationResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if result, ok := c.results[expression]; ok {
 		return result
 	}
-	result, more := compile(expression), weight(expression)
+	result, more := compileWithin(expression, limit), weight(expression)
 	if c.results == nil || c.weight+more > maxWeight {
 		c.results, c.weight = map[string]dracel.CompilationResult{}, 0
 	}

@@ -79,7 +79,12 @@ func Attribute(name resourceapi.FullyQualifiedName, driver string) string {
 
 // compile compiles a selector as the API server does.
 func compile(expression string) dracel.CompilationResult {
-	return dracel.GetCompiler(dracel.Features{}).CompileCELExpression(expression, dracel.Options{})
+	return compileWithin(expression, resourceapi.CELSelectorExpressionMaxCost)
+}
+
+// compileWithin compiles a selector of which an evaluation ends with an error once it costs more.
+func compileWithin(expression string, limit uint64) dracel.CompilationResult {
+	return dracel.GetCompiler(dracel.Features{}).CompileCELExpression(expression, dracel.Options{CostLimit: &limit})
 }
 
 // parse returns the syntax tree of a selector that compiles.
