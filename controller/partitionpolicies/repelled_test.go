@@ -49,19 +49,27 @@ func TestRepelling(t *testing.T) {
 	}{
 		{"none", repelled{}, "False NoneRepelled", []string{"tolerate the taints"}},
 		{
-			"a DaemonSet", repelled{daemonSets: names("mon/dcgm")}, "True DaemonSetsRepelled",
+			"a DaemonSet",
+			repelled{daemonSets: names("mon/dcgm")},
+			"True DaemonSetsRepelled",
 			[]string{"no new pods run on the policy's nodes for 1 DaemonSet without", "mon/dcgm;", "spec.template.spec.tolerations"},
 		},
 		{
-			"many", repelled{daemonSets: names(many...)}, "True DaemonSetsRepelled",
+			"many",
+			repelled{daemonSets: names(many...)},
+			"True DaemonSetsRepelled",
 			[]string{"10 DaemonSets", "a/d0, a/d1, a/d2, a/d3, a/d4, a/d5, a/d6, a/d7 and 2 more;"},
 		},
 		{
-			"a Module, too", repelled{daemonSets: names("a/d", "a/b"), modules: names("a/c")}, "True ModulesRepelled",
+			"a Module, too",
+			repelled{daemonSets: names("a/d", "a/b"), modules: names("a/c")},
+			"True ModulesRepelled",
 			[]string{"KMM unloads the driver on the policy's nodes for 1 Module without", ": a/c;", "2 DaemonSets", ": a/b, a/d;"},
 		},
 		{
-			"some are too large", repelled{largeSets: 2, largeModules: 1}, "False NoneRepelled",
+			"some are too large",
+			repelled{largeSets: 2, largeModules: 1},
+			"False NoneRepelled",
 			[]string{"tolerate the taints. 3 programs not looked at, since"},
 		},
 	} {
