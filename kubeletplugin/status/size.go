@@ -55,6 +55,8 @@ func squeeze(s *v1alpha1.AcceleratorNodeStatus, l lists) {
 	s.ProblemCount = count(len(l.problems))
 	shorten(s)
 	l = failuresFirst(l)
+	l.caches = fair(l.caches, v1alpha1.MaxNodeCaches, func(c *v1alpha1.NodeCache) string { return c.Namespace })
+	l.presets = inTurns(l.presets, func(p *v1alpha1.NodePreset) string { return p.Namespace })
 	left := &room{bytes: v1alpha1.MaxNodeStatus - sizeOf(s) - fieldNames}
 	caches := left.upTo(shortEntry, min(len(l.caches), v1alpha1.MaxNodeCaches))
 	files := min(len(l.bitstreams), max(0, left.bytes-forFailures)/shortFile, v1alpha1.MaxBitstreams)
@@ -157,6 +159,43 @@ func failuresFirst(l lists) lists {
 		return cmp.Compare(rank(a.Reason != ""), rank(b.Reason != ""))
 	})
 	return lists{problems, caches, l.bitstreams, l.presets, policies}
+}
+
+// inTurns returns all of the cluster's, then of each namespace the first before any has its second. Tenants make as many objects as they
+// like, and the controller acts on what a node tells of them.
+func inTurns[T any](all []T, namespace func(*T) string) []T {
+	return picked(all, turns(all, namespace))
+}
+
+// fair moves those to the front that are the first so many of inTurns. Both parts keep their order.
+func fair[T any](all []T, most int, namespace func(*T) string) []T {
+	order := turns(all, namespace)
+	most = min(most, len(order))
+	slices.Sort(order[:most])
+	slices.Sort(order[most:])
+	return picked(all, order)
+}
+
+func picked[T any](all []T, order []int) []T {
+	out := make([]T, 0, len(order))
+	for _, i := range order {
+		out = append(out, all[i])
+	}
+	return out
+}
+
+// turns returns the indexes in the order of inTurns.
+func turns[T any](all []T, namespace func(*T) string) []int {
+	order, turn, taken := make([]int, len(all)), make([]int, len(all)), map[string]int{}
+	for i := range all {
+		order[i] = i
+		if of := namespace(&all[i]); of != "" {
+			taken[of]++
+			turn[i] = taken[of]
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
+	return order
 }
 
 // failed says that the node could not get a cache, or that it fits none of its GPUs.

@@ -203,9 +203,41 @@ func checkFailuresFirst(t *testing.T, seed uint64, got *v1alpha1.AcceleratorNode
 		return
 	}
 	sound := slices.IndexFunc(got.KernelCaches, func(c v1alpha1.NodeCache) bool { return !failed(&c) })
-	if sound >= 0 && (got.Rest.FailedKernelCacheCount > 0 ||
+	all := len(got.KernelCaches) + int(got.Rest.KernelCacheCount)
+	if sound >= 0 && (got.Rest.FailedKernelCacheCount > 0 && all <= v1alpha1.MaxNodeCaches ||
 		slices.ContainsFunc(got.KernelCaches[sound:], func(c v1alpha1.NodeCache) bool { return failed(&c) })) {
 		t.Errorf("seed %d: a cache that failed comes after one that did not", seed)
+	}
+}
+
+// TestManyCachesOfATenant: a tenant makes hundreds of caches that no node can get, and has claims with something from hundreds of presets.
+// The node tells of those of other namespaces all the same, and of the cluster's: the controller rolls caches out by what nodes tell.
+func TestManyCachesOfATenant(t *testing.T) {
+	r := texts{rand.New(rand.NewPCG(1, 1))}
+	in := statusInput{node: "n", bootID: "b", snapshot: nodefixture.SnapshotWith(), now: time.Unix(2, 0)}
+	add := func(namespace string, n int, phase v1alpha1.NodeCachePhase) {
+		for i := range n {
+			name := fmt.Sprintf("c%03d", i)
+			in.kernelCaches = append(in.kernelCaches, v1alpha1.NodeCache{Namespace: namespace, Name: name, Digest: r.digest(), Phase: phase})
+			in.presets = append(in.presets, v1alpha1.NodePreset{Namespace: namespace, Name: name, Claims: 1})
+		}
+	}
+	add("", 10, v1alpha1.NodeCacheExtracted)
+	add("a", 400, v1alpha1.NodeCacheError)
+	add("b", 5, v1alpha1.NodeCacheExtracted)
+	add("c", 400, v1alpha1.NodeCacheError)
+	got := nodeStatus(in)
+	for i := range in.kernelCaches {
+		c := &in.kernelCaches[i]
+		if c.Namespace != "" && c.Namespace != "b" {
+			continue
+		}
+		if len(got.CachesOf(c.Namespace, c.Name, c.Digest)) == 0 {
+			t.Errorf("cache %s/%s is not told of", c.Namespace, c.Name)
+		}
+		if _, there := got.PresetClaims(c.Namespace, c.Name); !there {
+			t.Errorf("preset %s/%s is not told of", c.Namespace, c.Name)
+		}
 	}
 }
 
