@@ -551,3 +551,23 @@ func TestMissing(t *testing.T) {
 		})
 	}
 }
+
+// TestLongSelectors: a tenant has presets whose selectors list as many values as a preset has room for, and more. Other presets wait while
+// they are compared: each value with each takes minutes here.
+func TestLongSelectors(t *testing.T) {
+	values := func(from int) (all []string) {
+		for i := range 60_000 {
+			all = append(all, fmt.Sprintf("%06d", from+i))
+		}
+		return all
+	}
+	selects := func(operator metav1.LabelSelectorOperator, from int) labelRequirements {
+		return labelsOf(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "app", Operator: operator, Values: values(from)}, {Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values(0)},
+		}})
+	}
+	a, b, c := selects(metav1.LabelSelectorOpIn, 0), selects(metav1.LabelSelectorOpIn, 59_999), selects(metav1.LabelSelectorOpNotIn, 0)
+	if !b.implies(a) || a.implies(b) || a.excludes(b) || !a.excludes(c) || !c.implies(a) {
+		t.Errorf("implied %t, %t, %t; excluded %t, %t", b.implies(a), a.implies(b), c.implies(a), a.excludes(b), a.excludes(c))
+	}
+}
