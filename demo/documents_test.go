@@ -166,8 +166,8 @@ func TestPorts(t *testing.T) {
 			}
 		}
 	}
-	row := regexp.MustCompile("(?m)^\\| [a-z ]*\\| (\\d+) \\| .* \\| `(\\w+\\.\\w+)` \\|$")
-	for _, match := range row.FindAllStringSubmatch(read(t, filepath.Join(documents, "install.md")), -1) {
+	port := regexp.MustCompile("at (\\d+) \\(`(\\w+\\.\\w+)`\\)")
+	for _, match := range port.FindAllStringSubmatch(read(t, filepath.Join(documents, "install.md")), -1) {
 		got = append(got, match[2]+" "+match[1])
 	}
 	slices.Sort(want)

@@ -26,7 +26,7 @@ func TestFacts(t *testing.T) {
 		{"cli.md", `which is ((?:\w+, )*\w+ or \w+)\. The shell`, "../cmd/fettle/complete.go", `return \[\]string\{("bash".*)\} \}`, true},
 		{"kernel-caches.md", "claim may add (`\\w+` to `\\w+`)", cacheType, `may add in memory: (\w+ to \w+)\.`, true},
 		{"kernel-caches.md", "`mount.writableLimit`, unset: `(\\w+)`", cacheType, `may add in memory: .* Unset: (\w+)\.`, true},
-		{"planning.md", "`free` \\| devices that no claim holds; (absent)", "../pkg/plan/report.go", `json:"free,(omitempty)"`, false},
+		{"planning.md", "`free`, devices that no claim holds \\((absent) if", "../pkg/plan/report.go", `json:"free,(omitempty)"`, false},
 		{
 			"examples/monitoring/prometheus.yml", `(?m)app_kubernetes_io_component\], regex: (\w+)`, chart + "templates/*/*.yaml",
 			`"root" \$ "component" "(kubeletplugin|controller|webhook)"`, true,

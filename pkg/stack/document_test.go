@@ -28,7 +28,7 @@ func page(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestDocument: the stacks of the user's page are valid, and its table has each state.
+// TestDocument: the stacks of the user's page are valid, and its list has each state.
 func TestDocument(t *testing.T) {
 	text := page(t, "stack.md")
 	stacks := 0
@@ -49,8 +49,8 @@ func TestDocument(t *testing.T) {
 		t.Error("the page has no stack")
 	}
 	for _, state := range v1alpha1.StackStates() {
-		if !strings.Contains(text, "\n| `"+string(state)+"` |") {
-			t.Errorf("the page's table has no state %s", state)
+		if !strings.Contains(text, "\n- `"+string(state)+"` ") {
+			t.Errorf("the page's list has no state %s", state)
 		}
 	}
 }
