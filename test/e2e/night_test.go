@@ -119,7 +119,7 @@ func pluginAtNight(ctx context.Context, node string) {
 func evictedAtNight(ctx context.Context, namespace, pod, reason string) {
 	GinkgoHelper()
 	const title = "Evicted"
-	Expect(section("night.md", title)).To(ContainSubstring("| `" + reason + "`"))
+	Expect(section("night.md", title)).To(ContainSubstring("`" + reason + "`"))
 	_, shown := shownAtNight(title)
 	Eventually(ctx, func(g Gomega) {
 		table := atNight(ctx, title, "NS", namespace, "POD", pod)
