@@ -50,7 +50,7 @@ const (
 	// again, so that not all nodes write at the same moment; or after four times that. Many may come at once, on all nodes, and a rollout
 	// goes on when they are told. While such writes follow each other within fetchedRest, the pause doubles up to fetchedLongest.
 	fetchedPause   = 5 * time.Second
-	fetchedLongest = 40 * time.Second
+	fetchedLongest = 10 * time.Second
 	fetchedRest    = 2 * time.Minute
 	// longestRetry is how long a report waits that failed again and again: all nodes may fail at once, by a wrong admission policy.
 	longestRetry = time.Minute
