@@ -16,7 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/fettle-dev/fettle/pkg/apicall"
 )
+
+// Timeout is how long an eviction may take where many pods are evicted or asked about, one after the other: the API server has its clients
+// wait while it does not know yet what a budget allows, and a webhook may hang.
+const Timeout = 3 * time.Second
 
 // Pod evicts the pod, and no other of its name. With [client.DryRunAll] the API server only says whether it would.
 func Pod(ctx context.Context, c client.Client, pod *corev1.Pod, options ...client.SubResourceCreateOption) error {
@@ -63,7 +69,7 @@ func Unanswered(err error) bool {
 	if !errors.As(err, &status) {
 		return err != nil && !errors.Is(err, context.DeadlineExceeded)
 	}
-	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+	return apicall.Unanswered(err)
 }
 
 // Gone says whether the pod does not exist any more, or another one has its name.

@@ -130,7 +130,7 @@ func (r *reclaimer) ask(ctx context.Context, d reclaim.Decision) (refused *corev
 // wouldEvict has the API server say whether it would evict a pod. While it does not know yet what a new budget allows, it has its clients
 // wait for seconds: that is a refusal, too.
 func (r *reclaimer) wouldEvict(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, evict.Timeout)
 	defer cancel()
 	return evict.Within(ctx, r.Client, pod, r.grace, client.DryRunAll)
 }

@@ -33,11 +33,10 @@ import (
 const (
 	// interval is the time between two rounds.
 	interval = 15 * time.Second
-	// podsPerRound, decisionTimeout and askTimeout bound what a round costs, podsLooked is of how many pods it is looked what they ask for.
+	// podsPerRound, decisionTimeout and evict.Timeout bound what a round costs, podsLooked is of how many pods it is looked what they ask for.
 	podsPerRound    = 5
 	podsLooked      = 50
 	decisionTimeout = 10 * time.Second
-	askTimeout      = 3 * time.Second
 )
 
 // DefaultGrace is the longest time that evicted pods have to end, where the administrator sets no other.

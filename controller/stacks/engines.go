@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/apicall"
 	"github.com/fettle-dev/fettle/pkg/stack"
 )
 
@@ -74,7 +75,7 @@ func (r *stackReconciler) engineOf(ctx context.Context, s *v1alpha1.AcceleratorS
 // external looks at what a vendor's operator says.
 func (r *stackReconciler) external(ctx context.Context, kind v1alpha1.DriverOperator) (engine, error) {
 	o, err := operatorOf(ctx, r.Live, kind)
-	if apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) { // of these kinds: what converts them does not answer
+	if apicall.Unanswered(err) { // of these kinds: what converts them does not answer
 		e := all(stack.Verdict{Reason: stack.ReasonDriverPending, Message: "what the operator says is not known: " + err.Error()})
 		e.again, e.fault = operatorPause, err
 		return e, nil

@@ -29,9 +29,6 @@ import (
 const (
 	// upgradePause is how often nodes are looked at whose driver is being changed.
 	upgradePause = 10 * time.Second
-	// evictTimeout is how long the eviction of a pod may take: the API server has its clients wait while it does not know yet what a budget
-	// allows.
-	evictTimeout = 3 * time.Second
 	// maxEvictions is how many pods of a node a round evicts.
 	maxEvictions = 16
 	// reasonEvictedForUpgrade is that of the Event on a pod that is evicted.
@@ -217,7 +214,7 @@ func (u *upgrader) evict(ctx context.Context, s *v1alpha1.AcceleratorStack, step
 		switch {
 		case evict.Gone(err):
 		case errors.Is(err, context.DeadlineExceeded): // the next may take as long: the next round begins with it
-			return fmt.Sprintf("pod %s is not evicted: there is no answer after %s", h, evictTimeout)
+			return fmt.Sprintf("pod %s is not evicted: there is no answer after %s", h, evict.Timeout)
 		case err != nil:
 			refused = fmt.Sprintf("pod %s is not evicted: %s", h, blocker(err))
 		case !u.evicted[s.Name][pod.UID]:
@@ -253,7 +250,7 @@ func (t turns) asked(step *stack.Step, count int) {
 }
 
 func (u *upgrader) evictOne(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	ctx, cancel := context.WithTimeout(ctx, evict.Timeout)
 	defer cancel()
 	return evict.Pod(ctx, u.Client, pod)
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/controller/evict"
 	"github.com/fettle-dev/fettle/controller/reconciler"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/test/check"
@@ -449,7 +450,7 @@ func TestUpgradeOfPodsThatHang(t *testing.T) {
 			began := time.Now()
 			for round := range 2 * pods {
 				refused := u.evict(t.Context(), stackOf("s", "x"), step)
-				if took := time.Since(began); took != time.Duration(round+1)*evictTimeout || !strings.Contains(refused, "default/p") {
+				if took := time.Since(began); took != time.Duration(round+1)*evict.Timeout || !strings.Contains(refused, "default/p") {
 					t.Fatalf("round %d ends after %s: %q", round, took, refused)
 				}
 			}

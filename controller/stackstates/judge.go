@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/fettle-dev/fettle/api/v1alpha1"
+	"github.com/fettle-dev/fettle/pkg/apicall"
 	"github.com/fettle-dev/fettle/pkg/stack"
 	"github.com/fettle-dev/fettle/pkg/stack/extra"
 )
@@ -153,7 +154,7 @@ func (r *round) condition(ctx context.Context, want *v1alpha1.StateCondition, na
 	case apierrors.IsForbidden(err):
 		return stack.StateNotReadable(fmt.Sprintf("the controller may not read %s %s: bind a Role with the verb get to its service account: %v",
 			want.Kind, name, err))
-	case apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err): // of this kind: what converts or serves it does not answer
+	case apicall.Unanswered(err): // of this kind: what converts or serves it does not answer
 		r.faults = append(r.faults, fmt.Errorf("read %s %s: %w", want.Kind, name, err))
 		return stack.StateNoAnswer(fmt.Sprintf("%s %s cannot be read: %v", want.Kind, name, err))
 	case err != nil:

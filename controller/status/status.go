@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiwait "k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,7 +71,7 @@ func (w Writer) PatchReports(ctx context.Context, before, now client.Object, wei
 }
 
 // early takes a write to all nodes of the budget, or returns how long to wait, with some jitter.
-func (w Writer) early(ctx context.Context, o client.Object, weight Weight) (wait time.Duration, err error) {
+func (w Writer) early(ctx context.Context, o client.Object, weight Weight) (time.Duration, error) {
 	if w.Budget == nil {
 		return 0, nil
 	}
@@ -80,11 +80,9 @@ func (w Writer) early(ctx context.Context, o client.Object, weight Weight) (wait
 		return 0, fmt.Errorf("count the nodes: %w", err)
 	}
 	if weight == Counts {
-		wait = w.Budget.TakeCounts(o.GetUID(), len(nodes.Items))
-	} else {
-		wait = w.Budget.Take(len(nodes.Items))
+		return wait.Jitter(w.Budget.TakeCounts(o.GetUID(), len(nodes.Items)), jitter), nil
 	}
-	return apiwait.Jitter(wait, jitter), nil
+	return wait.Jitter(w.Budget.Take(len(nodes.Items)), jitter), nil
 }
 
 // SameConditions says whether two lists of conditions have the same status and reason each: their messages and times may differ.

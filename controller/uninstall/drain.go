@@ -27,12 +27,9 @@ import (
 // reserved for what does not end by itself before it is left as it is.
 const patience = 30 * time.Second
 
-const (
-	// evictTimeout is how long the eviction of a pod may take, maxSilent how many may take longer before the other pods wait for the next
-	// look: with a webhook that hangs the time of the whole uninstall would be spent on them.
-	evictTimeout = 3 * time.Second
-	maxSilent    = 3
-)
+// maxSilent is how many evictions may take longer than [evict.Timeout] before the other pods wait for the next look: with a webhook that
+// hangs the time of the whole uninstall would be spent on them.
+const maxSilent = 3
 
 // evictions are those of a drain: when each pod was to be evicted first, and how many got no answer since the drain last looked.
 type evictions struct {
@@ -201,12 +198,12 @@ func (u Uninstall) evict(ctx context.Context, pod *corev1.Pod, of *evictions) er
 	if of.silent >= maxSilent {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, evictTimeout)
+	limited, cancel := context.WithTimeout(ctx, evict.Timeout)
 	defer cancel()
 	err := evict.Pod(limited, u.Client, pod)
 	if limited.Err() != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {
 		of.silent++
-		klog.FromContext(ctx).Info("There is no answer to the eviction of a pod", "pod", klog.KObj(pod), "after", evictTimeout)
+		klog.FromContext(ctx).Info("There is no answer to the eviction of a pod", "pod", klog.KObj(pod), "after", evict.Timeout)
 		return nil
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

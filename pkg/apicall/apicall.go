@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apicall has calls of an API server end, whatever client makes them.
+// Package apicall has calls of an API server end, whatever client makes them, and tells which answers are none.
 package apicall
 
 import (
@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // timeout is how long a call may take. The API server itself gives up after a minute, unless it was told otherwise. What stands before it,
@@ -45,4 +47,9 @@ type body struct {
 func (b body) Close() error {
 	defer b.cancel()
 	return b.ReadCloser.Close()
+}
+
+// Unanswered says whether the API server answers that something does not which it asks: a webhook, or what converts or serves a kind.
+func Unanswered(err error) bool {
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 }
